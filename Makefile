@@ -1,0 +1,41 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: run install test test-all lint bench docs lock clean
+
+run: install           ## train LOCKS beside uniform sampling on the embedded digits
+	$(BIN)/locks run --seed 0
+
+install: $(VENV)/.installed
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+test-all: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+bench: install         ## see benchmarks/README.md for the peers
+	$(BIN)/python -m benchmarks
+
+docs: install          ## every picture in docs/, made anew
+	$(BIN)/python scripts/make_pictures.py
+
+lock: $(VENV)/.installed   ## resolve constraints.txt anew
+	$(PIP) uv
+	$(BIN)/uv pip compile --universal --fork-strategy fewest --python-version 3.11 --all-extras \
+	  --no-header --no-annotate --upgrade --quiet pyproject.toml -o constraints.txt
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) -e ".[test,lint]"
+	touch $@
