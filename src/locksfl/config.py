@@ -1,0 +1,356 @@
+"""One TOML file is one experiment: what may stand in it, and what is wrong with it.
+
+Every table is a frozen dataclass below, and its fields are the allowed keys. Anything unknown,
+of another type or out of range is refused in one line that names the setting, its value and what
+is expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from locksfl._validate import count, nearest, non_negative, one_of, positive, probability
+from locksfl.estimators import ESTIMATORS
+from locksfl.mechanisms import MECHANISMS
+from locksfl.randomness import arm_number
+from locksfl.sampling import RULES
+from locksfl.server import OPTIMIZERS, SCHEDULES
+from locksfl.tasks.models import MODELS
+
+
+@dataclass(frozen=True)
+class SplitConfig:
+    """How samples are dealt to clients."""
+
+    kind: str = "iid"
+    classes: int | None = None  # of a client, for shards
+    alpha: float | None = None  # for dirichlet
+
+    def __post_init__(self) -> None:
+        takes = {"iid": None, "shards": "classes", "dirichlet": "alpha"}
+        one_of(takes, **{"data.split.kind": self.kind})
+        for option in ("classes", "alpha"):
+            value = getattr(self, option)
+            if value is None and takes[self.kind] == option:
+                raise ValueError(f"data.split.{option} is missing: split {self.kind!r} needs it")
+            if value is not None and takes[self.kind] != option:
+                raise ValueError(
+                    f"data.split.{option} = {value!r}: split {self.kind!r} takes no {option}"
+                )
+            if value is not None:
+                (count if option == "classes" else positive)(**{f"data.split.{option}": value})
+
+    def options(self) -> dict[str, Any]:
+        """The options of this kind of split."""
+        return {k: v for k, v in (("classes", self.classes), ("alpha", self.alpha)) if v is not None}
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which records, dealt to how many clients. The split's seed is public and apart."""
+
+    name: str = "mnist-embedded"
+    clients: int = 100
+    split: SplitConfig = field(default_factory=lambda: SplitConfig("shards", classes=2))
+    split_seed: int = 0
+    dir: str | None = None
+
+    def __post_init__(self) -> None:
+        count(**{"data.clients": self.clients})
+        non_negative(**{"data.split_seed": self.split_seed})
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model; `hidden` are the widths of an mlp's hidden layers."""
+
+    name: str = "softmax"
+    hidden: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        one_of(MODELS, **{"model.name": self.name})
+        if self.hidden is not None and self.name != "mlp":
+            raise ValueError(f"model.hidden = {self.hidden!r}: model {self.name!r} takes no hidden")
+        for width in self.hidden or []:
+            count(**{"model.hidden": width})
+
+    def options(self) -> dict[str, Any]:
+        """What the model's function takes."""
+        return {"hidden": tuple(self.hidden)} if self.hidden is not None else {}
+
+
+@dataclass(frozen=True)
+class LocalConfig:
+    """A client's own work in a round."""
+
+    update: str = "gradient"
+    epochs: int | None = None
+    batch: int | None = None
+    step: float | None = None
+    min_samples: int = 1
+    max_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        one_of(("gradient", "epochs"), **{"local.update": self.update})
+        for name in ("epochs", "batch", "step"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if self.update == "gradient":
+                raise ValueError(f"local.{name} = {value!r}: local.update 'gradient' takes no {name}")
+            (positive if name == "step" else count)(**{f"local.{name}": value})
+        count(**{"local.min_samples": self.min_samples})
+        if self.max_samples is not None:
+            count(**{"local.max_samples": self.max_samples})
+            if self.max_samples < self.min_samples:
+                raise ValueError(
+                    f"local.max_samples = {self.max_samples}: "
+                    f"expected at least local.min_samples = {self.min_samples}"
+                )
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The server's step."""
+
+    name: str = "sgd"
+    step: float = 1.0
+    schedule: str = "inverse-sqrt"
+    momentum: float | None = None
+
+    def __post_init__(self) -> None:
+        one_of(OPTIMIZERS, **{"train.optimizer.name": self.name})
+        one_of(SCHEDULES, **{"train.optimizer.schedule": self.schedule})
+        positive(**{"train.optimizer.step": self.step})
+        if self.momentum is not None:
+            if self.name != "momentum":
+                raise ValueError(
+                    f"train.optimizer.momentum = {self.momentum!r}: "
+                    f"optimizer {self.name!r} takes no momentum"
+                )
+            probability(**{"train.optimizer.momentum": self.momentum})
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Rounds, the clip norm and the server's step; an arm may have its own clip and step."""
+
+    rounds: int = 100
+    clip_norm: float = 1.0
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    average_last: int = 0
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        count(**{"train.rounds": self.rounds, "train.evaluate_every": self.evaluate_every})
+        positive(**{"train.clip_norm": self.clip_norm})
+        non_negative(**{"train.average_last": self.average_last})
+        if self.average_last > self.rounds:
+            raise ValueError(
+                f"train.average_last = {self.average_last}: "
+                f"expected at most train.rounds = {self.rounds}"
+            )
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """Who adds noise, and the total epsilon that every arm is given."""
+
+    trust: str = "central"
+    epsilon: float | None = None
+    delta: float = 1e-5
+    accountant: str = "pld"
+    relation: str = "zero-out"
+    tuned_without_privacy: bool = False
+
+    def __post_init__(self) -> None:
+        one_of(MECHANISMS, **{"privacy.trust": self.trust})
+        one_of(("pld", "rdp"), **{"privacy.accountant": self.accountant})
+        one_of(("zero-out", "replace"), **{"privacy.relation": self.relation})
+        probability(**{"privacy.delta": self.delta})
+        if self.trust == "none":
+            if self.epsilon is not None and not math.isinf(self.epsilon):
+                raise ValueError(
+                    f"privacy.epsilon = {self.epsilon!r}: trust 'none' adds no noise, so epsilon is "
+                    "infinite; leave it out, write inf, or choose trust 'central' or 'local'"
+                )
+        elif self.epsilon is not None:
+            positive(**{"privacy.epsilon": self.epsilon})
+
+
+@dataclass(frozen=True)
+class ArmConfig:
+    """One method of the comparison."""
+
+    name: str
+    rule: str = "uniform"
+    estimator: str | None = None
+    cohort: int | float | None = None
+    uploads: int | float | None = None
+    floor: float | None = None
+    norm_low: float | None = None
+    weights: list[float] | None = None
+    noise_multiplier: float | None = None
+    norm_multiplier: float | None = None
+    clip_norm: float | None = None
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or not all(c.isalnum() or c in "-_." for c in self.name):
+            raise ValueError(
+                f"arm.name = {self.name!r}: expected letters, digits, '-', '_' and '.' "
+                "(it names files)"
+            )
+        where = f"arm.{self.name}"
+        one_of(RULES, **{f"{where}.rule": self.rule})
+        if self.estimator is not None:
+            one_of(ESTIMATORS, **{f"{where}.estimator": self.estimator})
+        for name in ("cohort", "uploads", "noise_multiplier", "norm_multiplier", "clip_norm", "step"):
+            value = getattr(self, name)
+            if value is not None:
+                positive(**{f"{where}.{name}": value})
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole experiment."""
+
+    name: str = "digits"
+    seed: int | None = None
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    local: LocalConfig = field(default_factory=LocalConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    arm: list[ArmConfig] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.arm:
+            raise ValueError("arm is missing: expected at least one [[arm]] table")
+        names = [arm.name for arm in self.arm]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"arm.name = {name!r}: expected a name that no other arm has")
+        if len({arm_number(name) for name in names}) < len(names):
+            raise ValueError(f"arm names {names}: two would share their noise; rename one")
+        if self.seed is not None and self.seed < 0:
+            raise ValueError(f"seed = {self.seed}: expected a whole number >= 0")
+
+
+def read_config(path: Path, changes: Sequence[str] = (), seed: int | None = None) -> Config:
+    """The experiment in a TOML file, with `key=value` changes and a seed applied."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from None
+    return parse_config(text, changes, seed, str(path))
+
+
+def parse_config(
+    text: str, changes: Sequence[str] = (), seed: int | None = None, source: str = "configuration"
+) -> Config:
+    """The experiment in a TOML text."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{source}: not valid TOML: {error}") from None
+    for change in changes:
+        _apply(table, change)
+    if seed is not None:
+        table["seed"] = seed
+    config: Config = _build(Config, table, "")
+    return config
+
+
+def to_table(config: Config) -> dict[str, Any]:
+    """The experiment as plain tables for a TOML file, settings that are not set left out."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items() if v is not None}
+        return [plain(v) for v in value] if isinstance(value, list) else value
+
+    table: dict[str, Any] = plain(dataclasses.asdict(config))
+    return table
+
+
+def _apply(table: dict[str, Any], change: str) -> None:
+    """Set one dotted key; an arm is named: arm.locks.floor=0.2."""
+    key, equals, value = change.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ValueError(f"--set {change!r}: expected key=value, such as train.rounds=50")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    here: Any = table
+    for i, part in enumerate(parts[:-1]):
+        if isinstance(here, list):
+            here = _named_arm(here, part, change)
+        elif isinstance(here, dict):
+            here = here.setdefault(part, {})
+        else:
+            raise ValueError(f"--set {change!r}: {'.'.join(parts[:i])} is not a table")
+    if not isinstance(here, dict):
+        raise ValueError(f"--set {change!r}: expected a setting of a table or of a named arm")
+    here[parts[-1]] = parsed
+
+
+def _named_arm(arms: list[Any], name: str, change: str) -> Any:
+    for arm in arms:
+        if isinstance(arm, dict) and arm.get("name") == name:
+            return arm
+    names = [str(arm.get("name")) for arm in arms if isinstance(arm, dict)]
+    raise ValueError(f"--set {change!r}: no arm {name!r}; there are {', '.join(names)}")
+
+
+def _build(kind: Any, table: Any, where: str) -> Any:
+    """A dataclass from a table: unknown keys and wrong types refused."""
+    if not isinstance(table, dict):
+        raise ValueError(f"{where} = {table!r}: expected a table")
+    hints = typing.get_type_hints(kind)
+    for key in table:
+        if key not in hints:
+            full = f"{where}.{key}".lstrip(".")
+            raise ValueError(
+                f"{full} = {table[key]!r}: unknown setting{nearest(key, hints)}; "
+                f"known here: {', '.join(hints)}"
+            )
+    for item in dataclasses.fields(kind):
+        required = item.default is item.default_factory is dataclasses.MISSING
+        if required and item.name not in table:
+            raise ValueError(f"{where}.{item.name} is missing".lstrip("."))
+    values = {k: _value(hints[k], v, f"{where}.{k}".lstrip(".")) for k, v in table.items()}
+    return kind(**values)
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """A value of the hinted type; a whole number is fine where a float is expected."""
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, where)
+    if typing.get_origin(hint) is list:
+        if not isinstance(value, list):
+            raise ValueError(f"{where} = {value!r}: expected a list")
+        return [_value(typing.get_args(hint)[0], item, where) for item in value]
+    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in allowed:
+        if typing.get_origin(option) is list:
+            return _value(option, value, where)
+        if option is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(option, type) and isinstance(value, option):
+            if isinstance(value, bool) and option is not bool:
+                continue
+            return value
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    expected = " or ".join(names[o] for o in allowed if o in names)
+    raise ValueError(f"{where} = {value!r}: expected {expected}")

@@ -1,0 +1,232 @@
+"""A block of rounds as one compiled program.
+
+Everything after the coins of the first sample happens here, on the device, and nothing of it in
+Python. On a CPU each core is a device of its own (when the program has set XLA so) and works
+through its clients one chunk after another; on a GPU a chunk is many clients at once. Memory is
+bounded by the chunk, whatever the cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from locksfl.algorithm import Method, Uploads, play
+from locksfl.engines.layout import Layout
+from locksfl.local import LocalWork, Records, Visit, choose_rows, combine, cross_entropy, measure
+from locksfl.mechanisms import Members, draw_members, draw_server
+from locksfl.randomness import Purpose, client_keys, draw_key
+from locksfl.sampling import Dials
+from locksfl.server import Server, ServerState
+from locksfl.tasks.models import Model
+
+AXIS = "devices"
+ROUNDS_A_CALL = 64  # the most rounds of one call; how many really run is an argument
+KEEP_BYTES = 256 * 2**20  # what stage 1 may keep for stage 2 on a device, else it is computed again
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a compiled block of rounds depends on; two arms that agree in it share the program."""
+
+    method: Method
+    model: Model
+    work: LocalWork
+    server: Server
+    layout: Layout
+    evaluate_every: int
+
+
+class TestData(NamedTuple):
+    """Held-out records of no client, split over the devices; label -1 is padding."""
+
+    features: Array
+    labels: Array
+    scale: Array
+
+
+class Log(NamedTuple):
+    """What a block leaves behind, one row a round."""
+
+    norms: Array  # true norms, a secret; NaN for a client whose update was not finite
+    uploaded: Array
+    released_norm_sum: Array
+    used_norm_sum: Array
+    signal: Array
+    noise: Array
+    accuracy: Array  # NaN where the model was not evaluated
+    loss: Array
+
+
+class ChunkedClients:
+    """The members on one device, asked chunk by chunk (the Clients of `algorithm.play`)."""
+
+    def __init__(
+        self, program: Program, weights: Array, records: Records, members: Members, keys: Array
+    ) -> None:
+        self.program, self.weights, self.records = program, weights, records
+        self.members, self.keys = members, keys
+
+    def measure(self) -> tuple[Array, Any]:
+        """Norms of all members, and what each chunk found, where that can be kept."""
+        found = [self._visit_shapes(number) for number in range(len(self.program.layout))]
+        size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(found))
+        kept = _zeros(found) if size <= KEEP_BYTES else None
+
+        def step(number: int, k: Array, start: Array, carry: Any) -> Any:
+            norms, kept = carry
+            visit = self._visit(number, start)
+            if kept is not None:
+                put = jax.tree.map(lambda whole, part: whole.at[k].set(part), kept[number], visit)
+                kept = [*kept[:number], put, *kept[number + 1 :]]
+            return _put(norms, visit.norms, start), kept
+
+        return self._sweep(step, (jnp.zeros(self.members.present.shape), kept))
+
+    def weighted_sum(
+        self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
+    ) -> tuple[Array, Uploads, Array]:
+        """Sum of coefficient_i u_i on all devices, and what was chosen for each member here."""
+
+        def step(number: int, k: Array, start: Array, carry: Any) -> Any:
+            summed, chosen, norms = carry
+            chunk = self.program.layout[number].chunk
+            if kept is None:
+                visit = self._visit(number, start)
+            else:
+                visit = jax.tree.map(lambda whole: whole[k], kept[number])
+            now = choose(visit.norms, _slice(each, start, chunk))
+            summed += combine(visit.trace, now.coefficient)
+            seen = jnp.where(visit.finite, visit.norms, jnp.nan)
+            return summed, _put(chosen, now, start), _put(norms, seen, start)
+
+        slots = self.members.present.shape
+        nobody = Uploads(jnp.zeros(slots), jnp.zeros(slots, bool), jnp.zeros(slots))
+        empty = (jnp.zeros(self.program.model.size), nobody, jnp.zeros(slots))
+        summed, chosen, norms = self._sweep(step, empty)
+        return jax.lax.psum(summed, AXIS), chosen, norms
+
+    def _visit(self, number: int, start: Array) -> Visit:
+        """Ask one chunk of clients for their updates."""
+        program, bucket = self.program, self.program.layout[number]
+        clients, keys = _slice((self.members.clients, self.keys), start, bucket.chunk)
+        chunk = choose_rows(self.records, clients, keys, bucket.shape, program.work)
+        return measure(program.model, self.weights, self.records, chunk, program.work)
+
+    def _visit_shapes(self, number: int) -> Any:
+        """What all chunks of a size class find."""
+        chunks = self.program.layout[number].chunks
+        visit = jax.eval_shape(lambda start: self._visit(number, start), jnp.int32(0))
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((chunks, *a.shape), a.dtype), visit)
+
+    def _sweep(self, step: Callable[[int, Array, Array, Any], Any], carry: Any) -> Any:
+        """step(class number, chunk number, first slot, carry) for every chunk with a client."""
+        first = 0
+        for number, bucket in enumerate(self.program.layout):
+            present = self.members.present[first : first + bucket.slots]
+            live = jnp.sum(jnp.any(present.reshape(bucket.chunks, bucket.chunk), axis=1))
+
+            def body(
+                k: Array, c: Any, number: int = number, first: int = first, size: int = bucket.chunk
+            ) -> Any:
+                return step(number, k, first + k * size, c)
+
+            carry = jax.lax.fori_loop(0, live, body, carry)
+            first += bucket.slots
+        return carry
+
+
+def _slice(tree: Any, start: Array, length: int) -> Any:
+    return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, length), tree)
+
+
+def _put(tree: Any, part: Any, start: Array) -> Any:
+    return jax.tree.map(
+        lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, start, 0), tree, part
+    )
+
+
+def _zeros(shapes: Any) -> Any:
+    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+
+
+def evaluate(model: Model, weights: Array, test: TestData) -> tuple[Array, Array]:
+    """Sums over this device's held-out records: (right answers, losses)."""
+    unpacked = model.unravel(weights)
+
+    def one(batch: tuple[Array, Array]) -> tuple[Array, Array]:
+        features, labels = batch
+        features = features.astype(jnp.float32) * test.scale
+        scores = model.apply(unpacked, features.reshape(features.shape[0], -1))
+        there = labels >= 0
+        right = jnp.sum(there & (jnp.argmax(scores, axis=-1) == labels))
+        losses = jnp.where(there, cross_entropy(scores, jnp.maximum(labels, 0)), 0.0)
+        return right, jnp.sum(losses)
+
+    right, losses = jax.lax.map(one, (test.features, test.labels))
+    return jnp.sum(right), jnp.sum(losses)
+
+
+def play_block(
+    program: Program,
+    state: ServerState,
+    records: Records,
+    test: TestData,
+    weights: Array,
+    dials: Dials,
+    arm_key: Array,
+    plan: Array,
+    first_round: Array,
+    rounds: Array,
+) -> tuple[ServerState, Log]:
+    """`rounds` rounds from `first_round` on, on one device of the mesh.
+
+    plan [ROUNDS_A_CALL, 1, slots]: the client in each slot of this device, -1 where empty.
+    weights [n]: the public weights of the clients, or one number for all.
+    """
+    plan = plan[:, 0]
+    test_size = jax.lax.psum(jnp.sum(test.labels >= 0), AXIS)
+
+    def total(values: Array) -> Array:
+        return jax.lax.psum(jnp.sum(values), AXIS)
+
+    def one_round(r: Array, carry: tuple[ServerState, Log]) -> tuple[ServerState, Log]:
+        state, log = carry
+        t = first_round + r
+        clients = plan[r]
+        mine = weights[clients] if weights.ndim else jnp.broadcast_to(weights, clients.shape)
+        members = draw_members(arm_key, t, clients, mine)
+        keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
+        cohort = ChunkedClients(program, state.weights, records, members, keys)
+        server_draws = draw_server(arm_key, t, program.model.size)
+        result, uploads, norms = play(program.method, cohort, members, server_draws, dials, total)
+        state = program.server.step(state, result.update, dials.step, t)
+
+        def score() -> tuple[Array, Array]:
+            right, losses = evaluate(program.model, program.server.model(state, t + 1), test)
+            return total(right) / test_size, total(losses) / test_size
+
+        due = ((t + 1) % program.evaluate_every == 0) | (t + 1 == program.server.rounds)
+        accuracy, loss = jax.lax.cond(due, score, lambda: (jnp.nan * result.signal,) * 2)
+        row = Log(
+            norms=norms[None],
+            uploaded=uploads.uploaded[None],
+            released_norm_sum=result.released_norm_sum,
+            used_norm_sum=result.used_norm_sum,
+            signal=result.signal,
+            noise=result.noise,
+            accuracy=accuracy,
+            loss=loss,
+        )
+        return state, jax.tree.map(lambda whole, now: whole.at[r].set(now), log, row)
+
+    slots = plan.shape[1]
+    per_slot = jnp.zeros((ROUNDS_A_CALL, 1, slots))
+    a_round = jnp.zeros(ROUNDS_A_CALL)
+    log = Log(per_slot, per_slot > 1, *[a_round] * 6)
+    return jax.lax.fori_loop(0, rounds, one_round, (state, log))

@@ -1,0 +1,239 @@
+"""The simulator: it keeps the data on the devices, draws the cohorts and plays blocks of rounds.
+
+The coins of the first sample are drawn on the host for a whole block, then the block is one call
+(see block.py). Blocks take two seconds at most, so that progress shows and Ctrl-C works.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from locksfl.algorithm import Method
+from locksfl.engines.block import AXIS, ROUNDS_A_CALL, Log, Program, TestData, play_block
+from locksfl.engines.layout import (
+    Bucket,
+    Layout,
+    class_counts,
+    likely_count,
+    pack,
+    size_classes,
+    widen,
+)
+from locksfl.local import LocalWork, Records, SizeClass, uses_errors
+from locksfl.randomness import Purpose, Randomness
+from locksfl.sampling import Dials, draw_cohort
+from locksfl.server import Server, ServerState
+from locksfl.tasks.models import Model
+from locksfl.tasks.population import Population
+
+BLOCK_SECONDS = 2.0
+TEST_ROWS = 1000  # held-out records evaluated at a time
+
+
+@dataclass(frozen=True)
+class RoundLog:
+    """What the simulator saw in one round. Norms and cohort are secrets of the server, or of the
+    clients alone: whoever shows them must say so."""
+
+    round: int
+    cohort: np.ndarray  # client numbers
+    uploaded: np.ndarray  # for each of them
+    norms: np.ndarray  # true norms before clipping; NaN for an update that was not finite
+    released_norm_sum: float
+    used_norm_sum: float
+    signal: float
+    noise: float
+    accuracy: float | None
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class BlockLog:
+    """A block of rounds, the state after it, and how long it took (compiling apart)."""
+
+    rounds: list[RoundLog]
+    state: ServerState
+    seconds: float
+    compile_seconds: float
+
+
+class Simulator:
+    """A population on the devices. Arms are played one after another on the same data."""
+
+    def __init__(self, population: Population, model: Model, chunk: int | None = None) -> None:
+        self.model, self.population = model, population
+        self.chunk = chunk
+        devices = jax.devices()
+        self.mesh = Mesh(np.array(devices), (AXIS,))
+        self.on_cpu = devices[0].platform == "cpu"
+        self.records = self._records(population)
+        self.test = self._test(population)
+        self._compiled: dict[Any, Any] = {}
+
+    def play(
+        self,
+        name: str,
+        method: Method,
+        work: LocalWork,
+        server: Server,
+        dials: Dials,
+        sampling_rate: float,
+        randomness: Randomness,
+        *,
+        weights: np.ndarray | None = None,
+        evaluate_every: int = 1,
+        state: ServerState | None = None,
+        first_round: int = 0,
+    ) -> Iterator[BlockLog]:
+        """Play an arm's rounds from `first_round` on, block by block."""
+        classes, class_of = size_classes(self.population.sizes, work)
+        layout = self._layout(classes, class_of, sampling_rate, work)
+        public = self._replicate(np.asarray(1.0 if weights is None else weights, np.float32))
+        key = self._replicate_tree(randomness.arm_key(name))
+        dials = self._replicate_tree(jax.tree.map(jnp.float32, dials))
+        if state is None:
+            state = server.init(self.model.init(randomness.model_key()))
+        state = self._replicate_tree(state)
+        t, length = first_round, 1
+        while t < server.rounds:
+            length = min(length, ROUNDS_A_CALL, server.rounds - t)
+            cohorts = [
+                draw_cohort(
+                    randomness.host(name, r, Purpose.COHORT), self.population.clients, sampling_rate
+                )
+                for r in range(t, t + length)
+            ]
+            layout = self._fit(layout, cohorts, class_of)
+            program = Program(method, self.model, work, server, layout, evaluate_every)
+            plan = self._plan(cohorts, class_of, layout)
+            arguments = (self.records, self.test, public, dials, key, plan)
+            numbers = (np.int32(t), np.int32(length))
+            call, compile_seconds = self._compile(program, state, *arguments, *numbers)
+            began = time.perf_counter()
+            state, log = jax.block_until_ready(call(state, *arguments, *numbers))
+            seconds = time.perf_counter() - began
+            yield BlockLog(_read_log(t, cohorts, plan, log), state, seconds, compile_seconds)
+            t += length
+            length = max(1, int(BLOCK_SECONDS / (seconds / length)))
+
+    def _compile(self, program: Program, *arguments: Any) -> tuple[Any, float]:
+        """The compiled block, made once for each program and shape of its arguments."""
+        shapes = tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(arguments))
+        if (program, shapes) in self._compiled:
+            return self._compiled[program, shapes], 0.0
+        began = time.perf_counter()
+        slots = P(None, AXIS)
+        per_round = P()
+        logs = Log(slots, slots, *[per_round] * 6)
+        mapped = jax.shard_map(
+            functools.partial(play_block, program),
+            mesh=self.mesh,
+            in_specs=(P(), P(), TestData(P(AXIS), P(AXIS), P()), P(), P(), P(), slots, P(), P()),
+            out_specs=(P(), logs),
+            check_vma=False,
+        )
+        compiled = jax.jit(mapped, donate_argnums=0).lower(*arguments).compile()
+        self._compiled[program, shapes] = compiled
+        return compiled, time.perf_counter() - began
+
+    def _layout(
+        self, classes: list[SizeClass], class_of: np.ndarray, rate: float, work: LocalWork
+    ) -> Layout:
+        layout = []
+        for number, shape in enumerate(classes):
+            clients = likely_count(int(np.sum(class_of == number)), rate)
+            on_device = -(-clients // self.mesh.size)
+            chunk = min(self.chunk or self._chunk(shape, work), on_device)
+            layout.append(Bucket(shape, chunk, -(-on_device // chunk)))
+        return tuple(layout)
+
+    def _chunk(self, shape: SizeClass, work: LocalWork) -> int:
+        """Clients at a time: what keeps a core's caches, or a GPU, busy."""
+        if uses_errors(self.model, shape.rows, work):
+            return max(1, (1024 if self.on_cpu else 65536) // shape.rows)
+        if work.update == "epochs" and self.on_cpu:
+            return 1
+        numbers = 2**20 if self.on_cpu else 2**28  # of all updates of a chunk together
+        return int(np.clip(numbers // self.model.size, 1, 32 if self.on_cpu else 4096))
+
+    def _fit(self, layout: Layout, cohorts: list[np.ndarray], class_of: np.ndarray) -> Layout:
+        """The layout, widened if a cohort of the block needs it."""
+        counts = [class_counts(cohort, class_of, len(layout)) for cohort in cohorts]
+        return widen(layout, np.max(counts, axis=0).tolist(), self.mesh.size)
+
+    def _plan(self, cohorts: list[np.ndarray], class_of: np.ndarray, layout: Layout) -> Array:
+        slots = sum(bucket.slots for bucket in layout)
+        plan = np.full((ROUNDS_A_CALL, self.mesh.size, slots), -1, np.int32)
+        for row, cohort in zip(plan, cohorts, strict=False):
+            row[:] = pack(cohort, class_of, layout, self.mesh.size)
+        return jax.device_put(plan, NamedSharding(self.mesh, P(None, AXIS)))
+
+    def _records(self, population: Population) -> Records:
+        return Records(
+            features=self._replicate(population.features),
+            labels=self._replicate(population.labels),
+            starts=self._replicate(population.offsets[:-1].astype(np.int32)),
+            sizes=self._replicate(population.sizes.astype(np.int32)),
+            scale=self._replicate(np.float32(population.scale)),
+        )
+
+    def _test(self, population: Population) -> TestData:
+        """Held-out records in batches, dealt to the devices."""
+        features, labels = population.test_features, population.test_labels
+        rows = min(TEST_ROWS, -(-len(labels) // self.mesh.size))
+        batches = -(-len(labels) // (rows * self.mesh.size)) * self.mesh.size
+        missing = batches * rows - len(labels)
+        pad = [(0, missing), *[(0, 0)] * (features.ndim - 1)]
+        features = np.pad(features, pad).reshape(batches, rows, *features.shape[1:])
+        labels = np.pad(labels, (0, missing), constant_values=-1).reshape(batches, rows)
+        split = NamedSharding(self.mesh, P(AXIS))
+        return TestData(
+            jax.device_put(features, split),
+            jax.device_put(labels, split),
+            self._replicate(np.float32(population.scale)),
+        )
+
+    def _replicate(self, array: np.ndarray | np.generic) -> Array:
+        """One copy for all CPU devices (they share the host's memory), one on each GPU."""
+        everywhere = NamedSharding(self.mesh, P())
+        copies = [jax.device_put(array, d, may_alias=True) for d in self.mesh.devices]
+        return jax.make_array_from_single_device_arrays(np.shape(array), everywhere, copies)
+
+    def _replicate_tree(self, tree: Any) -> Any:
+        return jax.device_put(tree, NamedSharding(self.mesh, P()))
+
+
+def _read_log(first: int, cohorts: list[np.ndarray], plan: Array, log: Log) -> list[RoundLog]:
+    """The block's log round by round, members in the order of their numbers."""
+    slots, norms, uploaded = np.asarray(plan), np.asarray(log.norms), np.asarray(log.uploaded)
+    a_round = [np.asarray(a) for a in log[2:]]
+    rounds = []
+    for r in range(len(cohorts)):
+        there = slots[r] >= 0
+        clients = slots[r][there]
+        order = np.argsort(clients)
+        numbers = [float(a[r]) for a in a_round]
+        accuracy, loss = (None if np.isnan(x) else x for x in numbers[4:])
+        rounds.append(
+            RoundLog(
+                first + r,
+                clients[order],
+                uploaded[r][there][order],
+                norms[r][there][order],
+                *numbers[:4],
+                accuracy,
+                loss,
+            )
+        )
+    return rounds

@@ -1,0 +1,84 @@
+"""Where every random draw comes from.
+
+Two sources and no third: a seed that somebody typed (a simulation, to be repeated) or the operating
+system (a secret that nobody wrote down). There is no default seed.
+
+Draws are told apart by (arm, round, purpose), and by client where each client draws for itself, so
+that no two of them share noise: arms differ in their root key, rounds and purposes are folded in.
+A draw depends on nothing else: not on chunk sizes, padding, block lengths or the number of devices.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+
+class Purpose(enum.IntEnum):
+    """What a draw is for. Numbers are folded into keys: never reuse one."""
+
+    COHORT = 0
+    NORM_NOISE = 1
+    UPLOAD_COIN = 2
+    UPDATE_NOISE = 3
+    LOCAL = 4  # a client's own shuffles and subsamples
+    MODEL = 5  # the first weights, which all arms share
+    SERVER_NORM_NOISE = 6
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """A source of draws. `simulated` says that its seed is known to somebody."""
+
+    entropy: int
+    simulated: bool
+
+    @classmethod
+    def seeded(cls, seed: int) -> Randomness:
+        """Draws that can be repeated, and therefore protect nobody."""
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed = {seed!r}: expected a whole number >= 0")
+        return cls(seed, simulated=True)
+
+    @classmethod
+    def from_system(cls) -> Randomness:
+        """Draws from the operating system's entropy, known to nobody."""
+        return cls(secrets.randbits(128), simulated=False)
+
+    def host(self, arm: str, round_index: int, purpose: Purpose) -> np.random.Generator:
+        """A NumPy generator for one draw on the host."""
+        words = self._words(arm, round_index, int(purpose))
+        return np.random.Generator(np.random.Philox(words))
+
+    def arm_key(self, arm: str) -> jax.Array:
+        """The root of an arm's draws on the device."""
+        return jax.random.wrap_key_data(self._words(arm).generate_state(2, np.uint32))
+
+    def model_key(self) -> jax.Array:
+        """The key of the first weights: public, and the same for every arm."""
+        words = np.random.SeedSequence(self.entropy, spawn_key=(int(Purpose.MODEL),))
+        return jax.random.wrap_key_data(words.generate_state(2, np.uint32))
+
+    def _words(self, arm: str, *more: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self.entropy, spawn_key=(0, arm_number(arm), *more))
+
+
+def arm_number(arm: str) -> int:
+    """A number for an arm's name, so that adding an arm does not alter the others."""
+    return int.from_bytes(hashlib.sha256(arm.encode()).digest()[:4], "big")
+
+
+def draw_key(arm_key: jax.Array, round_index: jax.Array | int, purpose: Purpose) -> jax.Array:
+    """The key of one purpose in one round."""
+    return jax.random.fold_in(jax.random.fold_in(arm_key, round_index), int(purpose))
+
+
+def client_keys(key: jax.Array, clients: jax.Array) -> jax.Array:
+    """A key for each client: what a client draws does not depend on who else is there."""
+    keys: jax.Array = jax.vmap(jax.random.fold_in, (None, 0))(key, clients)
+    return keys

@@ -1,0 +1,72 @@
+"""The server's step: an optax rule on the averaged update, and the averaging of iterates.
+
+All of it is post-processing of what was released: it costs no privacy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+OPTIMIZERS = ("sgd", "momentum", "adam")
+SCHEDULES = ("inverse-sqrt", "constant")
+
+
+@dataclass(frozen=True)
+class Server:
+    """How the server moves. The paper's choice is sgd with step eta_b / sqrt(t + 1)."""
+
+    optimizer: str = "sgd"
+    schedule: str = "inverse-sqrt"
+    momentum: float = 0.9
+    rounds: int = 100
+    average_last: int = 0  # the model is the mean of this many last iterates (0: the last one)
+
+    def _rule(self) -> optax.GradientTransformation:
+        # every rule at step 1: the step is an argument of the compiled round
+        if self.optimizer == "adam":
+            return optax.adam(1.0)
+        return optax.sgd(1.0, momentum=self.momentum if self.optimizer == "momentum" else None)
+
+    def init(self, weights: Array) -> ServerState:
+        """The state before the first round."""
+        return ServerState(weights, self._rule().init(weights), jnp.zeros_like(weights))
+
+    def step(self, state: ServerState, update: Array, base_step: Array, t: Array) -> ServerState:
+        """w <- w - eta_t * rule(update)."""
+        eta = base_step / jnp.sqrt(t + 1.0) if self.schedule == "inverse-sqrt" else base_step
+        change, inner = self._rule().update(update, state.optimizer, state.weights)
+        weights = state.weights + eta * jnp.asarray(change)
+        return ServerState(weights, inner, self._average(state.average, weights, t))
+
+    def _average(self, average: Array, weights: Array, t: Array) -> Array:
+        if not self.average_last:
+            return average
+        seen = t - (self.rounds - self.average_last)  # iterates averaged before this one
+        mean = average + (weights - average) / jnp.maximum(1.0, seen + 1.0)
+        return jnp.where(seen >= 0, mean, average)
+
+    def model(self, state: ServerState, rounds_done: Array | int) -> Array:
+        """The weights to use after so many rounds: averaged once averaging has begun."""
+        if not self.average_last:
+            return state.weights
+        averaging = jnp.asarray(rounds_done) > self.rounds - self.average_last
+        return jnp.where(averaging, state.average, state.weights)
+
+
+class ServerState(NamedTuple):
+    """Everything that a round hands to the next."""
+
+    weights: Array
+    optimizer: Any
+    average: Array
+
+
+def state_leaves(state: ServerState) -> list[Array]:
+    """The state as a flat list of arrays, for a checkpoint."""
+    return jax.tree.leaves(state)
