@@ -1,0 +1,253 @@
+"""Who owns which sample: every client's data in flat arrays, one slice a client.
+
+    features  [ a a a | b | c c ]      client i owns rows offsets[i] to offsets[i+1]
+    labels    [ . . . | . | . . ]
+    offsets   [ 0       3   4     6 ]  clients + 1 numbers
+
+There is no object per client, so a million clients cost their bytes and nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from locksfl import _validate
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The clients, their samples, and held-out samples that belong to no client.
+
+    The arrays are checked and become read-only views; nothing is copied. Features keep their
+    stored type. Float features may hold NaN or infinity: a broken client is the engine's to
+    handle, not a reason to refuse everyone's data.
+
+    Attributes:
+        features: [samples, ...] rows sorted by client, real numbers of any type.
+        labels: [samples] int32, each in 0..classes-1.
+        offsets: [clients + 1] int64, increasing from 0 to samples: no client is empty.
+        test_features: [tests, ...] like features; test_labels: [tests] int32.
+        classes: number of classes. Given, never read off the data: it is public.
+        name: what to call these data in reports.
+        scale: what a stored feature is multiplied by before the model sees it. The
+            constructors below take uint8 for pixels (1/255) and leave other types alone (1).
+    """
+
+    features: NDArray[Any]
+    labels: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    test_features: NDArray[Any]
+    test_labels: NDArray[np.int32]
+    classes: int
+    name: str
+    scale: float
+
+    def __post_init__(self) -> None:
+        _validate.count(classes=self.classes)
+        _validate.positive(scale=self.scale)
+        features, test_features = _features(self.features, self.test_features)
+        labels = _labels("labels", self.labels, self.classes, len(features))
+        test_labels = _labels("test_labels", self.test_labels, self.classes, len(test_features))
+        offsets = _offsets(self.offsets, len(features))
+        checked = {
+            "features": features,
+            "labels": labels,
+            "offsets": offsets,
+            "test_features": test_features,
+            "test_labels": test_labels,
+        }
+        for name, array in checked.items():
+            view = array.view()  # read-only through here; the caller's own array stays as it was
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        features: ArrayLike,
+        labels: ArrayLike,
+        client_ids: ArrayLike,
+        test_features: ArrayLike,
+        test_labels: ArrayLike,
+        *,
+        classes: int,
+        name: str = "custom",
+        scale: float | None = None,
+    ) -> Population:
+        """One row a sample, with the id of the client that owns it, in any order.
+
+        Ids are whole numbers or strings. Client i of the population is the i-th of the sorted
+        ids, `np.unique(client_ids)[i]`; a client's rows keep their order.
+        """
+        _, owner = np.unique(_ids(client_ids), return_inverse=True)
+        return cls.from_split(
+            features,
+            labels,
+            owner,
+            test_features,
+            test_labels,
+            classes=classes,
+            name=name,
+            scale=scale,
+        )
+
+    @classmethod
+    def from_split(
+        cls,
+        features: ArrayLike,
+        labels: ArrayLike,
+        owner: ArrayLike,
+        test_features: ArrayLike,
+        test_labels: ArrayLike,
+        *,
+        classes: int,
+        clients: int | None = None,
+        name: str = "custom",
+        scale: float | None = None,
+    ) -> Population:
+        """One row a sample, with the number 0..clients-1 of its client (see tasks.splits).
+
+        Without `clients` there are as many as the largest number says. Rows are sorted by
+        client, each client's in their order; rows that are sorted already are not copied.
+        """
+        rows, targets, numbers = np.asarray(features), np.asarray(labels), np.asarray(owner)
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+            raise ValueError(f"client of each sample: expected whole numbers{_got(numbers)}")
+        _same_length(features=rows, labels=targets, clients_of_samples=numbers)
+        if not numbers.size:
+            raise ValueError("features: expected at least one sample, got none")
+        if clients is None:
+            clients = int(numbers.max()) + 1
+        sizes = _sizes(numbers, clients)
+        if (numbers[1:] < numbers[:-1]).any():
+            order = np.argsort(numbers, kind="stable")
+            rows, targets = rows[order], targets[order]
+        return cls(
+            features=rows,
+            labels=targets,
+            offsets=np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
+            test_features=np.asarray(test_features),
+            test_labels=np.asarray(test_labels),
+            classes=classes,
+            name=name,
+            scale=(1 / 255 if rows.dtype == np.uint8 else 1.0) if scale is None else scale,
+        )
+
+    @property
+    def clients(self) -> int:
+        """Number of clients: the n of the privacy statements."""
+        return len(self.offsets) - 1
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of all clients together."""
+        return len(self.labels)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """[clients] how many samples each client owns."""
+        return np.diff(self.offsets)
+
+    def client(self, index: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """Features and labels of one client, as views."""
+        if not 0 <= index < self.clients:
+            raise ValueError(f"client = {index!r}: expected a number in 0..{self.clients - 1}")
+        rows = slice(self.offsets[index], self.offsets[index + 1])
+        return self.features[rows], self.labels[rows]
+
+
+def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    features, test_features = np.asarray(train), np.asarray(test)
+    for name, array in (("features", features), ("test_features", test_features)):
+        if array.ndim < 1 or array.dtype.kind not in "iuf":
+            raise ValueError(f"{name}: expected an array of real numbers{_got(array)}")
+        if not len(array):
+            raise ValueError(f"{name}: expected at least one sample, got none")
+    if (features.shape[1:], features.dtype) != (test_features.shape[1:], test_features.dtype):
+        raise ValueError(
+            f"test_features: expected samples like those of features, {features.dtype} of shape "
+            f"{features.shape[1:]}, got {test_features.dtype} of shape {test_features.shape[1:]}"
+        )
+    return features, test_features
+
+
+def _labels(name: str, given: ArrayLike, classes: int, samples: int) -> NDArray[np.int32]:
+    labels = np.asarray(given)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError(f"{name}: expected one whole number a sample{_got(labels)}")
+    if len(labels) != samples:
+        raise ValueError(f"{name}: expected {samples} of them, one a sample, got {len(labels)}")
+    outside = (labels < 0) | (labels >= classes)
+    if outside.any():
+        row = int(outside.argmax())
+        raise ValueError(f"{name}[{row}] = {labels[row]}: expected a class in 0..{classes - 1}")
+    return labels.astype(np.int32, copy=False)
+
+
+def _offsets(given: ArrayLike, samples: int) -> NDArray[np.int64]:
+    offsets = np.asarray(given)
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) < 2:
+        raise ValueError(f"offsets: expected clients + 1 whole numbers{_got(offsets)}")
+    offsets = offsets.astype(np.int64, copy=False)
+    if offsets[0] != 0 or offsets[-1] != samples:
+        raise ValueError(
+            f"offsets: expected to run from 0 to {samples} (samples), "
+            f"got {offsets[0]} to {offsets[-1]}"
+        )
+    _no_empty_client(np.diff(offsets))
+    return offsets
+
+
+def _ids(client_ids: ArrayLike) -> NDArray[Any]:
+    """Ids as an array of one kind: numpy alone would take [1, "1"] for two equal strings."""
+    ids: NDArray[Any]
+    if isinstance(client_ids, np.ndarray) and client_ids.dtype.kind != "O":
+        ids = client_ids
+    else:
+        listed: Sequence[Any] = list(client_ids) if np.iterable(client_ids) else []
+        strings = sum(isinstance(value, str) for value in listed)
+        if 0 < strings < len(listed):
+            raise ValueError("client_ids: expected all whole numbers or all strings, got both")
+        ids = np.array(listed) if listed else np.zeros(0, np.int64)
+    if ids.ndim != 1 or ids.dtype.kind not in "iuU":
+        raise ValueError(f"client_ids: expected whole numbers or strings{_got(ids)}")
+    return ids
+
+
+def _sizes(owner: NDArray[Any], clients: int) -> NDArray[np.int64]:
+    _validate.count(clients=clients)
+    low, high = int(owner.min()), int(owner.max())
+    if low < 0 or high >= clients:
+        wrong = low if low < 0 else high
+        raise ValueError(f"client of a sample = {wrong}: expected a number in 0..{clients - 1}")
+    # More clients than samples cannot all own one; said before an array of that length is made.
+    if clients > len(owner):
+        raise ValueError(f"clients = {clients}: expected at most {len(owner)}, one a sample")
+    sizes = np.bincount(owner, minlength=clients)
+    _no_empty_client(sizes)
+    return sizes
+
+
+def _no_empty_client(sizes: NDArray[np.int64]) -> None:
+    empty = sizes < 1
+    if empty.any():
+        raise ValueError(
+            f"client {int(empty.argmax())} has no samples: expected at least one for every "
+            f"client ({int(empty.sum())} of {len(sizes)} have none)"
+        )
+
+
+def _same_length(**arrays: NDArray[Any]) -> None:
+    lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise ValueError(f"lengths differ: expected one row a sample in each, got {told}")
+
+
+def _got(array: NDArray[Any]) -> str:
+    return f", got {array.dtype} of shape {array.shape}"
