@@ -58,7 +58,7 @@ def one_of(choices: Iterable[str], **settings: str) -> None:
 
 
 def nearest(word: Any, known: Iterable[str]) -> str:
-    """" (did you mean 'x'?)" for the closest known name, or nothing."""
+    """A question that offers the closest known name, or nothing."""
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

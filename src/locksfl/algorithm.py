@@ -59,6 +59,7 @@ class Uploads(NamedTuple):
     coefficient: Array  # multiplies the raw update u_i: clipping, weight and coin in one number
     uploaded: Array
     scale: Array  # norm bound of the contribution, in whose units its noise is given
+    expected_weight: Array  # p_i times the weight: the share of g_i that arrives on average
 
 
 class RoundResult(NamedTuple):
@@ -115,7 +116,7 @@ def choose_uploads(
     uploaded = second_sample(members.coins, p, members.present)
     weight = estimator.weight(jnp.minimum(norms, dials.clip_norm), p, bound)
     coefficient = jnp.where(uploaded, clip_factor(norms, dials.clip_norm) * weight, 0.0)
-    return Uploads(coefficient, uploaded, estimator.scale(p, bound, dials.clip_norm))
+    return Uploads(coefficient, uploaded, estimator.scale(p, bound, dials.clip_norm), p * weight)
 
 
 def aggregate(

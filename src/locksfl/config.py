@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from locksfl._validate import count, nearest, non_negative, one_of, positive, probability
+from locksfl.accounting import Accountant, Relation
 from locksfl.estimators import ESTIMATORS
 from locksfl.mechanisms import MECHANISMS
 from locksfl.randomness import arm_number
@@ -50,7 +51,9 @@ class SplitConfig:
 
     def options(self) -> dict[str, Any]:
         """The options of this kind of split."""
-        return {k: v for k, v in (("classes", self.classes), ("alpha", self.alpha)) if v is not None}
+        return {
+            k: v for k, v in (("classes", self.classes), ("alpha", self.alpha)) if v is not None
+        }
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,9 @@ class LocalConfig:
             if value is None:
                 continue
             if self.update == "gradient":
-                raise ValueError(f"local.{name} = {value!r}: local.update 'gradient' takes no {name}")
+                raise ValueError(
+                    f"local.{name} = {value!r}: local.update 'gradient' takes no {name}"
+                )
             (positive if name == "step" else count)(**{f"local.{name}": value})
         count(**{"local.min_samples": self.min_samples})
         if self.max_samples is not None:
@@ -167,19 +172,17 @@ class PrivacyConfig:
     trust: str = "central"
     epsilon: float | None = None
     delta: float = 1e-5
-    accountant: str = "pld"
-    relation: str = "zero-out"
+    accountant: Accountant = "pld"
+    relation: Relation = "zero-out"
     tuned_without_privacy: bool = False
 
     def __post_init__(self) -> None:
         one_of(MECHANISMS, **{"privacy.trust": self.trust})
-        one_of(("pld", "rdp"), **{"privacy.accountant": self.accountant})
-        one_of(("zero-out", "replace"), **{"privacy.relation": self.relation})
         probability(**{"privacy.delta": self.delta})
         if self.trust == "none":
             if self.epsilon is not None and not math.isinf(self.epsilon):
                 raise ValueError(
-                    f"privacy.epsilon = {self.epsilon!r}: trust 'none' adds no noise, so epsilon is "
+                    f"privacy.epsilon = {self.epsilon!r}: trust 'none' adds no noise, so it is "
                     "infinite; leave it out, write inf, or choose trust 'central' or 'local'"
                 )
         elif self.epsilon is not None:
@@ -213,7 +216,14 @@ class ArmConfig:
         one_of(RULES, **{f"{where}.rule": self.rule})
         if self.estimator is not None:
             one_of(ESTIMATORS, **{f"{where}.estimator": self.estimator})
-        for name in ("cohort", "uploads", "noise_multiplier", "norm_multiplier", "clip_norm", "step"):
+        for name in (
+            "cohort",
+            "uploads",
+            "noise_multiplier",
+            "norm_multiplier",
+            "clip_norm",
+            "step",
+        ):
             value = getattr(self, name)
             if value is not None:
                 positive(**{f"{where}.{name}": value})
@@ -333,14 +343,23 @@ def _build(kind: Any, table: Any, where: str) -> Any:
     return kind(**values)
 
 
+def _item_name(item: Any, where: str) -> str:
+    """An arm is named in messages: arm.locks."""
+    return f"{where}.{item['name']}" if isinstance(item, dict) and "name" in item else where
+
+
 def _value(hint: Any, value: Any, where: str) -> Any:
     """A value of the hinted type; a whole number is fine where a float is expected."""
     if dataclasses.is_dataclass(hint):
         return _build(hint, value, where)
+    if typing.get_origin(hint) is typing.Literal:
+        one_of(typing.get_args(hint), **{where: value})
+        return value
     if typing.get_origin(hint) is list:
         if not isinstance(value, list):
             raise ValueError(f"{where} = {value!r}: expected a list")
-        return [_value(typing.get_args(hint)[0], item, where) for item in value]
+        inner = typing.get_args(hint)[0]
+        return [_value(inner, item, _item_name(item, where)) for item in value]
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in allowed:
         if typing.get_origin(option) is list:

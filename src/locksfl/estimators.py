@@ -1,11 +1,13 @@
 """What the server's average estimates: a weight for each upload and the bound that it keeps.
 
-| name             | an upload is                  | noise std  | divided by | expectation              |
-|------------------|-------------------------------|------------|------------|--------------------------|
-| capped           | clip(g_i / p_i, S), S = C/p_C | z S        | n q        | mean of g_i, exact with true norms |
-| horvitz-thompson | (g_i + noise of std z C)/p_i  | z C / p_i  | n q        | mean of g_i              |
-| weighted         | g_i                           | z C        | b          | sum of w_i g_i           |
-| literal          | g_i                           | z C        | b          | biased to large norms    |
+| name             | an upload is                  | noise     | divided by | expectation          |
+|------------------|-------------------------------|-----------|------------|----------------------|
+| capped           | clip(g_i / p_i, S), S = C/p_C | z S       | n q        | mean of g_i (1)      |
+| horvitz-thompson | (g_i + noise of std z C)/p_i  | z C / p_i | n q        | mean of g_i          |
+| weighted         | g_i                           | z C       | b          | sum of w_i g_i       |
+| literal          | g_i                           | z C       | b          | biased (large norms) |
+
+(1) exact with true norms; with noised norms the clip can bind and the mean shrinks.
 
 The divisors are public constants, never the size that came out. To add an estimator, add an
 `Estimator` to `ESTIMATORS` and a test of its expectation and of its bound.

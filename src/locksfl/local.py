@@ -189,9 +189,7 @@ class Visit(NamedTuple):
     trace: Any
 
 
-def measure(
-    model: Model, weights: Array, records: Records, chunk: Chunk, work: LocalWork
-) -> Visit:
+def measure(model: Model, weights: Array, records: Records, chunk: Chunk, work: LocalWork) -> Visit:
     """Make every client's update, and take its norm.
 
     A client whose update has NaN or Inf, or a norm that float32 cannot hold, counts as zero: its
@@ -245,9 +243,7 @@ def _layers(model: Model) -> Any:
     return jax.eval_shape(model.unravel, jax.ShapeDtypeStruct((model.size,), jnp.float32)).layers
 
 
-def _measure_dense(
-    model: Model, weights: Array, records: Records, chunk: Chunk
-) -> Visit:
+def _measure_dense(model: Model, weights: Array, records: Records, chunk: Chunk) -> Visit:
     """|sum_s x_s e_s^T|^2 = sum over pairs of (x_s . x_t)(e_s . e_t): no gradient is formed."""
     layers = model.unravel(weights).layers
     features, labels = read(records, chunk.rows)

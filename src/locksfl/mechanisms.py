@@ -3,11 +3,11 @@
 A `Mechanism` is one kind of trust. The object that adds the noise also says what it releases and to
 whom. Noise is always a multiplier times a derived bound, so nobody types a sensitivity:
 
-| trust   | norm release                                | update release              | SERVER | PUBLIC |
-|---------|---------------------------------------------|-----------------------------|--------|--------|
-| local   | each client: |g_i| + z_s C N(0,1), in [0,C] | each upload: + z scale N(0,I) | finite | finite |
-| central | server: sum |g_i| + z_K C N(0,1)            | server, on the sum: + z S N(0,I) | infinite | finite |
-| none    | exact                                       | exact                       | infinite | infinite |
+| trust   | norm release                        | update release     | epsilon SERVER, PUBLIC |
+|---------|-------------------------------------|--------------------|------------------------|
+| local   | each client: |g_i| + z_s C N(0,1)   | each: + z S N(0,I) | finite, finite         |
+| central | server: sum of |g_i| + z_K C N(0,1) | sum: + z S N(0,I)  | infinite, finite       |
+| none    | exact                               | exact              | infinite, infinite     |
 
 Guarantees:
 * local: a release is a Gaussian of the stated multiplier, and the upload coins are a function of
@@ -50,7 +50,9 @@ class ServerDraws(NamedTuple):
     update_noise: Array  # one a parameter
 
 
-def draw_members(arm_key: Array, round_index: Array | int, clients: Array, weights: Array) -> Members:
+def draw_members(
+    arm_key: Array, round_index: Array | int, clients: Array, weights: Array
+) -> Members:
     """Each client's own draws of a round. `clients` < 0 are empty slots."""
     coins = client_keys(draw_key(arm_key, round_index, Purpose.UPLOAD_COIN), clients)
     norms = client_keys(draw_key(arm_key, round_index, Purpose.NORM_NOISE), clients)
@@ -74,8 +76,8 @@ def draw_server(arm_key: Array, round_index: Array | int, size: int) -> ServerDr
 class Mechanism:
     """One kind of trust.
 
-    release_norms(norms, members, server_noise, dials, total) -> (scores, released sum): what the rule may
-        use of each client, and the one number that becomes K'.
+    release_norms(norms, members, server_noise, dials, total) -> (scores, released sum): what the
+        rule may use of each client, and the one number that becomes K'.
     noise_std(scales, bound, uploaded, dials, total): std of the noise on the summed updates; the
         independent noises of many uploaders are drawn once with their summed variance.
     """
@@ -112,9 +114,7 @@ def _exact_norms(
     return norms, total(jnp.where(members.present, norms, 0.0))
 
 
-def _central_std(
-    scales: Array, bound: Array, uploaded: Array, dials: Dials, total: Total
-) -> Array:
+def _central_std(scales: Array, bound: Array, uploaded: Array, dials: Dials, total: Total) -> Array:
     """Once on the sum, by the public bound of one contribution: it does not depend on who came."""
     del scales, uploaded, total
     return dials.noise_multiplier * bound

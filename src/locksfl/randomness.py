@@ -16,6 +16,7 @@ import secrets
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -57,15 +58,19 @@ class Randomness:
 
     def arm_key(self, arm: str) -> jax.Array:
         """The root of an arm's draws on the device."""
-        return jax.random.wrap_key_data(self._words(arm).generate_state(2, np.uint32))
+        return _device_key(self._words(arm))
 
     def model_key(self) -> jax.Array:
         """The key of the first weights: public, and the same for every arm."""
         words = np.random.SeedSequence(self.entropy, spawn_key=(int(Purpose.MODEL),))
-        return jax.random.wrap_key_data(words.generate_state(2, np.uint32))
+        return _device_key(words)
 
     def _words(self, arm: str, *more: int) -> np.random.SeedSequence:
         return np.random.SeedSequence(self.entropy, spawn_key=(0, arm_number(arm), *more))
+
+
+def _device_key(words: np.random.SeedSequence) -> jax.Array:
+    return jax.random.wrap_key_data(jnp.asarray(words.generate_state(2, np.uint32)))
 
 
 def arm_number(arm: str) -> int:

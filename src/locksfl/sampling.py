@@ -70,7 +70,7 @@ def _full(scores: Array, norm_sum: Array, weights: Array, dials: Dials) -> Array
 
 
 def _weights(scores: Array, norm_sum: Array, weights: Array, dials: Dials) -> Array:
-    """p_i = min(1, b w_i / q): `weights` holds n w_i, whose mean is 1, so b w_i / q = b n w_i / m."""
+    """p_i = min(1, b w_i / q); `weights` holds n w_i, and b w_i / q = b n w_i / m."""
     del scores, norm_sum
     return dials.uploads * weights / dials.cohort
 

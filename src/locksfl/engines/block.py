@@ -59,6 +59,7 @@ class Log(NamedTuple):
     used_norm_sum: Array
     signal: Array
     noise: Array
+    expected_weight: Array  # of a cohort member, on average
     accuracy: Array  # NaN where the model was not evaluated
     loss: Array
 
@@ -106,8 +107,9 @@ class ChunkedClients:
             return summed, _put(chosen, now, start), _put(norms, seen, start)
 
         slots = self.members.present.shape
-        nobody = Uploads(jnp.zeros(slots), jnp.zeros(slots, bool), jnp.zeros(slots))
-        empty = (jnp.zeros(self.program.model.size), nobody, jnp.zeros(slots))
+        zeros = jnp.zeros(slots)
+        nobody = Uploads(zeros, zeros > 1, zeros, zeros)
+        empty = (jnp.zeros(self.program.model.size), nobody, zeros)
         summed, chosen, norms = self._sweep(step, empty)
         return jax.lax.psum(summed, AXIS), chosen, norms
 
@@ -220,6 +222,8 @@ def play_block(
             used_norm_sum=result.used_norm_sum,
             signal=result.signal,
             noise=result.noise,
+            expected_weight=total(jnp.where(members.present, uploads.expected_weight, 0.0))
+            / jnp.maximum(1, total(members.present)),
             accuracy=accuracy,
             loss=loss,
         )
@@ -228,5 +232,5 @@ def play_block(
     slots = plan.shape[1]
     per_slot = jnp.zeros((ROUNDS_A_CALL, 1, slots))
     a_round = jnp.zeros(ROUNDS_A_CALL)
-    log = Log(per_slot, per_slot > 1, *[a_round] * 6)
+    log = Log(per_slot, per_slot > 1, *[a_round] * 7)
     return jax.lax.fori_loop(0, rounds, one_round, (state, log))

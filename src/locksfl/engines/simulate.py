@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from locksfl.algorithm import Method
 from locksfl.engines.block import AXIS, ROUNDS_A_CALL, Log, Program, TestData, play_block
 from locksfl.engines.layout import (
     Bucket,
@@ -31,8 +29,9 @@ from locksfl.engines.layout import (
     widen,
 )
 from locksfl.local import LocalWork, Records, SizeClass, uses_errors
+from locksfl.plan import ArmPlan
 from locksfl.randomness import Purpose, Randomness
-from locksfl.sampling import Dials, draw_cohort
+from locksfl.sampling import draw_cohort
 from locksfl.server import Server, ServerState
 from locksfl.tasks.models import Model
 from locksfl.tasks.population import Population
@@ -54,6 +53,7 @@ class RoundLog:
     used_norm_sum: float
     signal: float
     noise: float
+    expected_weight: float  # of a member: 1 where the estimator is unbiased
     accuracy: float | None
     loss: float | None
 
@@ -83,47 +83,39 @@ class Simulator:
 
     def play(
         self,
-        name: str,
-        method: Method,
+        plan: ArmPlan,
         work: LocalWork,
         server: Server,
-        dials: Dials,
-        sampling_rate: float,
         randomness: Randomness,
         *,
-        weights: np.ndarray | None = None,
         evaluate_every: int = 1,
         state: ServerState | None = None,
         first_round: int = 0,
     ) -> Iterator[BlockLog]:
         """Play an arm's rounds from `first_round` on, block by block."""
         classes, class_of = size_classes(self.population.sizes, work)
-        layout = self._layout(classes, class_of, sampling_rate, work)
-        public = self._replicate(np.asarray(1.0 if weights is None else weights, np.float32))
-        key = self._replicate_tree(randomness.arm_key(name))
-        dials = self._replicate_tree(jax.tree.map(jnp.float32, dials))
+        layout = self._layout(classes, class_of, plan.sampling_rate, work)
+        weights = plan.scaled_weights()
+        public = self._replicate(np.float32(1.0) if weights is None else weights)
+        key, dials = self._replicate_tree((randomness.arm_key(plan.name), plan.dials()))
         if state is None:
             state = server.init(self.model.init(randomness.model_key()))
         state = self._replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:
             length = min(length, ROUNDS_A_CALL, server.rounds - t)
-            cohorts = [
-                draw_cohort(
-                    randomness.host(name, r, Purpose.COHORT), self.population.clients, sampling_rate
-                )
-                for r in range(t, t + length)
-            ]
+            coins = [randomness.host(plan.name, r, Purpose.COHORT) for r in range(t, t + length)]
+            cohorts = [draw_cohort(rng, plan.clients, plan.sampling_rate) for rng in coins]
             layout = self._fit(layout, cohorts, class_of)
-            program = Program(method, self.model, work, server, layout, evaluate_every)
-            plan = self._plan(cohorts, class_of, layout)
-            arguments = (self.records, self.test, public, dials, key, plan)
+            program = Program(plan.method, self.model, work, server, layout, evaluate_every)
+            slots = self._slots(cohorts, class_of, layout)
+            arguments = (self.records, self.test, public, dials, key, slots)
             numbers = (np.int32(t), np.int32(length))
             call, compile_seconds = self._compile(program, state, *arguments, *numbers)
             began = time.perf_counter()
             state, log = jax.block_until_ready(call(state, *arguments, *numbers))
             seconds = time.perf_counter() - began
-            yield BlockLog(_read_log(t, cohorts, plan, log), state, seconds, compile_seconds)
+            yield BlockLog(_read_log(t, cohorts, slots, log), state, seconds, compile_seconds)
             t += length
             length = max(1, int(BLOCK_SECONDS / (seconds / length)))
 
@@ -133,13 +125,13 @@ class Simulator:
         if (program, shapes) in self._compiled:
             return self._compiled[program, shapes], 0.0
         began = time.perf_counter()
-        slots = P(None, AXIS)
-        per_round = P()
-        logs = Log(slots, slots, *[per_round] * 6)
+        slots, split = P(None, AXIS), P(AXIS)
+        logs: Any = Log(*[slots] * 2, *[P()] * 7)  # type: ignore[arg-type]
+        tests: Any = TestData(split, split, P())  # type: ignore[arg-type]
         mapped = jax.shard_map(
             functools.partial(play_block, program),
             mesh=self.mesh,
-            in_specs=(P(), P(), TestData(P(AXIS), P(AXIS), P()), P(), P(), P(), slots, P(), P()),
+            in_specs=(P(), P(), tests, P(), P(), P(), slots, P(), P()),
             out_specs=(P(), logs),
             check_vma=False,
         )
@@ -172,12 +164,13 @@ class Simulator:
         counts = [class_counts(cohort, class_of, len(layout)) for cohort in cohorts]
         return widen(layout, np.max(counts, axis=0).tolist(), self.mesh.size)
 
-    def _plan(self, cohorts: list[np.ndarray], class_of: np.ndarray, layout: Layout) -> Array:
-        slots = sum(bucket.slots for bucket in layout)
-        plan = np.full((ROUNDS_A_CALL, self.mesh.size, slots), -1, np.int32)
-        for row, cohort in zip(plan, cohorts, strict=False):
-            row[:] = pack(cohort, class_of, layout, self.mesh.size)
-        return jax.device_put(plan, NamedSharding(self.mesh, P(None, AXIS)))
+    def _slots(self, cohorts: list[np.ndarray], class_of: np.ndarray, layout: Layout) -> Array:
+        """The client in each slot of each round, -1 where empty."""
+        width = sum(bucket.slots for bucket in layout)
+        slots = np.full((ROUNDS_A_CALL, self.mesh.size, width), -1, np.int32)
+        for r, cohort in enumerate(cohorts):
+            slots[r] = pack(cohort, class_of, layout, self.mesh.size)
+        return jax.device_put(slots, NamedSharding(self.mesh, P(None, AXIS)))
 
     def _records(self, population: Population) -> Records:
         return Records(
@@ -214,26 +207,30 @@ class Simulator:
         return jax.device_put(tree, NamedSharding(self.mesh, P()))
 
 
-def _read_log(first: int, cohorts: list[np.ndarray], plan: Array, log: Log) -> list[RoundLog]:
+def _read_log(first: int, cohorts: list[np.ndarray], filled: Array, log: Log) -> list[RoundLog]:
     """The block's log round by round, members in the order of their numbers."""
-    slots, norms, uploaded = np.asarray(plan), np.asarray(log.norms), np.asarray(log.uploaded)
+    slots, norms, uploaded = np.asarray(filled), np.asarray(log.norms), np.asarray(log.uploaded)
     a_round = [np.asarray(a) for a in log[2:]]
     rounds = []
     for r in range(len(cohorts)):
         there = slots[r] >= 0
         clients = slots[r][there]
         order = np.argsort(clients)
-        numbers = [float(a[r]) for a in a_round]
-        accuracy, loss = (None if np.isnan(x) else x for x in numbers[4:])
+        released, used, signal, noise, weight, accuracy, loss = (float(a[r]) for a in a_round)
+        evaluated = not np.isnan(accuracy)
         rounds.append(
             RoundLog(
                 first + r,
                 clients[order],
                 uploaded[r][there][order],
                 norms[r][there][order],
-                *numbers[:4],
-                accuracy,
-                loss,
+                released,
+                used,
+                signal,
+                noise,
+                weight,
+                accuracy if evaluated else None,
+                loss if evaluated else None,
             )
         )
     return rounds

@@ -1,0 +1,224 @@
+"""The program `locks`. It imports JAX only where something is computed, and it alone sets XLA."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="locks",
+    help="Federated learning that asks only the clients worth asking, and states what each "
+    "user's privacy cost.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigFile = Annotated[
+    Path | None, typer.Argument(help="One TOML file is one experiment. Without it: the digits.")
+]
+Changes = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, arm.NAME.KEY too."),
+]
+Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"locks {metadata.version('locks-fl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def run(
+    file: ConfigFile = None,
+    changes: Changes = [],
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder. Without it: runs/NAME-TIME.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeat a run exactly. Makes it a simulation.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out, or the newest unfinished.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train every arm of an experiment and compare them."""
+    with _one_line_errors():
+        _use_all_cores()
+        from locksfl.config import parse_config, read_config
+        from locksfl.runfolder import RunFolder, default_path, newest_unfinished
+
+        if resume:
+            if file or changes or seed is not None:
+                raise ValueError(
+                    "--resume continues a run as it was: expected no FILE, --set, --seed"
+                )
+            folder = RunFolder.open(out or newest_unfinished())
+            config = folder.config
+            if folder.finished:
+                raise ValueError(f"{folder.path}: the run is finished, nothing to resume")
+        else:
+            if file is None:
+                config = parse_config(example_config(), changes, seed)
+            else:
+                config = read_config(file, changes, seed)
+            _check_config(config)
+            folder = RunFolder.create(out or default_path(config.name), config)
+        _run(config, folder, resume, as_json)
+
+
+def _check_config(config: Any) -> None:
+    """Find what is wrong before a folder is made."""
+    from locksfl.plan import plan_arm
+
+    for arm in config.arm:
+        plan_arm(arm, config)
+
+
+def _run(config: Any, folder: Any, resume: bool, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from locksfl.experiment import run_experiment
+    from locksfl.report import draw_figure, notes, summary_table
+
+    console = Console(stderr=as_json)
+    columns = (
+        TextColumn("{task.description:<20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[status]}"),
+    )
+    with Progress(*columns, console=console) as bars:
+        tasks = {
+            arm.name: bars.add_task(arm.name, total=config.train.rounds, status="")
+            for arm in config.arm
+        }
+        first = next(iter(tasks.values()))
+
+        def on_round(record: dict[str, Any]) -> None:
+            shown = {} if record["accuracy"] is None else {"status": f"{record['accuracy']:.3f}"}
+            bars.update(tasks[record["arm"]], completed=record["round"], **shown)
+
+        def say(text: str) -> None:
+            arm = next((name for name in tasks if text.endswith(name)), None)
+            bars.update(tasks[arm] if arm else first, status=text)
+
+        try:
+            if resume:
+                for line in folder.lines("rounds.jsonl"):
+                    on_round(line)
+            summary = run_experiment(config, folder, resume=resume, on_round=on_round, say=say)
+            draw_figure(folder, summary)
+        except KeyboardInterrupt:
+            bars.stop()
+            console.print(f"stopped; continue with: locks run --resume --out {folder.path}")
+            raise typer.Exit(130) from None
+    if as_json:
+        print(json.dumps(summary, indent=2))
+        return
+    console.print(summary_table(summary))
+    for note in notes(summary):
+        console.print(note, highlight=False)
+    console.print(f"run folder: {folder.path}  (figure: {folder.path / 'figure.png'})")
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("experiment.toml"),
+) -> None:
+    """Write a commented example of an experiment."""
+    with _one_line_errors():
+        if file.exists():
+            raise ValueError(f"{file}: already there; expected a new file")
+        file.write_text(example_config(), "utf-8")
+        print(f"wrote {file}; start it with: locks run {file}")
+
+
+@app.command()
+def evaluate(run: Run, as_json: Json = False) -> None:
+    """Evaluate a run's models on the held-out records."""
+    with _one_line_errors():
+        _use_all_cores()
+        from rich.console import Console
+
+        from locksfl.evaluation import evaluate_run, evaluation_table
+
+        results = evaluate_run(run)
+        if as_json:
+            print(json.dumps(results, indent=2))
+        else:
+            Console().print(evaluation_table(results))
+
+
+@app.command()
+def publish(
+    run: Run, folder: Annotated[Path, typer.Argument(help="A new folder for the bundle.")]
+) -> None:
+    """Make the bundle that may be shown to everyone: models, statement, no secrets."""
+    with _one_line_errors():
+        from locksfl.publish import publish as make_bundle
+
+        for path in make_bundle(run, folder):
+            print(path)
+
+
+def example_config() -> str:
+    """The commented example, which is also what `locks run` runs without a file."""
+    return resources.files("locksfl").joinpath("example.toml").read_text("utf-8")
+
+
+def _use_all_cores() -> None:
+    """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Bad input and a refusing disk: one line on stderr, exit code 2."""
+    try:
+        yield
+    except ValueError as error:
+        _refuse(str(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _refuse(f"cannot write {where}{error.strerror or error}")
+
+
+def _refuse(text: str) -> None:
+    print(f"locks: {' '.join(text.split())}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def main() -> None:
+    """The console script."""
+    app()

@@ -1,0 +1,59 @@
+"""A finished run's models on the records that no client owns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from rich.table import Table
+
+from locksfl.experiment import open_task
+from locksfl.local import cross_entropy
+from locksfl.runfolder import RunFolder, unpack_arrays
+
+
+def evaluate_run(run: Path) -> list[dict[str, Any]]:
+    """Accuracy, loss and accuracy by class for each arm's model."""
+    folder = RunFolder.open(run)
+    folder.summary()  # refuses a run that is not finished
+    population, model = open_task(folder.config)
+    features = jnp.asarray(population.test_features, jnp.float32) * population.scale
+    labels = jnp.asarray(population.test_labels)
+    results = []
+    for arm in folder.config.arm:
+        _, arrays = unpack_arrays(folder.path / f"model-{arm.name}.npz")
+        weights = jnp.asarray(arrays["weights"])
+        if weights.shape != (model.size,):
+            raise ValueError(
+                f"model-{arm.name}.npz: {weights.size} weights, expected the model's {model.size}"
+            )
+        scores = model.apply(model.unravel(weights), features.reshape(len(labels), -1))
+        right = np.asarray(jnp.argmax(scores, axis=-1) == labels)
+        of_class = [
+            float(right[population.test_labels == c].mean()) for c in range(population.classes)
+        ]
+        results.append(
+            {
+                "name": arm.name,
+                "accuracy": float(right.mean()),
+                "loss": float(cross_entropy(scores, labels).mean()),
+                "accuracy_by_class": of_class,
+            }
+        )
+    return results
+
+
+def evaluation_table(results: list[dict[str, Any]]) -> Table:
+    """For people."""
+    table = Table()
+    classes = len(results[0]["accuracy_by_class"])
+    for head in ("arm", "accuracy", "loss", *(f"class {c}" for c in range(classes))):
+        table.add_column(head, justify="left" if head == "arm" else "right")
+    for result in results:
+        by_class = (f"{a:.2f}" for a in result["accuracy_by_class"])
+        table.add_row(
+            result["name"], f"{result['accuracy']:.4f}", f"{result['loss']:.4f}", *by_class
+        )
+    return table

@@ -1,0 +1,250 @@
+"""An experiment from its configuration to its run folder: every arm on the same data, resumable."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from locksfl.config import Config, LocalConfig, TrainConfig
+from locksfl.engines.simulate import BlockLog, Simulator
+from locksfl.local import LocalWork
+from locksfl.plan import ArmPlan, plan_arms
+from locksfl.privacy import epsilon_so_far, statement
+from locksfl.randomness import Randomness
+from locksfl.records import DIAGNOSTICS_NOTE, diagnostics_record, round_record
+from locksfl.runfolder import RunFolder, environment, pack_arrays, write_atomically
+from locksfl.server import Server, ServerState
+from locksfl.tasks.datasets import open_population
+from locksfl.tasks.models import Model, build_model
+from locksfl.tasks.population import Population
+
+Record = dict[str, Any]
+
+
+def open_task(config: Config) -> tuple[Population, Model]:
+    """The data, dealt to clients, and the model."""
+    data = config.data
+    population = open_population(
+        data.name, data.clients, data.split.kind, data.split.options(), data.split_seed, data.dir
+    )
+    return population, model_for(config, population)
+
+
+def model_for(config: Config, population: Population) -> Model:
+    """The configured model for these records."""
+    features = int(np.prod(population.features.shape[1:]))
+    return build_model(config.model.name, features, population.classes, **config.model.options())
+
+
+def local_work(local: LocalConfig) -> LocalWork:
+    """The configured local work, defaults filled in."""
+    given = {k: v for k, v in dataclasses.asdict(local).items() if v is not None}
+    return LocalWork(**given)
+
+
+def server_for(train: TrainConfig) -> Server:
+    """The configured server step."""
+    momentum = {} if train.optimizer.momentum is None else {"momentum": train.optimizer.momentum}
+    return Server(
+        optimizer=train.optimizer.name,
+        schedule=train.optimizer.schedule,
+        rounds=train.rounds,
+        average_last=train.average_last,
+        **momentum,
+    )
+
+
+@dataclass
+class Progress:
+    """Where a run stands: exactly what a checkpoint holds."""
+
+    entropy: int
+    multipliers: list[list[float]]
+    arms: list[Record] = field(default_factory=list)  # the finished ones
+    rounds_done: int = 0  # of the arm at work
+    totals: Record = field(default_factory=dict)  # of the arm at work
+    state: list[np.ndarray] = field(default_factory=list)
+    ledger: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def save(self, folder: RunFolder, simulated: bool, finished: bool = False) -> None:
+        """Write it all in one atomic file. A finished run needs its secret no more: it goes."""
+        meta = {
+            "entropy": None if simulated or finished else hex(self.entropy),
+            "multipliers": self.multipliers,
+            "arms": self.arms,
+            "rounds_done": self.rounds_done,
+            "totals": self.totals,
+        }
+        arrays = {f"state_{i}": leaf for i, leaf in enumerate(self.state)}
+        folder.save_checkpoint(meta, {**arrays, **self.ledger})
+
+    @classmethod
+    def load(cls, folder: RunFolder, seed: int | None) -> Progress:
+        """The inverse of `save`."""
+        meta, arrays = folder.load_checkpoint()
+        if seed is None and meta["entropy"] is None:
+            raise ValueError(f"{folder.path}: the checkpoint has lost its random source")
+        leaves = sorted((n for n in arrays if n.startswith("state_")), key=lambda n: int(n[6:]))
+        return cls(
+            entropy=int(meta["entropy"], 16) if seed is None else seed,
+            multipliers=meta["multipliers"],
+            arms=meta["arms"],
+            rounds_done=meta["rounds_done"],
+            totals=meta["totals"],
+            state=[arrays[name] for name in leaves],
+            ledger={n: a for n, a in arrays.items() if n.startswith("ledger_")},
+        )
+
+
+def run_experiment(
+    config: Config,
+    folder: RunFolder,
+    *,
+    resume: bool = False,
+    on_round: Callable[[Record], None] = lambda record: None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Record:
+    """Train every arm and fill the folder; the summary."""
+    say("opening the data")
+    population, model = open_task(config)
+    simulated = config.seed is not None
+    if resume:
+        progress = Progress.load(folder, config.seed)
+        plans = plan_arms(config, progress.multipliers)
+    else:
+        say("calibrating the noise")
+        plans = plan_arms(config)
+        source = Randomness.from_system() if config.seed is None else Randomness.seeded(config.seed)
+        progress = Progress(
+            source.entropy, [[p.noise_multiplier, p.norm_multiplier] for p in plans]
+        )
+        folder.append("diagnostics.jsonl", [DIAGNOSTICS_NOTE])
+        folder.write_json("environment.json", environment([str(d) for d in jax.devices()]))
+        progress.save(folder, simulated)
+    randomness = Randomness(progress.entropy, simulated)
+    simulator = Simulator(population, model)
+    for plan in plans[len(progress.arms) :]:
+        _run_arm(config, folder, plan, simulator, randomness, progress, on_round, say)
+    summary = _summary(config, plans, progress.arms)
+    progress.save(folder, simulated, finished=True)
+    folder.write_json("summary.json", summary)
+    return summary
+
+
+def _run_arm(
+    config: Config,
+    folder: RunFolder,
+    plan: ArmPlan,
+    simulator: Simulator,
+    randomness: Randomness,
+    progress: Progress,
+    on_round: Callable[[Record], None],
+    say: Callable[[str], None],
+) -> None:
+    """Play one arm to its end, a checkpoint after every block."""
+    model, server = simulator.model, server_for(config.train)
+    say(f"accounting and compiling {plan.name}")
+    epsilons = epsilon_so_far(plan, config.privacy)
+    state = restore(server, model, progress.state)
+    blocks = simulator.play(
+        plan,
+        local_work(config.local),
+        server,
+        randomness,
+        evaluate_every=config.train.evaluate_every,
+        state=state,
+        first_round=progress.rounds_done,
+    )
+    for block in blocks:
+        records = [round_record(plan, r, model.size, epsilons[r.round]) for r in block.rounds]
+        folder.append("rounds.jsonl", records)
+        folder.append("diagnostics.jsonl", [diagnostics_record(plan, r) for r in block.rounds])
+        _add(progress, plan, block, records)
+        progress.save(folder, randomness.simulated)
+        state = block.state
+        for record in records:
+            on_round(record)
+    if state is None:
+        raise AssertionError("an arm has at least one round")
+    weights = np.asarray(server.model(state, plan.rounds))
+    _save_model(folder, plan.name, config, weights)
+    progress.arms.append(_arm_summary(config, plan, progress.totals))
+    progress.rounds_done, progress.totals, progress.state = 0, {}, []
+    progress.save(folder, randomness.simulated)
+
+
+def restore(server: Server, model: Model, leaves: list[np.ndarray]) -> ServerState | None:
+    """The server's state from the arrays of a checkpoint; None before the first round."""
+    if not leaves:
+        return None
+    like = jax.eval_shape(server.init, jax.ShapeDtypeStruct((model.size,), jnp.float32))
+    state: ServerState = jax.tree.unflatten(
+        jax.tree.structure(like), [jnp.asarray(leaf) for leaf in leaves]
+    )
+    return state
+
+
+def _add(progress: Progress, plan: ArmPlan, block: BlockLog, records: list[Record]) -> None:
+    """Take a block into the totals and the ledger."""
+    totals = progress.totals
+    for name in ("cohort", "uploads", "bytes_up", "bytes_down"):
+        totals[name] = totals.get(name, 0) + sum(record[name] for record in records)
+    totals["seconds"] = totals.get("seconds", 0.0) + block.seconds
+    totals["compile_seconds"] = totals.get("compile_seconds", 0.0) + block.compile_seconds
+    totals["accuracy"], totals["loss"] = records[-1]["accuracy"], records[-1]["loss"]
+    ledger = [
+        progress.ledger.setdefault(f"ledger_{plan.name}_{kind}", np.zeros(plan.clients, np.int32))
+        for kind in ("norms", "uploads")
+    ]
+    for log in block.rounds:  # a client is in a cohort once: plain indexing counts right
+        if plan.releases_norms:
+            ledger[0][log.cohort] += 1
+        ledger[1][log.cohort[log.uploaded]] += 1
+    progress.rounds_done += len(block.rounds)
+    progress.state = [np.asarray(leaf) for leaf in jax.tree.leaves(block.state)]
+
+
+def _save_model(folder: RunFolder, arm: str, config: Config, weights: np.ndarray) -> None:
+    meta = {"model": config.model.name, **config.model.options(), "data": config.data.name}
+    write_atomically(folder.path / f"model-{arm}.npz", pack_arrays(meta, {"weights": weights}))
+
+
+def _arm_summary(config: Config, plan: ArmPlan, totals: Record) -> Record:
+    costs = statement([plan], [plan.rounds], config.privacy)
+    return {
+        "name": plan.name,
+        "rule": plan.method.rule,
+        "estimator": plan.method.estimator,
+        "trust": plan.method.trust,
+        "rounds": plan.rounds,
+        "accuracy": totals["accuracy"],
+        "loss": totals["loss"],
+        "cohort": totals["cohort"],
+        "uploads": totals["uploads"],
+        "bytes_up": totals["bytes_up"],
+        "bytes_down": totals["bytes_down"],
+        "seconds": totals["seconds"],
+        "compile_seconds": totals["compile_seconds"],
+        "clip_norm": plan.clip_norm,
+        "step": plan.step,
+        "noise_multiplier": plan.noise_multiplier if plan.noisy else None,
+        "norm_multiplier": plan.norm_multiplier or None,
+        "privacy": [cost.as_dict() for cost in costs],
+    }
+
+
+def _summary(config: Config, plans: list[ArmPlan], arms: list[Record]) -> Record:
+    composed = statement(plans, [plan.rounds for plan in plans], config.privacy)
+    return {
+        "name": config.name,
+        "simulated": config.seed is not None,
+        "tuned_without_privacy": config.privacy.tuned_without_privacy,
+        "arms": arms,
+        "all_arms_composed": [cost.as_dict() for cost in composed],
+    }

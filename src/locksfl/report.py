@@ -1,0 +1,120 @@
+"""What a person sees of a run: the table, and the figure."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+from rich.table import Table
+
+from locksfl.runfolder import RunFolder, write_atomically
+
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+
+
+def epsilon_text(epsilon: float | None) -> str:
+    """An epsilon for people."""
+    return "∞" if epsilon is None else f"{epsilon:.2f}"
+
+
+def size_text(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """One row an arm; epsilon by observer and relation."""
+    table = Table(title=summary["name"], title_justify="left")
+    table.add_column("arm")
+    for head in ("accuracy", "uploads", "up", "down"):
+        table.add_column(head, justify="right")
+    costs = summary["arms"][0]["privacy"]
+    for cost in costs:
+        table.add_column(f"ε {cost['observer']}\n{cost['relation']}", justify="right")
+    table.add_column("seconds", justify="right")
+    for arm in summary["arms"]:
+        table.add_row(
+            arm["name"],
+            f"{arm['accuracy']:.3f}",
+            f"{arm['uploads']:,}",
+            size_text(arm["bytes_up"]),
+            size_text(arm["bytes_down"]),
+            *(epsilon_text(cost["epsilon"]) for cost in arm["privacy"]),
+            f"{arm['seconds']:.1f}",
+        )
+    if len(summary["arms"]) > 1:
+        composed = [epsilon_text(cost["epsilon"]) for cost in summary["all_arms_composed"]]
+        table.add_section()
+        table.add_row("all arms", "", "", "", "", *composed, "")
+    return table
+
+
+def notes(summary: dict[str, Any]) -> list[str]:
+    """What has to be said beside the table."""
+    arms = summary["arms"]
+    said = [f"δ = {arms[0]['privacy'][0]['delta']:g}; the unit of privacy is one client."]
+    if arms[0]["trust"] == "central":
+        said.append("SERVER sees raw updates (trust central); PUBLIC sees the models only.")
+    if summary["simulated"]:
+        said.append("simulated: a seed was given; ε is what secret randomness would have cost.")
+    if summary["tuned_without_privacy"]:
+        said.append("tuned_without_privacy: clip and step were chosen by looking; not charged.")
+    return said
+
+
+def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
+    """Accuracy by round and by bytes sent, an arm a line: figure.png and figure.svg."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    # the same run gives the same file
+    plt.rcParams.update({"svg.hashsalt": "locks", "font.size": 9, "svg.fonttype": "none"})
+    lines = folder.lines("rounds.jsonl")
+    figure, (by_round, by_bytes) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    for arm, colour in zip(summary["arms"], COLOURS * len(summary["arms"]), strict=False):
+        mine = [line for line in lines if line["arm"] == arm["name"]]
+        shown = [line["accuracy"] is not None for line in mine]
+        total, sent = 0, []
+        for line in mine:
+            total += line["bytes_up"]
+            sent.append(total / 1e6)
+        accuracy = [line["accuracy"] for line in mine if line["accuracy"] is not None]
+        label = f"{arm['name']} ({arm['accuracy']:.3f}, {arm['uploads']:,} uploads)"
+        rounds = [line["round"] for line, keep in zip(mine, shown, strict=True) if keep]
+        by_round.plot(rounds, accuracy, color=colour, label=label, lw=1.6)
+        at = [mb for mb, keep in zip(sent, shown, strict=True) if keep]
+        by_bytes.plot(at, accuracy, color=colour, label=label, lw=1.6)
+    by_round.set_xlabel("round")
+    by_bytes.set_xlabel("sent by all clients (MB)")
+    by_round.set_ylabel("accuracy on held-out data")
+    by_round.legend(loc="lower right", frameon=False)
+    for axes in (by_round, by_bytes):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(_title(summary), x=0.01, ha="left", fontsize=10)
+    figure.tight_layout()
+    for kind in ("png", "svg"):
+        buffer = BytesIO()
+        metadata = {"Date": None} if kind == "svg" else {"Software": None}
+        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
+        write_atomically(folder.path / f"figure.{kind}", buffer.getvalue())
+    plt.close(figure)
+
+
+def _title(summary: dict[str, Any]) -> str:
+    arm = summary["arms"][0]
+    finite = [c for c in arm["privacy"] if c["epsilon"] is not None]
+    if not finite:
+        return f"{summary['name']}: no privacy"
+    cost = finite[0]
+    stamp = ", simulated" if summary["simulated"] else ""
+    return (
+        f"{summary['name']}: each arm ε = {cost['epsilon']:.2f}, δ = {cost['delta']:g} against "
+        f"{cost['observer']} ({cost['relation']}{stamp})"
+    )
