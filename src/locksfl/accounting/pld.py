@@ -47,7 +47,23 @@ def pld_epsilon(
     spent = merged(spent)
     if not spent:
         return 0.0
-    interval = choose_interval(spent)
+    return _pld_epsilon(spent, choose_interval(spent), delta, relation)
+
+
+def pld_epsilons(
+    event: SampledRound, rounds: Sequence[int], delta: float, relation: Relation = "zero-out"
+) -> list[float]:
+    """`pld_epsilon` after each of these numbers of rounds; the round's own grid is made once."""
+    interval = choose_interval([(event, max(rounds, default=0))])
+    return [
+        _pld_epsilon(((event, count),), interval, delta, relation) if count else 0.0
+        for count in rounds
+    ]
+
+
+def _pld_epsilon(
+    spent: Sequence[tuple[SampledRound, int]], interval: float, delta: float, relation: Relation
+) -> float:
     if not math.isfinite(interval):
         return math.inf
     composed: Any = None

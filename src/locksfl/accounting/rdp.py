@@ -87,8 +87,10 @@ def composed_rdp(
     return total
 
 
-def replace_rdp(spent: Sequence[tuple[SampledRound, int]]) -> Floats:
-    """RDP under replace at REPLACE_ORDERS, by two steps of zero-out.
+def replace_rdp(
+    spent: Sequence[tuple[SampledRound, int]], orders: tuple[float, ...] = REPLACE_ORDERS
+) -> Floats:
+    """RDP under replace at orders of at most 512, by two steps of zero-out.
 
     With R the composed zero-out RDP, the weak triangle inequality (Mironov 2017, Proposition 11)
     gives, for p = q = 2 and for p = (2 alpha - 1)/alpha,
@@ -99,11 +101,11 @@ def replace_rdp(spent: Sequence[tuple[SampledRound, int]]) -> Floats:
     The smaller is taken. The second is exact for a Gaussian (R = alpha rho gives 4 alpha rho), and
     the first is far off at orders near 1, which are the ones that decide when epsilon is large.
     """
-    orders = np.asarray(REPLACE_ORDERS)
-    high = composed_rdp(spent, tuple(float(order) for order in 2 * orders))
-    low = composed_rdp(spent, tuple(float(order) for order in 2 * orders - 1))
-    halves = (orders - 0.5) / (orders - 1) * high + low
-    return np.minimum(halves, 2 * orders / (2 * orders - 1) * low + high)
+    alpha = np.asarray(orders)
+    high = composed_rdp(spent, tuple(float(order) for order in 2 * alpha))
+    low = composed_rdp(spent, tuple(float(order) for order in 2 * alpha - 1))
+    halves = (alpha - 0.5) / (alpha - 1) * high + low
+    return np.minimum(halves, 2 * alpha / (2 * alpha - 1) * low + high)
 
 
 def epsilon_from_rdp(orders: Sequence[float], rdp: Floats, delta: float) -> float:
@@ -120,13 +122,16 @@ def rdp_epsilon(
     spent: Sequence[tuple[SampledRound, int]],
     delta: float,
     relation: Relation = "zero-out",
-    orders: tuple[float, ...] = ORDERS,
+    *,
+    coarse: bool = False,
 ) -> float:
-    """Epsilon of these rounds together; `orders` is used under zero-out only."""
+    """Epsilon of these rounds together; `coarse` uses few orders, for searches."""
     if not any(count for _, count in spent):
         return 0.0
     if relation == "replace":
-        return epsilon_from_rdp(REPLACE_ORDERS, replace_rdp(spent), delta)
+        orders = REPLACE_ORDERS[::10] if coarse else REPLACE_ORDERS
+        return epsilon_from_rdp(orders, replace_rdp(spent, orders), delta)
+    orders = COARSE_ORDERS if coarse else ORDERS
     return epsilon_from_rdp(orders, composed_rdp(spent, orders), delta)
 
 
