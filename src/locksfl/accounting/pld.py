@@ -116,7 +116,8 @@ def one_round(event: SampledRound, interval: float) -> Any:
     for reverse in (False, True):
         first = math.floor((-high if reverse else low) / interval)
         last = math.ceil((-low if reverse else high) / interval)
-        deltas = hockey_stick(event, np.arange(first, last + 1) * interval, reverse=reverse)
+        epsilons = np.arange(first, last + 1, dtype=np.float64) * interval
+        deltas = hockey_stick(event, epsilons, reverse=reverse)
         pmfs.append(
             pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, deltas)
         )

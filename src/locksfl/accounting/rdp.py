@@ -37,17 +37,16 @@ from locksfl.accounting.events import Relation, SampledRound
 
 Floats = npt.NDArray[np.float64]
 
-_QUADRATURE_LIMIT = 13.0
 _MAX_ORDER = 1024
 # Replace needs the orders 2 alpha - 1 and 2 alpha of every alpha.
 ORDERS: tuple[float, ...] = (
-    *(float(order) for order in 1 + np.geomspace(0.002, 11.5, 660)),
+    *(float(order) for order in 1 + np.geomspace(0.002, 46, 700)),
     *(float(order) for order in range(2, 129)),
     *(float(round(order)) for order in np.geomspace(130, _MAX_ORDER, 70)),
 )
-COARSE_ORDERS: tuple[float, ...] = (*ORDERS[0:660:12], *ORDERS[660:720], *ORDERS[720::6])
+COARSE_ORDERS: tuple[float, ...] = (*ORDERS[0:700:12], *ORDERS[700::6])
 REPLACE_ORDERS: tuple[float, ...] = (
-    *(float(order) for order in 1 + np.geomspace(0.002, 5.4, 260)),
+    *(float(order) for order in 1 + np.geomspace(0.002, 23, 300)),
     *(order / 2 for order in range(4, 257)),
     *(float(round(order)) for order in np.geomspace(130, _MAX_ORDER / 2, 50)),
 )
@@ -59,7 +58,7 @@ def round_rdp(event: SampledRound, orders: tuple[float, ...] = ORDERS) -> tuple[
     wanted = np.asarray(orders, dtype=np.float64)
     if wanted.size == 0 or wanted.min() <= 1 or wanted.max() > _MAX_ORDER:
         raise ValueError(f"orders = {orders!r}: expected numbers in (1, {_MAX_ORDER}]")
-    limit = max(2.0, min(_QUADRATURE_LIMIT, 60 / max(_shifts(event))))
+    limit = _quadrature_limit(event)
     whole = wanted == np.round(wanted)
     near = ~whole & (wanted <= limit)
     far = ~whole & ~near
@@ -105,7 +104,8 @@ def replace_rdp(
     high = composed_rdp(spent, tuple(float(order) for order in 2 * alpha))
     low = composed_rdp(spent, tuple(float(order) for order in 2 * alpha - 1))
     halves = (alpha - 0.5) / (alpha - 1) * high + low
-    return np.minimum(halves, 2 * alpha / (2 * alpha - 1) * low + high)
+    result: Floats = np.minimum(halves, 2 * alpha / (2 * alpha - 1) * low + high)
+    return result
 
 
 def epsilon_from_rdp(orders: Sequence[float], rdp: Floats, delta: float) -> float:
@@ -185,9 +185,24 @@ def _log_moments_at_integers(event: SampledRound, orders: tuple[int, ...]) -> Fl
     return _log_binomial_moments(event.rate, inner + j * (j - 1) / 2 * norm**2, orders)
 
 
+def _quadrature_limit(event: SampledRound) -> float:
+    """The largest order whose grid is small enough; 1 when none is (a multiplier far below 0.1)."""
+    for limit, most in ((48, 3e4), (24, 3e4), (13, 3e4), (6, 3e4), (3, 3e4), (2, 2e5)):
+        points = math.prod(
+            (limit * shift + 20) / _step(shift) for shift in _shifts(event) if shift > 0
+        )
+        if points <= most:
+            return float(limit)
+    return 1.0
+
+
+def _step(shift: float) -> float:
+    return min(0.35, 0.55 / shift)
+
+
 def _grid(shift: float, largest: float) -> tuple[Floats, float]:
     """Trapezoid points that reach 10 standard deviations beyond both ends, and their step."""
-    step = min(0.35, 0.55 / shift)
+    step = _step(shift)
     high = largest * shift + 10.0
     return np.arange(-10.0, high + step, step), step
 
