@@ -1,0 +1,37 @@
+"""What the releases cost: records of what was released, accountants, and calibration.
+
+Events say what an observer saw; `central_epsilon` (PUBLIC, central trust) and `local_epsilon`
+(SERVER, local trust) turn them into epsilon; `calibrate_central` and `calibrate_local` go the other
+way. Nothing here touches data or draws randomness, and every epsilon is an upper bound.
+"""
+
+from __future__ import annotations
+
+from locksfl.accounting.accountant import central_epsilon, central_epsilons, local_epsilon
+from locksfl.accounting.calibrate import calibrate_central, calibrate_local
+from locksfl.accounting.events import (
+    ACCOUNTANTS,
+    RELATIONS,
+    Accountant,
+    ClientReleases,
+    Relation,
+    SampledRound,
+)
+from locksfl.accounting.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
+
+__all__ = [
+    "ACCOUNTANTS",
+    "RELATIONS",
+    "Accountant",
+    "ClientReleases",
+    "Relation",
+    "SampledRound",
+    "calibrate_central",
+    "calibrate_local",
+    "central_epsilon",
+    "central_epsilons",
+    "delta_from_mu",
+    "epsilon_from_mu",
+    "local_epsilon",
+    "mu_from_epsilon",
+]

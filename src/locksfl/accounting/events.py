@@ -1,0 +1,123 @@
+"""What was released: frozen records, complete enough to be charged without asking anything else.
+
+A noise multiplier is always noise std over the zero-out sensitivity (the clip norm for a norm, the
+bound S for a contribution). The relation between neighbours enters the accounting only:
+
+* "zero-out": one client's contribution is present or absent, the number of clients is public;
+* "replace": one client's data is exchanged for any other.
+
+All values are turned into Python floats here, once: dp_accounting 0.6.0 silently charges too little
+when a multiplier is an int or a float32.
+"""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from locksfl import _validate
+
+Relation = Literal["zero-out", "replace"]
+Accountant = Literal["rdp", "pld"]
+
+RELATIONS: tuple[Relation, ...] = ("zero-out", "replace")
+ACCOUNTANTS: tuple[Accountant, ...] = ("rdp", "pld")
+
+
+@dataclass(frozen=True)
+class SampledRound:
+    """One round in central trust, as the PUBLIC observer sees it.
+
+    Every client tosses a secret coin of rate `sampling_rate`; the sum over the cohort is released
+    with Gaussian noise of `noise_multiplier`. With `norm_multiplier` the sum of norms was released
+    first, from the same cohort, and each member then uploaded with a probability of at most
+    `upload_probability`, whatever the first release was:
+
+        p = (1 - lambda) b C / K_low + lambda b / m.
+
+    Without `norm_multiplier` the two coins are one coin, of rate sampling_rate * upload_probability
+    (uniform sampling: sampling_rate = b/n and nothing else).
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    norm_multiplier: float | None = None
+    upload_probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        rates = ("sampling_rate", "upload_probability")
+        for name in rates:
+            object.__setattr__(self, name, as_float(name, getattr(self, name)))
+            _validate.rate(**{name: getattr(self, name)})
+        for name in ("noise_multiplier", "norm_multiplier"):
+            value = getattr(self, name)
+            if name == "norm_multiplier" and value is None:
+                continue
+            object.__setattr__(self, name, as_float(name, value))
+            _validate.positive(**{name: getattr(self, name)})
+
+    @property
+    def rate(self) -> float:
+        """The rate of the first coin; without a norm release, of both coins as one."""
+        if self.norm_multiplier is None:
+            return self.sampling_rate * self.upload_probability
+        return self.sampling_rate
+
+
+@dataclass(frozen=True)
+class ClientReleases:
+    """What one client sent to the SERVER in local trust, its own noise added.
+
+    `uploads` contributions with `noise_multiplier` and `norms` norms with `norm_multiplier`. Every
+    release is a Gaussian whose mean alone depends on the data, so that all of them together are
+    mu-GDP (Dong, Roth and Su 2022, Corollary 3.3), also when each is chosen after the ones before.
+    """
+
+    noise_multiplier: float
+    uploads: int
+    norm_multiplier: float | None = None
+    norms: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("uploads", "norms"):
+            object.__setattr__(self, name, as_count(name, getattr(self, name)))
+        object.__setattr__(
+            self, "noise_multiplier", as_float("noise_multiplier", self.noise_multiplier)
+        )
+        _validate.positive(noise_multiplier=self.noise_multiplier)
+        if self.norm_multiplier is not None:
+            object.__setattr__(
+                self, "norm_multiplier", as_float("norm_multiplier", self.norm_multiplier)
+            )
+            _validate.positive(norm_multiplier=self.norm_multiplier)
+        elif self.norms:
+            raise ValueError(
+                f"norm_multiplier = None: expected a number > 0, because norms = {self.norms}"
+            )
+
+    def mu_squared(self, relation: Relation = "zero-out") -> float:
+        """Sum over the releases of (sensitivity / std)^2.
+
+        Vectors: sensitivity S under zero-out and 2S under replace. Norms: C under both.
+        """
+        _validate.one_of(RELATIONS, relation=relation)
+        vector = 1.0 if relation == "zero-out" else 2.0
+        total = self.uploads * (vector / self.noise_multiplier) ** 2
+        if self.norm_multiplier is not None:
+            total += self.norms / self.norm_multiplier**2
+        return total
+
+
+def as_float(name: str, value: Any) -> float:
+    """Any real number, numpy's included, as a Python float; anything else is refused."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} = {value!r}: expected a number")
+    return float(value)
+
+
+def as_count(name: str, value: Any) -> int:
+    """A whole number, zero or above, as a Python int."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
+        raise ValueError(f"{name} = {value!r}: expected a whole number >= 0")
+    return int(value)
