@@ -26,7 +26,7 @@ ConfigFile = Annotated[
     Path | None, typer.Argument(help="One TOML file is one experiment. Without it: the digits.")
 ]
 Changes = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, arm.NAME.KEY too."),
 ]
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
@@ -51,7 +51,7 @@ def _root(
 @app.command()
 def run(
     file: ConfigFile = None,
-    changes: Changes = [],
+    changes: Changes = None,
     out: Annotated[
         Path | None, typer.Option(help="The run folder. Without it: runs/NAME-TIME.")
     ] = None,
@@ -80,9 +80,9 @@ def run(
                 raise ValueError(f"{folder.path}: the run is finished, nothing to resume")
         else:
             if file is None:
-                config = parse_config(example_config(), changes, seed)
+                config = parse_config(example_config(), changes or (), seed)
             else:
-                config = read_config(file, changes, seed)
+                config = read_config(file, changes or (), seed)
             _check_config(config)
             folder = RunFolder.create(out or default_path(config.name), config)
         _run(config, folder, resume, as_json)
@@ -125,8 +125,9 @@ def _run(config: Any, folder: Any, resume: bool, as_json: bool) -> None:
         first = next(iter(tasks.values()))
 
         def on_round(record: dict[str, Any]) -> None:
-            shown = {} if record["accuracy"] is None else {"status": f"{record['accuracy']:.3f}"}
-            bars.update(tasks[record["arm"]], completed=record["round"], **shown)
+            bars.update(tasks[record["arm"]], completed=record["round"])
+            if record["accuracy"] is not None:
+                bars.update(tasks[record["arm"]], status=f"{record['accuracy']:.3f}")
 
         def say(text: str) -> None:
             arm = next((name for name in tasks if text.endswith(name)), None)

@@ -51,9 +51,8 @@ class SplitConfig:
 
     def options(self) -> dict[str, Any]:
         """The options of this kind of split."""
-        return {
-            k: v for k, v in (("classes", self.classes), ("alpha", self.alpha)) if v is not None
-        }
+        given = {"classes_per_client": self.classes, "alpha": self.alpha}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)

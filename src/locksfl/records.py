@@ -46,9 +46,7 @@ def diagnostics_record(plan: ArmPlan, log: RoundLog) -> dict[str, Any]:
     return {
         "arm": plan.name,
         "round": log.round + 1,
-        "norm_quantiles": dict(zip(map(str, shares), quantiles, strict=True))
-        if quantiles
-        else None,
+        "norm_quantiles": quantiles,
         "clipped_fraction": float(np.mean(norms > plan.clip_norm)) if norms.size else None,
         "signal": _number(log.signal),
         "noise": _number(log.noise),

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from locksfl.privacy import OBSERVERS, RELATIONS
 from locksfl.runfolder import RunFolder, write_atomically
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
@@ -32,9 +33,8 @@ def summary_table(summary: dict[str, Any]) -> Table:
     table.add_column("arm")
     for head in ("accuracy", "uploads", "up", "down"):
         table.add_column(head, justify="right")
-    costs = summary["arms"][0]["privacy"]
-    for cost in costs:
-        table.add_column(f"ε {cost['observer']}\n{cost['relation']}", justify="right")
+    for observer in OBSERVERS:
+        table.add_column(f"ε {observer}\n{' / '.join(RELATIONS)}", justify="right")
     table.add_column("seconds", justify="right")
     for arm in summary["arms"]:
         table.add_row(
@@ -43,14 +43,21 @@ def summary_table(summary: dict[str, Any]) -> Table:
             f"{arm['uploads']:,}",
             size_text(arm["bytes_up"]),
             size_text(arm["bytes_down"]),
-            *(epsilon_text(cost["epsilon"]) for cost in arm["privacy"]),
+            *_epsilons(arm["privacy"]),
             f"{arm['seconds']:.1f}",
         )
     if len(summary["arms"]) > 1:
-        composed = [epsilon_text(cost["epsilon"]) for cost in summary["all_arms_composed"]]
         table.add_section()
-        table.add_row("all arms", "", "", "", "", *composed, "")
+        table.add_row("all arms", "", "", "", "", *_epsilons(summary["all_arms_composed"]), "")
     return table
+
+
+def _epsilons(costs: list[dict[str, Any]]) -> list[str]:
+    """For each observer, the epsilon of every relation."""
+    return [
+        " / ".join(epsilon_text(c["epsilon"]) for c in costs if c["observer"] == observer)
+        for observer in OBSERVERS
+    ]
 
 
 def notes(summary: dict[str, Any]) -> list[str]:
