@@ -13,6 +13,7 @@ alternate blocks of ours and of the peer's in one run. From a shell:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import selectors
@@ -96,12 +97,11 @@ class Peer:
         """End the processes: by asking, and after ten seconds by force."""
         for worker in self._workers:
             assert worker.stdin is not None
-            if worker.poll() is None:
-                try:
-                    worker.stdin.write('["quit"]\n')
-                    worker.stdin.close()
-                except OSError:  # it has just died: nothing left to ask
-                    pass
+            with contextlib.suppress(OSError):  # it died before: nothing left to ask
+                worker.stdin.write('["quit"]\n')
+                worker.stdin.flush()
+            with contextlib.suppress(OSError):
+                worker.stdin.close()
         for worker in self._workers:
             try:
                 worker.wait(10)
