@@ -71,9 +71,10 @@ class Peer:
             raise
 
     def run(self, rounds: int) -> dict[str, Any]:
-        """Run rounds from the initial weights; their seconds, and the peak memory of all together.
+        """Run rounds from the initial weights: their seconds, and what all processes used together.
 
-        The warm-up rounds were run at the start and are not among them.
+        `cpu_s` is processor seconds a round: where it is far below `median_s * processes`, the
+        machine was busy with something else. The warm-up rounds are not among these rounds.
         """
         return self._command("run", rounds)
 
@@ -135,7 +136,7 @@ class Peer:
         return self._answers()
 
     def _answers(self) -> dict[str, Any]:
-        """One answer from each process: the first one's, with the peak memory of all added up."""
+        """One answer from each process: the first one's, with what all have used added up."""
         deadline = time.monotonic() + self.timeout_s
         found: dict[int, dict[str, Any]] = {}
         with selectors.DefaultSelector() as selector:
@@ -152,7 +153,8 @@ class Peer:
                         raise self._failure(f"process {key.data} died")
                     found[key.data] = json.loads(line)
                     selector.unregister(key.fileobj)
-        return found[0] | {"peak_rss_mb": sum(one["peak_rss_mb"] for one in found.values())}
+        used = {"peak_rss_mb", "cpu_s"} & found[0].keys()
+        return found[0] | {name: sum(one[name] for one in found.values()) for name in sorted(used)}
 
     def _failure(self, reason: str) -> PeerError:
         """The error to raise; the processes are stopped first, so that none waits for another."""

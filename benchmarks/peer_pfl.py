@@ -126,7 +126,7 @@ class Program:
         """Time `rounds` rounds from the initial weights."""
         self._set_weights(data.initial_weights())
         self.rounds += rounds  # pfl's algorithm counts on from one run to the next
-        watch = Stopwatch()
+        watch, busy_s = Stopwatch(), time.process_time()
         self.algorithm.run(
             self._parameters(self.rounds, self.workload.cohort),
             self.backend,
@@ -137,6 +137,7 @@ class Program:
         )
         return {
             "rounds": rounds,
+            "cpu_s": round((time.process_time() - busy_s) / rounds, 5),
             "median_s": statistics.median(watch.seconds),
             "seconds": [round(seconds, 5) for seconds in watch.seconds],
             "finite": bool(np.isfinite(self._weights()).all()),
