@@ -154,10 +154,9 @@ class Simulator:
         """Clients at a time: what keeps a core's caches, or a GPU, busy."""
         if uses_errors(self.model, shape.rows, work):
             return max(1, (1024 if self.on_cpu else 65536) // shape.rows)
-        if work.update == "epochs" and self.on_cpu:
+        if self.on_cpu:  # plain matrix products are faster than batched ones
             return 1
-        numbers = 2**20 if self.on_cpu else 2**28  # of all updates of a chunk together
-        return int(np.clip(numbers // self.model.size, 1, 32 if self.on_cpu else 4096))
+        return int(np.clip(2**28 // self.model.size, 1, 4096))  # 1 GiB of updates
 
     def _fit(self, layout: Layout, cohorts: list[np.ndarray], class_of: np.ndarray) -> Layout:
         """The layout, widened if a cohort of the block needs it."""
