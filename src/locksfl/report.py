@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from io import BytesIO
 from typing import Any
 
@@ -15,7 +16,7 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 
 def epsilon_text(epsilon: float | None) -> str:
     """An epsilon for people."""
-    return "∞" if epsilon is None else f"{epsilon:.2f}"
+    return "∞" if epsilon is None or math.isinf(epsilon) else f"{epsilon:.2f}"
 
 
 def size_text(count: float) -> str:
@@ -121,7 +122,13 @@ def _title(summary: dict[str, Any]) -> str:
         return f"{summary['name']}: no privacy"
     cost = finite[0]
     stamp = ", simulated" if summary["simulated"] else ""
+    alike = ("observer", "relation")
+    arms = [c for a in summary["arms"] for c in a["privacy"] if all(c[k] == cost[k] for k in alike)]
+    texts = [epsilon_text(e) for e in sorted(c["epsilon"] or math.inf for c in arms)]
+    epsilon = (
+        f"each arm ε = {texts[-1]}" if len(set(texts)) == 1 else f"ε = {texts[0]} to {texts[-1]}"
+    )
     return (
-        f"{summary['name']}: each arm ε = {cost['epsilon']:.2f}, δ = {cost['delta']:g} against "
+        f"{summary['name']}: {epsilon}, δ = {cost['delta']:g} against "
         f"{cost['observer']} ({cost['relation']}{stamp})"
     )
