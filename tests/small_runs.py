@@ -6,6 +6,8 @@ import functools
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -98,12 +100,19 @@ def _task(config: Config) -> Any:
     return _tasks[key]
 
 
-def run_experiment(config: Config, folder: RunFolder, **options: Any) -> dict[str, Any]:
-    """The real one, but runs on the same data share them, and with them their compiled rounds."""
+@contextmanager
+def shared() -> Iterator[None]:
+    """Runs on the same data share them, and with them their compiled rounds."""
     with (
         mock.patch.object(experiment, "open_task", _task),
         mock.patch.object(experiment, "Simulator", _simulator),
     ):
+        yield
+
+
+def run_experiment(config: Config, folder: RunFolder, **options: Any) -> dict[str, Any]:
+    """The real one, sharing."""
+    with shared():
         return experiment.run_experiment(config, folder, **options)
 
 
