@@ -25,7 +25,7 @@ def test_the_table_has_a_row_an_arm_and_names_both_observers():
     assert "ε SERVER" in text
     assert "ε PUBLIC" in text
     for arm in told["arms"]:
-        (row,) = [line for line in text.splitlines() if f"│ {arm['name']} " in line]
+        (row,) = [line for line in text.splitlines() if line.strip().startswith(arm["name"] + " ")]
         assert f"{arm['accuracy']:.3f}" in row
         assert f"{arm['uploads']:,}" in row
         assert "∞ / ∞" in row
@@ -33,6 +33,19 @@ def test_the_table_has_a_row_an_arm_and_names_both_observers():
         assert f"{zero_out:.2f} / {replace:.2f}" in row
     assert "all arms" in text
     assert "all arms" not in printed(summary_table(summary(quick())))
+
+
+@pytest.mark.parametrize("epsilon", [99.99, 1234.5])
+def test_the_table_fits_a_terminal(epsilon):
+    told = copy.deepcopy(summary(finished("local")))
+    large = {"uploads": 123_456, "bytes_up": 98.7e6, "bytes_down": 1.23e12, "seconds": 1234.5}
+    for arm in told["arms"]:
+        arm |= large
+        for cost in (*arm["privacy"], *told["all_arms_composed"]):
+            cost["epsilon"] = epsilon
+    text = printed(summary_table(told), width=80)
+    assert "…" not in text
+    assert len(text.splitlines()) == len(printed(summary_table(told)).splitlines())  # no wrapping
 
 
 def test_what_has_to_be_said_is_said():
@@ -64,7 +77,7 @@ def test_sizes(count, text):
 
 
 def test_epsilons():
-    assert [epsilon_text(e) for e in (None, 8.0, 0.126)] == ["∞", "8.00", "0.13"]
+    assert [epsilon_text(e) for e in (None, 8.0, 0.126, 345.6)] == ["∞", "8.00", "0.13", "346"]
 
 
 def title(told, run):
