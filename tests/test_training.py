@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import locksfl
-from locksfl import Model, OptimizerConfig, Population, train
+from locksfl import Model, OptimizerConfig, Population, train, training
 
 CLASSES, WIDTH = 3, 6
 
@@ -28,11 +31,23 @@ def population():
     return Population.from_arrays(x, y, users, x_test, y_test, classes=CLASSES)
 
 
+LEARNS = {
+    "cohort": 12, "uploads": 6, "rounds": 20, "trust": "none", "seed": 1, "step": 2.0,
+    "clip_norm": 2.0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _share_compiled_rounds():
+    """Trainings of one model on one population compile once."""
+    real = training.Simulator
+    with mock.patch.object(training, "Simulator", functools.cache(real)):
+        yield
+
+
 @pytest.fixture(scope="module")
 def trained(population):
-    return train(
-        population, cohort=12, uploads=6, rounds=20, trust="none", seed=1, step=2.0, clip_norm=2.0
-    )
+    return train(population, **LEARNS)
 
 
 def test_it_learns_and_predicts(population, trained):
@@ -80,16 +95,17 @@ def test_a_private_run_states_its_epsilon(population):
 
 
 def test_a_seed_repeats_a_run(population, trained):
-    options = {"cohort": 12, "uploads": 6, "rounds": 20, "trust": "none", "clip_norm": 2.0}
-    again = train(population, seed=1, step=2.0, **options)
+    options = {**LEARNS, "model": trained.model}
+    again = train(population, **options)
     np.testing.assert_array_equal(again.weights, trained.weights)
-    other = train(population, seed=2, step=2.0, **options)
+    other = train(population, **{**options, "seed": 2})
     assert (other.weights != trained.weights).any()
 
 
-def test_the_step_of_an_optimizer_counts(population):
+def test_the_step_of_an_optimizer_counts(population, trained):
     """step= and OptimizerConfig(step=) are the same setting, and neither hides the other."""
-    options = {"cohort": 12, "rule": "uniform", "rounds": 2, "trust": "none", "seed": 1}
+    options = {"rule": "uniform", "cohort": 12, "rounds": 2, "trust": "none", "seed": 1}
+    options["model"] = trained.model
     plain = train(population, step=0.25, **options)
     inside = train(population, optimizer=OptimizerConfig(step=0.25), **options)
     default = train(population, **options)
