@@ -11,6 +11,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 
 app = typer.Typer(
@@ -85,7 +86,11 @@ def run(
                 config = read_config(file, changes or (), seed)
             _check_config(config)
             folder = RunFolder.create(out or default_path(config.name), config)
-        _run(config, folder, resume, as_json)
+        try:
+            _run(config, folder, resume, as_json)
+        finally:
+            if not resume:
+                folder.discard_unless_begun()
 
 
 def _check_config(config: Any) -> None:
@@ -107,7 +112,7 @@ def _run(config: Any, folder: Any, resume: bool, as_json: bool) -> None:
     )
 
     from locksfl.experiment import run_experiment
-    from locksfl.report import draw_figure, notes, summary_table
+    from locksfl.report import notes, summary_table
 
     console = Console(stderr=as_json)
     columns = (
@@ -117,7 +122,9 @@ def _run(config: Any, folder: Any, resume: bool, as_json: bool) -> None:
         TimeRemainingColumn(),
         TextColumn("{task.fields[status]}"),
     )
-    with Progress(*columns, console=console) as bars:
+    # beside JSON, stderr is for a person who watches, or for the one line of an error
+    quiet = as_json and not console.is_terminal
+    with Progress(*columns, console=console, disable=quiet) as bars:
         tasks = {
             arm.name: bars.add_task(arm.name, total=config.train.rounds, status="")
             for arm in config.arm
@@ -135,13 +142,17 @@ def _run(config: Any, folder: Any, resume: bool, as_json: bool) -> None:
 
         try:
             if resume:
+                folder.load_checkpoint()  # drops lines that do not count, half a line too
                 for line in folder.lines("rounds.jsonl"):
                     on_round(line)
             summary = run_experiment(config, folder, resume=resume, on_round=on_round, say=say)
-            draw_figure(folder, summary)
         except KeyboardInterrupt:
             bars.stop()
-            console.print(f"stopped; continue with: locks run --resume --out {folder.path}")
+            if folder.begun:
+                said = f"stopped; continue with: locks run --resume --out {folder.path}"
+            else:
+                said = "stopped before the first round; nothing is kept"
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
             raise typer.Exit(130) from None
     if as_json:
         print(json.dumps(summary, indent=2))
@@ -149,7 +160,8 @@ def _run(config: Any, folder: Any, resume: bool, as_json: bool) -> None:
     console.print(summary_table(summary))
     for note in notes(summary):
         console.print(note, highlight=False)
-    console.print(f"run folder: {folder.path}  (figure: {folder.path / 'figure.png'})")
+    said = f"run folder: {folder.path}  (figure: {folder.path / 'figure.png'})"
+    console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -221,5 +233,10 @@ def _refuse(text: str) -> None:
 
 
 def main() -> None:
-    """The console script."""
-    app()
+    """The console script. A wrong option is one line too, not a box of them."""
+    try:
+        code = app(sys.argv[1:] or ["--help"], prog_name="locks", standalone_mode=False)
+    except click.ClickException as error:
+        print(f"locks: {' '.join(error.format_message().split())}", file=sys.stderr)
+        code = error.exit_code
+    sys.exit(code)

@@ -24,6 +24,7 @@ from locksfl.mechanisms import MECHANISMS
 from locksfl.randomness import arm_number
 from locksfl.sampling import RULES
 from locksfl.server import OPTIMIZERS, SCHEDULES
+from locksfl.tasks.datasets import NAMES
 from locksfl.tasks.models import MODELS
 
 
@@ -206,11 +207,7 @@ class ArmConfig:
     step: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.name or not all(c.isalnum() or c in "-_." for c in self.name):
-            raise ValueError(
-                f"arm.name = {self.name!r}: expected letters, digits, '-', '_' and '.' "
-                "(it names files)"
-            )
+        _file_name(**{"arm.name": self.name})
         where = f"arm.{self.name}"
         one_of(RULES, **{f"{where}.rule": self.rule})
         if self.estimator is not None:
@@ -242,6 +239,7 @@ class Config:
     arm: list[ArmConfig] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        _file_name(name=self.name)
         if not self.arm:
             raise ValueError("arm is missing: expected at least one [[arm]] table")
         names = [arm.name for arm in self.arm]
@@ -260,6 +258,8 @@ def read_config(path: Path, changes: Sequence[str] = (), seed: int | None = None
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not valid TOML: {error}") from None
     return parse_config(text, changes, seed, str(path))
 
 
@@ -276,6 +276,7 @@ def parse_config(
     if seed is not None:
         table["seed"] = seed
     config: Config = _build(Config, table, "")
+    one_of(NAMES, **{"data.name": config.data.name})
     return config
 
 
@@ -303,15 +304,26 @@ def _apply(table: dict[str, Any], change: str) -> None:
         parsed = value.strip()
     here: Any = table
     for i, part in enumerate(parts[:-1]):
-        if isinstance(here, list):
-            here = _named_arm(here, part, change)
-        elif isinstance(here, dict):
+        if isinstance(here, list):  # arms hold no tables: all that is left is the name, dots too
+            here = _named_arm(here, ".".join(parts[i:-1]), change)
+            break
+        if isinstance(here, dict):
             here = here.setdefault(part, {})
         else:
             raise ValueError(f"--set {change!r}: {'.'.join(parts[:i])} is not a table")
     if not isinstance(here, dict):
         raise ValueError(f"--set {change!r}: expected a setting of a table or of a named arm")
     here[parts[-1]] = parsed
+
+
+def _file_name(**settings: str) -> None:
+    """Refuse what cannot be part of a file's name everywhere."""
+    for setting, value in settings.items():
+        if not 0 < len(value) <= 100 or not all(c.isalnum() or c in "-_." for c in value):
+            raise ValueError(
+                f"{setting} = {value!r}: expected up to 100 letters, digits, '-', '_' and '.' "
+                "(it names files)"
+            )
 
 
 def _named_arm(arms: list[Any], name: str, change: str) -> Any:

@@ -46,14 +46,14 @@ def evaluate_run(run: Path) -> list[dict[str, Any]]:
 
 
 def evaluation_table(results: list[dict[str, Any]]) -> Table:
-    """For people."""
-    table = Table()
-    classes = len(results[0]["accuracy_by_class"])
-    for head in ("arm", "accuracy", "loss", *(f"class {c}" for c in range(classes))):
-        table.add_column(head, justify="left" if head == "arm" else "right")
-    for result in results:
-        by_class = (f"{a:.2f}" for a in result["accuracy_by_class"])
-        table.add_row(
-            result["name"], f"{result['accuracy']:.4f}", f"{result['loss']:.4f}", *by_class
-        )
+    """For people: a column an arm, so that it fits a terminal however many classes there are."""
+    table = Table("", *(result["name"] for result in results))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name in ("accuracy", "loss"):
+        table.add_row(name, *(f"{result[name]:.4f}" for result in results))
+    table.add_section()
+    for c in range(len(results[0]["accuracy_by_class"])):
+        shares = (result["accuracy_by_class"][c] for result in results)
+        table.add_row(f"class {c}", *(f"{share:.3f}" for share in shares))
     return table

@@ -18,6 +18,7 @@ from locksfl.plan import ArmPlan, plan_arms
 from locksfl.privacy import epsilon_so_far, statement
 from locksfl.randomness import Randomness
 from locksfl.records import DIAGNOSTICS_NOTE, diagnostics_record, round_record
+from locksfl.report import draw_figure
 from locksfl.runfolder import RunFolder, environment, pack_arrays, write_atomically
 from locksfl.server import Server, ServerState
 from locksfl.tasks.datasets import open_population
@@ -88,11 +89,12 @@ class Progress:
     def load(cls, folder: RunFolder, seed: int | None) -> Progress:
         """The inverse of `save`."""
         meta, arrays = folder.load_checkpoint()
-        if seed is None and meta["entropy"] is None:
+        done = len(meta["arms"]) == len(folder.config.arm)  # then no draw is left to make
+        if seed is None and meta["entropy"] is None and not done:
             raise ValueError(f"{folder.path}: the checkpoint has lost its random source")
         leaves = sorted((n for n in arrays if n.startswith("state_")), key=lambda n: int(n[6:]))
         return cls(
-            entropy=int(meta["entropy"], 16) if seed is None else seed,
+            entropy=int(meta["entropy"] or "0", 16) if seed is None else seed,
             multipliers=meta["multipliers"],
             arms=meta["arms"],
             rounds_done=meta["rounds_done"],
@@ -132,6 +134,7 @@ def run_experiment(
     for plan in plans[len(progress.arms) :]:
         _run_arm(config, folder, plan, simulator, randomness, progress, on_round, say)
     summary = _summary(config, plans, progress.arms)
+    draw_figure(folder, summary)
     progress.save(folder, simulated, finished=True)
     folder.write_json("summary.json", summary)
     return summary

@@ -103,7 +103,8 @@ class ArmPlan:
         if self.weights is None:
             return
         values = np.asarray(self.weights)
-        if values.shape != (self.clients,) or (values < 0).any() or abs(values.sum() - 1) > 1e-6:
+        sound = np.isfinite(values).all() and (values >= 0).all() and abs(values.sum() - 1) <= 1e-6
+        if values.shape != (self.clients,) or not sound:
             raise ValueError(
                 f"{where}.weights: expected {self.clients} numbers >= 0 that sum to 1, "
                 f"got {values.size} that sum to {values.sum():.6g}"
@@ -234,7 +235,7 @@ def plan_arm(arm: ArmConfig, config: Config) -> ArmPlan:
         clip_norm=arm.clip_norm or config.train.clip_norm,
         step=arm.step or config.train.optimizer.step,
         floor=(DEFAULT_FLOOR if arm.floor is None else arm.floor) if by_norm else 0.0,
-        norm_low=(arm.norm_low or uploads / cohort) if by_norm else 1.0,
+        norm_low=(uploads / cohort if arm.norm_low is None else arm.norm_low) if by_norm else 1.0,
         weights=tuple(arm.weights) if arm.weights is not None else None,
         noise_multiplier=arm.noise_multiplier or 0.0,
         norm_multiplier=arm.norm_multiplier or 0.0,
@@ -247,8 +248,11 @@ def _check_noise(plan: ArmPlan, privacy: PrivacyConfig) -> None:
     """Either a total epsilon or multipliers, never both, never neither."""
     where = f"arm.{plan.name}"
     if not plan.noisy:
-        if plan.noise_multiplier or plan.norm_multiplier:
-            raise ValueError(f"{where}.noise_multiplier: trust 'none' adds no noise; leave it out")
+        for name in ("noise_multiplier", "norm_multiplier"):
+            if value := getattr(plan, name):
+                raise ValueError(
+                    f"{where}.{name} = {value!r}: trust 'none' adds no noise; leave it out"
+                )
         return
     if privacy.epsilon is not None and plan.noise_multiplier:
         raise ValueError(

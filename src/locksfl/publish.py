@@ -61,8 +61,9 @@ def _fill(
     summary: dict[str, Any],
     plans: dict[str, ArmPlan],
 ) -> None:
-    unseeded = dataclasses.replace(config, seed=None)
-    (work / "config.toml").write_text(tomli_w.dumps(to_table(unseeded)), "utf-8")
+    anywhere = dataclasses.replace(config.data, dir=None)  # a folder on the server's disk
+    public_config = dataclasses.replace(config, seed=None, data=anywhere)
+    (work / "config.toml").write_text(tomli_w.dumps(to_table(public_config)), "utf-8")
     for arm in summary["arms"]:
         shutil.copyfile(folder.path / f"model-{arm['name']}.npz", work / f"model-{arm['name']}.npz")
     rounds = [_public_round(line, plans[line["arm"]]) for line in folder.lines("rounds.jsonl")]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from io import BytesIO
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.table import Table
 
 from locksfl.privacy import OBSERVERS, RELATIONS
@@ -15,7 +17,9 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 
 def epsilon_text(epsilon: float | None) -> str:
     """An epsilon for people."""
-    return "∞" if epsilon is None else f"{epsilon:.2f}"
+    if epsilon is None or math.isinf(epsilon):
+        return "∞"
+    return f"{epsilon:.2f}" if epsilon < 100 else f"{epsilon:.0f}"
 
 
 def size_text(count: float) -> str:
@@ -29,12 +33,12 @@ def size_text(count: float) -> str:
 
 def summary_table(summary: dict[str, Any]) -> Table:
     """One row an arm; epsilon by observer and relation."""
-    table = Table(title=summary["name"], title_justify="left")
+    table = Table(title=summary["name"], title_justify="left", box=SIMPLE, padding=0)
     table.add_column("arm")
     for head in ("accuracy", "uploads", "up", "down"):
         table.add_column(head, justify="right")
     for observer in OBSERVERS:
-        table.add_column(f"ε {observer}\n{' / '.join(RELATIONS)}", justify="right")
+        table.add_column(f"ε {observer}\n" + " /\n".join(RELATIONS), justify="right")
     table.add_column("seconds", justify="right")
     for arm in summary["arms"]:
         table.add_row(
@@ -121,7 +125,13 @@ def _title(summary: dict[str, Any]) -> str:
         return f"{summary['name']}: no privacy"
     cost = finite[0]
     stamp = ", simulated" if summary["simulated"] else ""
+    alike = ("observer", "relation")
+    arms = [c for a in summary["arms"] for c in a["privacy"] if all(c[k] == cost[k] for k in alike)]
+    texts = [epsilon_text(e) for e in sorted(c["epsilon"] or math.inf for c in arms)]
+    epsilon = (
+        f"each arm ε = {texts[-1]}" if len(set(texts)) == 1 else f"ε = {texts[0]} to {texts[-1]}"
+    )
     return (
-        f"{summary['name']}: each arm ε = {cost['epsilon']:.2f}, δ = {cost['delta']:g} against "
+        f"{summary['name']}: {epsilon}, δ = {cost['delta']:g} against "
         f"{cost['observer']} ({cost['relation']}{stamp})"
     )

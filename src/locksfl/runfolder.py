@@ -16,7 +16,9 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from io import BytesIO
@@ -29,6 +31,7 @@ import tomli_w
 from locksfl.config import Config, read_config, to_table
 
 LINES = ("rounds.jsonl", "diagnostics.jsonl")
+CHECKPOINT = ("entropy", "multipliers", "arms", "rounds_done", "totals")  # and the arrays
 
 
 class RunFolder:
@@ -46,9 +49,13 @@ class RunFolder:
             )
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
-        folder.write_text("config.toml", tomli_w.dumps(to_table(config)))
-        for name in LINES:
-            folder.write_text(name, "")
+        try:
+            folder.write_text("config.toml", tomli_w.dumps(to_table(config)))
+            for name in LINES:
+                folder.write_text(name, "")
+        except BaseException:
+            folder.discard_unless_begun()
+            raise
         return folder
 
     @classmethod
@@ -68,11 +75,30 @@ class RunFolder:
         """Whether the run came to its end."""
         return (self.path / "summary.json").is_file()
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to resume."""
+        return (self.path / "checkpoint.npz").is_file()
+
+    def discard_unless_begun(self) -> None:
+        """Leave no folder behind for a run that was refused, or stopped, before its first round:
+        it could neither be resumed nor written over."""
+        if self.begun or self.finished:
+            return
+        for name in ("config.toml", *LINES, "environment.json"):
+            (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):  # not ours to remove if something else is in it
+            self.path.rmdir()
+
     def summary(self) -> dict[str, Any]:
         """What the run came to."""
         if not self.finished:
             raise ValueError(f"{self.path}: the run is not finished; continue it with --resume")
-        summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text("utf-8"))
+        text = (self.path / "summary.json").read_text("utf-8")
+        try:
+            summary: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{self.path / 'summary.json'}: damaged ({error})") from None
         return summary
 
     def lines(self, name: str) -> list[dict[str, Any]]:
@@ -82,8 +108,11 @@ class RunFolder:
     def append(self, name: str, lines: Iterable[dict[str, Any]]) -> None:
         """Add lines; they count once a checkpoint says so."""
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        with (self.path / name).open("a", encoding="utf-8") as file:
+        path = self.path / name
+        with _naming(path), path.open("a", encoding="utf-8") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # before the checkpoint that counts on it
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a whole file, atomically."""
@@ -104,10 +133,15 @@ class RunFolder:
         if not path.is_file():
             raise ValueError(f"{self.path}: nothing to resume (it has no checkpoint.npz)")
         meta, arrays = unpack_arrays(path)
+        if not {"bytes", *CHECKPOINT} <= meta.keys():
+            raise ValueError(f"{path}: damaged or not written by this program")
         for name, size in meta["bytes"].items():
-            if (self.path / name).stat().st_size < size:
-                raise ValueError(f"{self.path / name}: shorter than its checkpoint says; damaged")
-            os.truncate(self.path / name, size)
+            lines = self.path / name
+            if not lines.is_file() or lines.stat().st_size < size:
+                raise ValueError(f"{lines}: shorter than its checkpoint says; damaged")
+            os.truncate(lines, size)
+        for left in self.path.glob(".checkpoint.npz.*"):  # of a run that was killed: it has secrets
+            left.unlink()
         return meta, arrays
 
 
@@ -115,7 +149,7 @@ def write_atomically(path: Path, content: bytes, secret: bool = False) -> None:
     """Whoever looks sees the old file or the new one, never half of it."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with _naming(path), os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -125,7 +159,18 @@ def write_atomically(path: Path, content: bytes, secret: bool = False) -> None:
             os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with suppress(FileNotFoundError):  # Ctrl-C just after the replacement
+            os.unlink(temporary)
+        raise
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A full disk does not say which file it refused: say it."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
         raise
 
 
@@ -143,7 +188,7 @@ def unpack_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         return json.loads(bytes(arrays.pop("meta"))), arrays
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: damaged or not written by this program ({error})") from None
 
 

@@ -1,0 +1,168 @@
+"""Small experiments for the tests: each is run once a process and shared by all test files."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from locksfl import experiment
+from locksfl.config import Config, parse_config
+from locksfl.runfolder import RunFolder
+
+ROUNDS, CLIENTS = 4, 12
+SIZE = 784 * 10 + 10  # parameters of softmax regression on the digits
+
+CENTRAL = f"""
+name = "small"
+
+[data]
+clients = {CLIENTS}
+split = {{ kind = "shards", classes = 2 }}
+
+[local]
+max_samples = 40
+
+[train]
+rounds = {ROUNDS}
+
+[privacy]
+trust = "central"
+epsilon = 8.0
+accountant = "rdp"
+tuned_without_privacy = true
+
+[[arm]]
+name = "uniform"
+cohort = 4
+
+[[arm]]
+name = "locks"
+rule = "norm"
+cohort = 6
+uploads = 4
+floor = 0.1
+norm_low = 0.8
+"""
+
+# multipliers instead of an epsilon, one arm: nothing to calibrate
+QUICK = """
+name = "quick"
+[data]
+clients = 12
+split = { kind = "iid" }
+[local]
+max_samples = 20
+[train]
+rounds = 4
+evaluate_every = 2
+[privacy]
+trust = "central"
+accountant = "rdp"
+[[arm]]
+name = "locks"
+rule = "norm"
+cohort = 6
+uploads = 3
+noise_multiplier = 1.0
+norm_multiplier = 4.0
+"""
+
+LOCAL = ("privacy.trust=local", "privacy.epsilon=50.0", "privacy.tuned_without_privacy=false")
+
+_folder = tempfile.TemporaryDirectory(prefix="locks-tests-")  # gone when the process ends
+
+
+def new_path() -> Path:
+    """Somewhere new inside this process's own folder."""
+    return Path(tempfile.mkdtemp(dir=_folder.name)) / "run"
+
+
+_real_task, _real_simulator = experiment.open_task, experiment.Simulator
+_tasks: dict[str, Any] = {}
+
+
+@functools.cache
+def _simulator(population: Any, model: Any) -> experiment.Simulator:
+    return _real_simulator(population, model)
+
+
+def _task(config: Config) -> Any:
+    key = repr((config.data, config.model))
+    if key not in _tasks:
+        _tasks[key] = _real_task(config)
+    return _tasks[key]
+
+
+@contextmanager
+def shared() -> Iterator[None]:
+    """Runs on the same data share them, and with them their compiled rounds."""
+    with (
+        mock.patch.object(experiment, "open_task", _task),
+        mock.patch.object(experiment, "Simulator", _simulator),
+    ):
+        yield
+
+
+def run_experiment(config: Config, folder: RunFolder, **options: Any) -> dict[str, Any]:
+    """The real one, sharing."""
+    with shared():
+        return experiment.run_experiment(config, folder, **options)
+
+
+def play(config: Config, **options: Any) -> Path:
+    """Run an experiment to its end; its folder."""
+    folder = RunFolder.create(new_path(), config)
+    run_experiment(config, folder, **options)
+    return folder.path
+
+
+def finished(trust: str = "central") -> Path:
+    """The folder of a small finished run. Do not write to it: take a copy."""
+    return _finished(trust)
+
+
+@functools.cache
+def _finished(trust: str) -> Path:
+    changes = {"central": (), "local": LOCAL, "none": ("privacy.trust=none", "privacy.epsilon=inf")}
+    return play(parse_config(CENTRAL, changes[trust], 7))
+
+
+def quick(seed: int | None = 3, copy: int = 0) -> Path:
+    """The folder of a finished run of one arm; another `copy` is another run."""
+    return _quick(seed, copy)
+
+
+@functools.cache
+def _quick(seed: int | None, copy: int) -> Path:
+    del copy
+    return play(parse_config(QUICK, (), seed))
+
+
+def copied(run: Path) -> Path:
+    """A copy of a run, to damage."""
+    target = new_path()
+    shutil.copytree(run, target)
+    return target
+
+
+def lines(run: Path, name: str = "rounds.jsonl") -> list[dict[str, Any]]:
+    """The lines of a file of a run."""
+    return [json.loads(line) for line in (run / name).read_text("utf-8").splitlines()]
+
+
+def summary(run: Path) -> dict[str, Any]:
+    """A run's summary."""
+    read: dict[str, Any] = json.loads((run / "summary.json").read_text("utf-8"))
+    return read
+
+
+def costs(table: list[dict[str, Any]]) -> dict[tuple[str, str], float | None]:
+    """Epsilon by observer and relation."""
+    return {(c["observer"], c["relation"]): c["epsilon"] for c in table}
