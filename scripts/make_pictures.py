@@ -1,4 +1,4 @@
-"""Every picture in docs/, made anew: the round as a drawing, the digits as `make run` gives them."""
+"""Every picture in docs/, made anew: the round as a drawing, the digits as `make run` has them."""
 
 from __future__ import annotations
 

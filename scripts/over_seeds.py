@@ -1,0 +1,78 @@
+"""An experiment over several seeds: each arm's mean accuracy, and how far it is from the first arm.
+
+python scripts/over_seeds.py [FILE.toml] [--seeds 10] [--rounds 100] [--set KEY=VALUE]...
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={os.cpu_count()}")
+
+import numpy as np
+
+from locksfl.cli import example_config
+from locksfl.config import Config, parse_config, read_config
+from locksfl.engines.simulate import Simulator
+from locksfl.experiment import local_work, open_task, server_for
+from locksfl.plan import plan_arms
+from locksfl.randomness import Randomness
+
+
+def accuracies(config: Config, seeds: int, rounds: int) -> dict[str, np.ndarray]:
+    """For each arm, the accuracy after `rounds` rounds with each seed. Noise is calibrated for
+    all the rounds of the experiment, so that stopping to look changes nothing."""
+    population, model = open_task(config)
+    simulator = Simulator(population, model)
+    found: dict[str, list[float]] = {}
+    for plan in plan_arms(config):
+        for seed in range(seeds):
+            blocks = simulator.play(
+                plan,
+                local_work(config.local),
+                server_for(config.train),
+                Randomness.seeded(seed),
+                evaluate_every=rounds,
+            )
+            logs = (log for block in blocks for log in block.rounds)
+            accuracy = next(log.accuracy for log in logs if log.round + 1 == rounds)
+            if accuracy is None:
+                raise AssertionError("the round was not evaluated")
+            found.setdefault(plan.name, []).append(accuracy)
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def describe(found: dict[str, np.ndarray]) -> str:
+    """A line an arm: mean with its standard error, and the difference to the first arm."""
+    first = next(iter(found.values()))
+    lines = []
+    for name, values in found.items():
+        error = values.std(ddof=1) / np.sqrt(values.size)
+        apart = values.mean() - first.mean()
+        spread = np.hypot(error, first.std(ddof=1) / np.sqrt(first.size))
+        beside = "" if values is first else f"   {apart:+.4f} +- {spread:.4f} to the first"
+        lines.append(f"{name:<20} {values.mean():.4f} +- {error:.4f}{beside}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read the arguments, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--set", action="append", default=[], dest="changes")
+    options = parser.parse_args()
+    if options.file is None:
+        config = parse_config(example_config(), options.changes)
+    else:
+        config = read_config(options.file, options.changes)
+    rounds = options.rounds or config.train.rounds
+    print(f"{config.name}: accuracy after {rounds} rounds, {options.seeds} seeds, mean +- s.e.")
+    print(describe(accuracies(config, options.seeds, rounds)))
+
+
+if __name__ == "__main__":
+    main()
