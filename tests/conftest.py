@@ -15,3 +15,8 @@ if version("jaxlib").startswith(("0.8.", "0.9.", "0.10.")):
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from hypothesis import settings  # noqa: E402  (after the flags)
+
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.load_profile("fixed")

@@ -103,7 +103,8 @@ class ArmPlan:
         if self.weights is None:
             return
         values = np.asarray(self.weights)
-        if values.shape != (self.clients,) or (values < 0).any() or abs(values.sum() - 1) > 1e-6:
+        sound = values.shape == (self.clients,) and bool((values >= 0).all())
+        if not (sound and abs(values.sum() - 1) <= 1e-6):  # so that NaN is refused too
             raise ValueError(
                 f"{where}.weights: expected {self.clients} numbers >= 0 that sum to 1, "
                 f"got {values.size} that sum to {values.sum():.6g}"
