@@ -6,6 +6,7 @@ that is computed from them is written out here, one client at a time, without pa
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import jax
@@ -23,7 +24,7 @@ from locksfl.sampling import draw_cohort
 def layers(flat, widths):
     """[(W [out, in], b [out]), ...]"""
     found, start = [], 0
-    for i, o in zip(widths[:-1], widths[1:], strict=True):
+    for i, o in itertools.pairwise(widths):
         matrix = flat[start : start + i * o].reshape(o, i)
         bias = flat[start + i * o : start + i * o + o]
         found.append((matrix, bias))
@@ -70,7 +71,7 @@ def gradient(flat, widths, features, labels):
     return np.concatenate([part.ravel() for part in parts])
 
 
-# --- A client --------------------------------------------------------------------------------------
+# --- A client ------------------------------------------------
 
 
 def rows_used(size, work, key):
@@ -101,7 +102,7 @@ def client_update(flat, widths, features, labels, work, key):
     return flat - local
 
 
-# --- The two stages ---------------------------------------------------------------------------------
+# --- The two stages ------------------------------------------------
 
 
 def probability(plan, score, norm_sum, weight):
@@ -224,7 +225,7 @@ def play_round(plan, work, widths, flat, population, randomness, t):
     return result
 
 
-# --- The server's step ------------------------------------------------------------------------------
+# --- The server's step ------------------------------------------------
 
 
 @dataclass

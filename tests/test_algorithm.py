@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 import reference
 from checks import mean_is
-
 from locksfl.algorithm import Method, play
 from locksfl.estimators import ESTIMATORS
 from locksfl.mechanisms import Members, ServerDraws
@@ -26,7 +26,7 @@ Q = COHORT / N
 BATCH, BATCHES = 4000, 20
 RNG = np.random.default_rng(8)
 # norms that differ much, half of them clipped, around a direction that they share
-VECTORS = RNG.normal(size=(N, D)) + [1.0, 0.5, 0, 0]
+VECTORS = RNG.normal(size=(N, D)) + np.array([1.0, 0.5, 0, 0])
 VECTORS *= (RNG.lognormal(0, 0.9, N) / np.linalg.norm(VECTORS, axis=1))[:, None]
 NORMS = np.linalg.norm(VECTORS, axis=1)
 CLIPPED = VECTORS / np.maximum(1, NORMS / CLIP)[:, None]
@@ -89,13 +89,11 @@ def repeat(plan):
     weights = plan.scaled_weights()
     weights = jnp.ones(N) if weights is None else jnp.asarray(weights)
     vectors = jnp.asarray(VECTORS, jnp.float32)
-    runs = [
-        _batch(plan.method, draws(i), plan.dials(), weights, vectors) for i in range(BATCHES)
-    ]
+    runs = [_batch(plan.method, draws(i), plan.dials(), weights, vectors) for i in range(BATCHES)]
     return Run(*(np.concatenate([np.asarray(a[k], float) for a in runs]) for k in range(3)))
 
 
-# --- The round is the reference's -------------------------------------------------------------------
+# --- The round is the reference's ------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", ["uniform", "norm"])
@@ -160,7 +158,7 @@ def test_uniform_is_the_same_round():
     assert not np.array_equal(once("norm", VECTORS, **low)[1], once("uniform", VECTORS)[1])
 
 
-# --- Expectation ------------------------------------------------------------------------------------
+# --- Expectation ------------------------------------------------
 
 MEAN = CLIPPED.mean(axis=0)
 UNBIASED = {
@@ -231,7 +229,7 @@ def test_as_many_upload_as_wanted():
     assert bound.mean() < 5.8
 
 
-# --- Variance ---------------------------------------------------------------------------------------
+# --- Variance ------------------------------------------------
 
 
 def inverse_rates(plan, times=5_000):
@@ -295,7 +293,7 @@ def test_norms_help_where_noise_comes_after_scaling():
     assert spread["noisy-norm-local"] > spread["uniform-local"]
 
 
-# --- Sensitivity ------------------------------------------------------------------------------------
+# --- Sensitivity ------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [n for n, e in ESTIMATORS.items() if "central" in e.trusts])

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 import reference
 from checks import counts_are, mean_is, ragged
-
 from locksfl.local import (
     DenseTrace,
     LocalWork,
@@ -51,7 +51,7 @@ def chunk_of(records, clients, work, rows, subsample_from=0, repeats=False, seed
     return choose_rows(records, jnp.asarray(clients), keys(len(clients), seed), shape, work)
 
 
-# --- Rows -------------------------------------------------------------------------------------------
+# --- Rows ------------------------------------------------
 
 
 def test_rows_are_a_client_s_own_and_within_the_limits():
@@ -122,7 +122,7 @@ def test_a_permutation_does_not_see_its_padding():
     assert not counts_are(counts, [1200, 800, 1000, 1000, 1000, 1000])
 
 
-# --- Updates ----------------------------------------------------------------------------------------
+# --- Updates ------------------------------------------------
 
 CASES = [(softmax(6, 3), (6, 3)), (mlp(6, 3, (7,)), (6, 7, 3)), (mlp(6, 3, (5, 4)), (6, 5, 4, 3))]
 
@@ -215,7 +215,7 @@ def test_rows_that_cancel_cannot_slip_under_the_clip():
     assert max(truths) / min(truths) > 1e5  # from tiny to huge
 
 
-# --- Broken clients ---------------------------------------------------------------------------------
+# --- Broken clients ------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checks import std_is
 
+from checks import std_is
 from locksfl.algorithm import Method, Norms, Uploads, aggregate, query_norms
 from locksfl.mechanisms import MECHANISMS, draw_members, draw_server
 from locksfl.randomness import Randomness

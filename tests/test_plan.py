@@ -91,11 +91,11 @@ REFUSED = [
         "arm.a.weights: expected 20 numbers >= 0 that sum to 1, got 20 that sum to 2",
     ),
     (
-        {"rule": "weights", "estimator": "weighted", "weights": (-0.05, 0.15) + EVEN[2:]},
+        {"rule": "weights", "estimator": "weighted", "weights": (-0.05, 0.15, *EVEN[2:])},
         "arm.a.weights: expected 20 numbers >= 0 that sum to 1",
     ),
     (
-        {"rule": "weights", "estimator": "weighted", "weights": (float("nan"),) + EVEN[1:]},
+        {"rule": "weights", "estimator": "weighted", "weights": (float("nan"), *EVEN[1:])},
         "arm.a.weights: expected 20 numbers >= 0 that sum to 1, got 20 that sum to nan",
     ),
 ]

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checks import FALSE_ALARM
 from scipy import stats
 
+from checks import FALSE_ALARM
 from locksfl.mechanisms import draw_members, draw_server
 from locksfl.randomness import Purpose, Randomness, arm_number, client_keys, draw_key
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checks import counts_are, mean_is
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from checks import counts_are, mean_is
 from locksfl.sampling import RULES, Dials, draw_cohort, second_sample, upload_probability
 
 CLIENTS, RATE, TIMES = 12, 1 / 3, 20_000

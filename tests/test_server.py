@@ -8,9 +8,9 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import Steps
 
 from locksfl.server import OPTIMIZERS, SCHEDULES, Server, state_leaves
+from reference import Steps
 
 UPDATES = np.random.default_rng(0).normal(size=(6, 4))
 
@@ -25,9 +25,7 @@ def run(server, base=0.3):
 
 
 @pytest.mark.parametrize("average", [0, 1, 3, 6])
-@pytest.mark.parametrize(
-    ("optimizer", "schedule"), list(itertools.product(OPTIMIZERS, SCHEDULES))
-)
+@pytest.mark.parametrize(("optimizer", "schedule"), list(itertools.product(OPTIMIZERS, SCHEDULES)))
 def test_every_step_is_the_formula(optimizer, schedule, average):
     """After every round: the weights, and the model, which is averaged once that has begun."""
     server = Server(optimizer, schedule, momentum=0.8, rounds=6, average_last=average)

@@ -12,9 +12,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+
 import reference
 from checks import ragged
-
 from locksfl.algorithm import Method
 from locksfl.engines import block, simulate
 from locksfl.engines.simulate import Simulator
@@ -182,7 +182,7 @@ def test_the_reference_notices_a_wrong_round(simulators):
         assert not all(same)
 
 
-# --- What must not change the result ----------------------------------------------------------------
+# --- What must not change the result ------------------------------------------------
 
 LOCKS = Method("norm", "capped", "central")
 MODES = [("mlp", GRADIENT), ("softmax", EPOCHS)]
@@ -291,7 +291,7 @@ def test_computing_again_is_keeping(simulators, monkeypatch, name, work):
     assert_equal(again, play(simulators[name], plan, work), exact=False, tolerance=1e-6)
 
 
-# --- Odd rounds -------------------------------------------------------------------------------------
+# --- Odd rounds ------------------------------------------------
 
 
 @pytest.mark.parametrize("trust", ["central", "local"])
@@ -349,12 +349,10 @@ def test_a_client_that_is_not_asked_changes_nothing(simulators):
     for value in (np.nan, 1e30):
         other = fresh(simulators, "mlp", ragged(SIZES, broken={0}, value=value))
         other._compiled = simulator._compiled
-        assert_equal(
-            play(other, plan, GRADIENT, Server(rounds=3), randomness), (rounds, state)
-        )
+        assert_equal(play(other, plan, GRADIENT, Server(rounds=3), randomness), (rounds, state))
 
 
-# --- Evaluation, the server's state, resuming -------------------------------------------------------
+# --- Evaluation, the server's state, resuming ------------------------------------------------
 
 LATE = Server("adam", "constant", rounds=4, average_last=2)
 
