@@ -95,6 +95,23 @@ def test_clients_share_no_noise():
     assert not uncorrelated(now.coins, 0.1 * now.coins + later.coins)
 
 
+def test_one_round_s_draws_share_no_noise():
+    """Over 20,000 rounds: the server's norm noise, the first number of its update noise, and a
+    client's coin and norm noise, as the round draws them."""
+    key = SOURCE.arm_key("locks")
+
+    @jax.jit
+    @jax.vmap
+    def drawn(t):
+        server, members = draw_server(key, t, 3), draw_members(key, t, jnp.zeros(1, int), 1.0)
+        return jnp.append(server.update_noise, server.norm_noise), members.coins, members.norm_noise
+
+    columns = np.concatenate([np.asarray(a) for a in drawn(jnp.arange(20_000))], axis=1).T
+    for a, b in itertools.combinations(columns, 2):
+        assert uncorrelated(a, b)
+        assert not uncorrelated(a, 0.1 * a / a.std() + b)
+
+
 def test_slots_do_not_change_a_clients_draws():
     """Alone, among others, in another order or behind empty slots: the same coin and noise."""
     key = SOURCE.arm_key("locks")
