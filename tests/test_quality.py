@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scripts.over_seeds import accuracies
 
 from locksfl.config import read_config
-from scripts.over_seeds import accuracies
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "experiments" / "mnist-no-privacy.toml"

@@ -135,7 +135,7 @@ class Simulator:
             out_specs=(P(), logs),
             check_vma=False,
         )
-        compiled = jax.jit(mapped, donate_argnums=0).lower(*arguments).compile()
+        compiled = jax.jit(mapped).lower(*arguments).compile()  # a state given out must stay whole
         self._compiled[program, shapes] = compiled
         return compiled, time.perf_counter() - began
 

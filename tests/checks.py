@@ -1,0 +1,58 @@
+"""Statistical checks with a stated false-alarm rate, and the small populations that tests share."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+from locksfl.tasks.population import Population
+
+FALSE_ALARM = 1e-6  # of one check, over all numbers that it looks at
+
+
+def mean_is(samples, truth):
+    """Whether the mean of the rows of `samples` may be `truth`: all columns within the normal
+    quantile of FALSE_ALARM, which is 4.9 standard errors for one column and more for several."""
+    samples = np.asarray(samples, float)
+    samples = samples.reshape(len(samples), -1)
+    error = samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
+    off = np.abs(samples.mean(axis=0) - np.ravel(truth))
+    limit = stats.norm.isf(FALSE_ALARM / 2 / samples.shape[1])
+    # a column that never varies must be exact, up to float32's rounding
+    return bool((off <= limit * error + 2e-7 * np.abs(truth)).all())
+
+
+def std_is(samples, sigma):
+    """Whether normal samples of mean 0 may have the standard deviation `sigma` (chi-square)."""
+    samples = np.ravel(samples)
+    law = stats.chi2(samples.size)
+    value = np.sum((samples / sigma) ** 2)
+    return bool(law.ppf(FALSE_ALARM / 2) <= value <= law.isf(FALSE_ALARM / 2))
+
+
+def counts_are(observed, expected):
+    """Whether counts may come from the expected ones (chi-square, cells of 10 or more)."""
+    observed, expected = np.asarray(observed, float), np.asarray(expected, float)
+    few = expected < 10
+    if few.any():  # rare outcomes in one cell
+        observed = np.append(observed[~few], observed[few].sum())
+        expected = np.append(expected[~few], expected[few].sum())
+        if expected[-1] < 10:
+            observed = np.append(observed[:-2], observed[-2:].sum())
+            expected = np.append(expected[:-2], expected[-2:].sum())
+    value = np.sum((observed - expected) ** 2 / expected)
+    return bool(value <= stats.chi2(len(expected) - 1).isf(FALSE_ALARM))
+
+
+def ragged(sizes, features=6, classes=3, seed=0, broken=(), value=np.nan):
+    """Clients of the given sizes with norms that differ much; the `broken` have one odd feature."""
+    rng = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    spread = rng.uniform(0.2, 2.5, len(sizes))[owner]
+    x = (rng.normal(size=(len(owner), features)) * spread[:, None]).astype(np.float32)
+    y = rng.integers(0, classes, len(owner))
+    for client in broken:
+        x[np.flatnonzero(owner == client)[0], 1] = value
+    test_x = rng.normal(size=(11, features)).astype(np.float32)
+    test_y = rng.integers(0, classes, 11)
+    return Population.from_split(x, y, owner, test_x, test_y, classes=classes)

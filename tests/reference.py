@@ -1,0 +1,272 @@
+"""One round in plain NumPy and float64, written from the design and not from the program.
+
+Only the draws are the program's own: the coins, the noises and the shuffles go in, and everything
+that is computed from them is written out here, one client at a time, without padding or chunks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from locksfl.local import permutation
+from locksfl.mechanisms import draw_members, draw_server
+from locksfl.randomness import Purpose, client_keys, draw_key
+from locksfl.sampling import draw_cohort
+
+# --- The model: dense layers with ReLU between them; a flat vector holds W, b of each layer. ------
+
+
+def layers(flat, widths):
+    """[(W [out, in], b [out]), ...]"""
+    found, start = [], 0
+    for i, o in itertools.pairwise(widths):
+        matrix = flat[start : start + i * o].reshape(o, i)
+        bias = flat[start + i * o : start + i * o + o]
+        found.append((matrix, bias))
+        start += i * o + o
+    assert start == flat.size
+    return found
+
+
+def scores(flat, widths, features):
+    value, stack = features, layers(flat, widths)
+    for matrix, bias in stack[:-1]:
+        value = np.maximum(value @ matrix.T + bias, 0)
+    return value @ stack[-1][0].T + stack[-1][1]
+
+
+def probabilities(values):
+    shifted = np.exp(values - values.max(axis=1, keepdims=True))
+    return shifted / shifted.sum(axis=1, keepdims=True)
+
+
+def mean_loss(flat, widths, features, labels):
+    p = probabilities(scores(flat, widths, features))
+    return -np.log(p[np.arange(len(labels)), labels]).mean()
+
+
+def accuracy(flat, widths, features, labels):
+    return (scores(flat, widths, features).argmax(axis=1) == labels).mean()
+
+
+def gradient(flat, widths, features, labels):
+    """Of the mean cross-entropy, by hand."""
+    stack = layers(flat, widths)
+    inputs = [features]
+    for matrix, bias in stack[:-1]:
+        inputs.append(np.maximum(inputs[-1] @ matrix.T + bias, 0))
+    error = probabilities(inputs[-1] @ stack[-1][0].T + stack[-1][1])
+    error[np.arange(len(labels)), labels] -= 1
+    error /= len(labels)
+    parts = []
+    for number in reversed(range(len(stack))):
+        parts = [error.T @ inputs[number], error.sum(axis=0), *parts]
+        if number:
+            error = (error @ stack[number][0]) * (inputs[number] > 0)
+    return np.concatenate([part.ravel() for part in parts])
+
+
+# --- A client ------------------------------------------------
+
+
+def rows_used(size, work, key):
+    """Which of its rows a client uses: at most max_samples of them, at least min_samples draws."""
+    rows = np.arange(size)
+    if work.max_samples is not None and size > work.max_samples:
+        return np.asarray(permutation(jax.random.fold_in(key, 0), size, size))[: work.max_samples]
+    if size < work.min_samples:
+        uniform = jax.random.uniform(jax.random.fold_in(key, 1), (work.min_samples,))
+        again = np.minimum((np.asarray(uniform) * size).astype(int), size - 1)
+        return np.concatenate([rows, again[size:]])
+    return rows
+
+
+def client_update(flat, widths, features, labels, work, key):
+    """u_i: the mean gradient, or w - w_i after some epochs."""
+    rows = rows_used(len(labels), work, key)
+    if work.update == "gradient":
+        return gradient(flat, widths, features[rows], labels[rows])
+    local = flat.copy()
+    for epoch in range(work.epochs):
+        shuffled = rows[
+            np.asarray(permutation(jax.random.fold_in(key, 2 + epoch), len(rows), len(rows)))
+        ]
+        for first in range(0, len(rows), work.batch):
+            batch = shuffled[first : first + work.batch]
+            local = local - work.step * gradient(local, widths, features[batch], labels[batch])
+    return flat - local
+
+
+# --- The two stages ------------------------------------------------
+
+
+def probability(plan, score, norm_sum, weight):
+    """p_i; `weight` is w_i, which sums to 1."""
+    b, m = plan.uploads, plan.cohort
+    rule = plan.method.rule
+    if rule == "uniform":
+        return b / m
+    if rule == "full":
+        return 1.0
+    if rule == "weights":
+        return min(1.0, b * weight / (m / plan.clients))
+    return (1 - plan.floor) * b * score / norm_sum + plan.floor * b / m
+
+
+@dataclass
+class Round:
+    """What one round gave."""
+
+    update: np.ndarray
+    cohort: np.ndarray
+    uploaded: np.ndarray
+    norms: np.ndarray
+    released: float
+    used: float
+    signal: float
+    noise: float
+    expected_weight: float
+
+
+def two_stages(plan, updates, coins, norm_noise, server_norm_noise, update_noise, weights):
+    """From the updates u_i of a cohort, one row each, to the server's average."""
+    method, clip = plan.method, plan.clip_norm
+    b, m = plan.uploads, plan.cohort
+    members = range(len(updates))
+    clipped, norms = np.zeros_like(updates), np.zeros(len(updates))
+    for i in members:
+        if np.isfinite(updates[i]).all():
+            norms[i] = np.linalg.norm(updates[i])
+            clipped[i] = updates[i] / max(1.0, norms[i] / clip)
+    lengths = np.linalg.norm(clipped, axis=1)
+
+    # the norms, and the one public number
+    known, released, used = lengths, 0.0, 0.0
+    if method.rule == "norm":
+        released = lengths.sum()
+        if method.trust == "central":
+            released += plan.norm_multiplier * clip * server_norm_noise
+        if method.trust == "local":
+            known = np.clip(lengths + plan.norm_multiplier * clip * norm_noise, 0, clip)
+            released = known.sum()
+        used = min(max(released, plan.norm_low * m * clip), m * clip)
+
+    # the second coin, and what each sends
+    at_clip = probability(plan, clip, used, 1 / plan.clients)
+    total, variance = np.zeros(updates.shape[1]), 0.0
+    uploaded, expected = np.zeros(len(updates), bool), []
+    for i in members:
+        p = probability(plan, known[i], used, weights[i])
+        uploaded[i] = coins[i] < p
+        share, bound = 1.0, clip
+        if method.estimator == "capped":
+            bound = clip / at_clip
+            share = 1 / p if p > 0 else 0.0
+            if lengths[i] * share > bound:
+                share = bound / lengths[i]
+        if method.estimator == "horvitz-thompson":
+            share, bound = 1 / p, clip / p
+        expected.append(p * share)
+        if uploaded[i]:
+            total += share * clipped[i]
+            variance += (plan.noise_multiplier * bound) ** 2
+    if method.trust == "central":
+        bound = clip / at_clip if method.estimator == "capped" else clip
+        variance = (plan.noise_multiplier * bound) ** 2
+    if method.trust == "none":
+        variance = 0.0
+
+    divisor = m if method.estimator in ("capped", "horvitz-thompson") else b
+    std = np.sqrt(variance)
+    return Round(
+        update=(total + std * update_noise) / divisor,
+        cohort=np.zeros(0),
+        uploaded=uploaded,
+        norms=norms,
+        released=released,
+        used=used,
+        signal=np.linalg.norm(total) / divisor,
+        noise=std * np.sqrt(total.size) / divisor,
+        expected_weight=float(np.mean(expected)) if expected else 0.0,
+    )
+
+
+def play_round(plan, work, widths, flat, population, randomness, t):
+    """Round t at the weights `flat`, with the draws of the program."""
+    host = randomness.host(plan.name, t, Purpose.COHORT)
+    cohort = draw_cohort(host, plan.clients, plan.cohort / plan.clients)
+    arm_key = randomness.arm_key(plan.name)
+    clients = jnp.asarray(cohort)
+    drawn = draw_members(arm_key, t, clients, jnp.ones(len(cohort)))
+    server = draw_server(arm_key, t, flat.size)
+    keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
+    updates = np.zeros((len(cohort), flat.size))
+    for i, client in enumerate(cohort):
+        features, labels = population.client(client)
+        scaled = features.reshape(len(labels), -1).astype(float) * population.scale
+        with np.errstate(invalid="ignore", over="ignore"):
+            updates[i] = client_update(flat, widths, scaled, labels, work, keys[i])
+    everyone = np.full(plan.clients, 1 / plan.clients) if plan.weights is None else plan.weights
+    result = two_stages(
+        plan,
+        updates,
+        np.asarray(drawn.coins, float),
+        np.asarray(drawn.norm_noise, float),
+        float(server.norm_noise),
+        np.asarray(server.update_noise, float),
+        np.asarray(everyone)[cohort],
+    )
+    result.cohort = cohort
+    return result
+
+
+# --- The server's step ------------------------------------------------
+
+
+@dataclass
+class Steps:
+    """sgd, momentum or Adam (beta 0.9 and 0.999, 1e-8), and the mean of the last iterates."""
+
+    server: object
+    base: float
+    flat: np.ndarray
+    t: int = 0
+    first: np.ndarray | float = 0.0
+    second: np.ndarray | float = 0.0
+    iterates: list = field(default_factory=list)
+
+    def take(self, update):
+        if self.server.optimizer == "momentum":
+            self.first = self.server.momentum * self.first + update
+            update = self.first
+        if self.server.optimizer == "adam":
+            self.first = 0.9 * self.first + 0.1 * update
+            self.second = 0.999 * self.second + 0.001 * update**2
+            mean = self.first / (1 - 0.9 ** (self.t + 1))
+            update = mean / (np.sqrt(self.second / (1 - 0.999 ** (self.t + 1))) + 1e-8)
+        shrink = np.sqrt(self.t + 1) if self.server.schedule == "inverse-sqrt" else 1.0
+        self.flat = self.flat - self.base / shrink * update
+        self.t += 1
+        self.iterates.append(self.flat)
+
+    def model(self):
+        """The mean of those of the last `average_last` rounds that are done, else the last."""
+        begin = self.server.rounds - self.server.average_last
+        late = self.iterates[begin:] if self.server.average_last else []
+        return np.mean(late, axis=0) if late else self.flat
+
+
+def play(plan, work, server, widths, flat, population, randomness):
+    """All rounds: (the rounds, the models after each of them, the steps taken)."""
+    steps = Steps(server, plan.step, np.asarray(flat, float))
+    rounds, models = [], []
+    for t in range(server.rounds):
+        rounds.append(play_round(plan, work, widths, steps.flat, population, randomness, t))
+        steps.take(rounds[-1].update)
+        models.append(steps.model())
+    return rounds, models, steps
