@@ -133,7 +133,7 @@ UNPLANNED = [
     ),
     (
         {"trust": "none", "noise_multiplier": 1.0},
-        "arm.a.noise_multiplier: trust 'none' adds no noise",
+        "arm.a.noise_multiplier = 1.0: trust 'none' adds no noise",
     ),
 ]
 
