@@ -1,0 +1,29 @@
+"""The README's code does what the README says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_the_library_example_trains_and_states_its_privacy() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.S)
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    result = names["result"]
+    assert result.accuracy > 0.6  # chance is a third
+    assert len(result.history) == 30
+    assert not result.simulated
+    costs = {(c.observer, c.relation): c.epsilon for c in result.privacy}
+    assert costs["SERVER", "zero-out"] is None
+    assert 7.9 < costs["PUBLIC", "zero-out"] <= 8.0
+
+
+def test_every_file_that_the_readme_and_docs_link_to_is_there() -> None:
+    pages = [README, *(README.parent / "docs").glob("*.md"), README.parent / "CONTRIBUTING.md"]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
