@@ -227,3 +227,13 @@ def test_names_of_new_runs_and_the_newest_unfinished(tmp_path):
     os.utime(tmp_path / "done" / "checkpoint.npz", (2e9, 2e9))
     (tmp_path / "done" / "summary.json").write_text("{}")
     assert newest_unfinished(tmp_path).name == "new"
+
+
+def test_two_processes_never_run_in_one_folder(tmp_path):
+    RunFolder.create(tmp_path / "run", quick())
+    folder, other = RunFolder.open(tmp_path / "run"), RunFolder.open(tmp_path / "run")
+    refused = pytest.raises(ValueError, match="another process is running it")
+    with folder.held(), refused, other.held():
+        pass
+    with other.held():  # free again
+        pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -43,7 +44,7 @@ def probability(**settings: float) -> None:
 def count(**settings: int) -> None:
     """Refuse values that are not whole numbers above zero."""
     for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
             raise ValueError(f"{name} = {value!r}: expected a whole number >= 1")
 
 
@@ -64,5 +65,5 @@ def nearest(word: Any, known: Iterable[str]) -> str:
 
 
 def _number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"{name} = {value!r}: expected a number")

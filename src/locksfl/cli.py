@@ -87,7 +87,8 @@ def run(
             _check_config(config)
             folder = RunFolder.create(out or default_path(config.name), config)
         try:
-            _run(config, folder, resume, as_json)
+            with folder.held():
+                _run(config, folder, resume, as_json)
         finally:
             if not resume:
                 folder.discard_unless_begun()

@@ -10,14 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
-import types
-import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from locksfl._validate import count, nearest, non_negative, one_of, positive, probability
+from locksfl._tables import build_table
+from locksfl._validate import count, non_negative, one_of, positive, probability
 from locksfl.accounting import Accountant, Relation
 from locksfl.estimators import ESTIMATORS
 from locksfl.mechanisms import MECHANISMS
@@ -52,7 +51,7 @@ class SplitConfig:
 
     def options(self) -> dict[str, Any]:
         """The options of this kind of split."""
-        given = {"classes_per_client": self.classes, "alpha": self.alpha}
+        given = {"classes": self.classes, "alpha": self.alpha}
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -275,7 +274,7 @@ def parse_config(
         _apply(table, change)
     if seed is not None:
         table["seed"] = seed
-    config: Config = _build(Config, table, "")
+    config: Config = build_table(Config, table, "")
     one_of(NAMES, **{"data.name": config.data.name})
     return config
 
@@ -332,55 +331,3 @@ def _named_arm(arms: list[Any], name: str, change: str) -> Any:
             return arm
     names = [str(arm.get("name")) for arm in arms if isinstance(arm, dict)]
     raise ValueError(f"--set {change!r}: no arm {name!r}; there are {', '.join(names)}")
-
-
-def _build(kind: Any, table: Any, where: str) -> Any:
-    """A dataclass from a table: unknown keys and wrong types refused."""
-    if not isinstance(table, dict):
-        raise ValueError(f"{where} = {table!r}: expected a table")
-    hints = typing.get_type_hints(kind)
-    for key in table:
-        if key not in hints:
-            full = f"{where}.{key}".lstrip(".")
-            raise ValueError(
-                f"{full} = {table[key]!r}: unknown setting{nearest(key, hints)}; "
-                f"known here: {', '.join(hints)}"
-            )
-    for item in dataclasses.fields(kind):
-        required = item.default is item.default_factory is dataclasses.MISSING
-        if required and item.name not in table:
-            raise ValueError(f"{where}.{item.name} is missing".lstrip("."))
-    values = {k: _value(hints[k], v, f"{where}.{k}".lstrip(".")) for k, v in table.items()}
-    return kind(**values)
-
-
-def _item_name(item: Any, where: str) -> str:
-    """An arm is named in messages: arm.locks."""
-    return f"{where}.{item['name']}" if isinstance(item, dict) and "name" in item else where
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """A value of the hinted type; a whole number is fine where a float is expected."""
-    if dataclasses.is_dataclass(hint):
-        return _build(hint, value, where)
-    if typing.get_origin(hint) is typing.Literal:
-        one_of(typing.get_args(hint), **{where: value})
-        return value
-    if typing.get_origin(hint) is list:
-        if not isinstance(value, list):
-            raise ValueError(f"{where} = {value!r}: expected a list")
-        inner = typing.get_args(hint)[0]
-        return [_value(inner, item, _item_name(item, where)) for item in value]
-    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    for option in allowed:
-        if typing.get_origin(option) is list:
-            return _value(option, value, where)
-        if option is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(option, type) and isinstance(value, option):
-            if isinstance(value, bool) and option is not bool:
-                continue
-            return value
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    expected = " or ".join(names[o] for o in allowed if o in names)
-    raise ValueError(f"{where} = {value!r}: expected {expected}")

@@ -30,6 +30,11 @@ import tomli_w
 
 from locksfl.config import Config, read_config, to_table
 
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
 LINES = ("rounds.jsonl", "diagnostics.jsonl")
 CHECKPOINT = ("entropy", "multipliers", "arms", "rounds_done", "totals")  # and the arrays
 
@@ -64,6 +69,17 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise ValueError(f"{path}: not a run folder (it has no config.toml)")
         return cls(path)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else may run in this folder meanwhile; the system lets go when a process ends."""
+        with (self.path / "config.toml").open("rb") as file:
+            try:
+                if fcntl is not None:  # not on Windows
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"{self.path}: another process is running it") from None
+            yield
 
     @property
     def config(self) -> Config:

@@ -156,7 +156,7 @@ def test_unknown_data_set():
     ("kind", "options", "golden"),
     [
         ("iid", {}, "dad9b07f71ba7f6a"),
-        ("shards", {"classes_per_client": 2}, "092f87bae64378e9"),
+        ("shards", {"classes": 2}, "092f87bae64378e9"),
         ("dirichlet", {"alpha": 0.3}, "c3b6b44e94de0a7b"),
     ],
 )

@@ -173,7 +173,7 @@ GOLDEN = {
     "shards": "2c9aa4fb1f2a650b",
     "dirichlet": "f16c0d7d2bbd83fe",
 }
-OPTIONS = {"iid": {}, "shards": {"classes_per_client": 2}, "dirichlet": {"alpha": 0.1}}
+OPTIONS = {"iid": {}, "shards": {"classes": 2}, "dirichlet": {"alpha": 0.1}}
 
 
 @pytest.mark.parametrize("kind", GOLDEN)
@@ -200,9 +200,9 @@ def test_same_seed_same_split_everywhere(kind):
         ("dirichlet", {"alpha": "a"}, "alpha = 'a': expected a number"),
         ("dirichlet", {"alpha": 1, "min_samples": 0}, "min_samples = 0: expected a whole number"),
         ("dirichlet", {"alpha": 1, "min_samples": 4}, "min_samples = 4: expected at most 3, for"),
-        ("shards", {}, "classes_per_client is missing: split shards needs it"),
-        ("shards", {"classes_per_client": 4}, "classes_per_client = 4: expected at most 3, for"),
-        ("shards", {"classes_per_client": 1.5}, r"classes_per_client = 1\.5: expected a whole"),
+        ("shards", {}, "classes is missing: split shards needs it"),
+        ("shards", {"classes": 4}, "classes = 4: expected at most 3, for"),
+        ("shards", {"classes": 1.5}, r"classes = 1\.5: expected a whole"),
     ],
 )
 def test_bad_settings_give_one_line(kind, options, message):

@@ -48,26 +48,24 @@ def iid(labels: ArrayLike, clients: int, rng: np.random.Generator) -> Owner:
     return owner
 
 
-def shards(
-    labels: ArrayLike, clients: int, classes_per_client: int, rng: np.random.Generator
-) -> Owner:
-    """Sort by label, cut into shards, give each client `classes_per_client` of them.
+def shards(labels: ArrayLike, clients: int, classes: int, rng: np.random.Generator) -> Owner:
+    """Sort by label, cut into shards, give each client `classes` of them.
 
     The split of McMahan et al. 2017 (arXiv:1602.05629, section 3). Every sample is used: the
-    clients * classes_per_client shards differ in size by one at most. Which samples of a class
+    clients * classes shards differ in size by one at most. Which samples of a class
     share a shard is random, as is who gets which shard.
 
     A shard holds one class, and one more for each change of label within it, so a client sees at
-    most classes_per_client classes plus the changes within its shards. With k classes there are
+    most `classes` classes plus the changes within its shards. With k classes there are
     k - 1 changes in all, and none falls within a shard when the shard size divides the size of
     every class. A client may get two shards of one class, and then sees fewer.
     """
     targets = _checked(labels, clients, rng)
-    _validate.count(classes_per_client=classes_per_client)
-    number = clients * classes_per_client
+    _validate.count(classes=classes)
+    number = clients * classes
     if number > len(targets):
         raise ValueError(
-            f"classes_per_client = {classes_per_client}: expected at most "
+            f"classes = {classes}: expected at most "
             f"{len(targets) // clients}, for {clients} clients and {len(targets)} samples"
         )
     by_label = np.lexsort((rng.random(len(targets)), targets))
