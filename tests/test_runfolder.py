@@ -230,7 +230,7 @@ def test_names_of_new_runs_and_the_newest_unfinished(tmp_path):
 
 
 def test_two_processes_never_run_in_one_folder(tmp_path):
-    RunFolder.create(tmp_path / "run", quick())
+    RunFolder.create(tmp_path / "run", parse_config(QUICK))
     folder, other = RunFolder.open(tmp_path / "run"), RunFolder.open(tmp_path / "run")
     refused = pytest.raises(ValueError, match="another process is running it")
     with folder.held(), refused, other.held():
