@@ -366,3 +366,19 @@ def test_a_resolved_configuration_states_the_defaults():
     assert table["train"]["evaluate_every"] == 1
     assert "seed" not in table
     assert table["train"]["clip_norm"] == 1.0
+
+
+def test_natural_users_fix_the_number_of_clients():
+    text = (
+        '[data]\nname = "mnist-writers"\n[privacy]\ntrust = "none"\n[[arm]]\nname = "a"\ncohort = 5'
+    )
+    config = parse_config(text)  # known from the catalogue: no file is opened
+    assert (config.data.clients, config.data.split.kind) == (539, "natural")
+    assert parse_config(text, ["data.split.kind=iid"]).data.clients == 100
+    assert parse_config(tomli_w.dumps(to_table(config))) == config
+    with pytest.raises(ValueError, match=r"data.max_samples = 3: .* data.min_samples = 4"):
+        parse_config(text, ["data.min_samples=4", "data.max_samples=3"])
+    with pytest.raises(ValueError, match="mnist-embedded has no users of its own"):
+        parse_config(text, ["data.name=mnist-embedded", "data.split.kind=natural"])
+    with pytest.raises(ValueError, match=r"data.name = 'mnist-writer': .*mean 'mnist-writers'"):
+        parse_config(text, ["data.name=mnist-writer"])

@@ -23,8 +23,11 @@ from locksfl.mechanisms import MECHANISMS
 from locksfl.randomness import arm_number
 from locksfl.sampling import RULES
 from locksfl.server import OPTIMIZERS, SCHEDULES
-from locksfl.tasks.datasets import NAMES
+from locksfl.tasks.catalogue import NAMES
+from locksfl.tasks.datasets import find_folder, has_users, natural_clients
 from locksfl.tasks.models import MODELS
+
+DEFAULT_CLIENTS = 100
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class SplitConfig:
     alpha: float | None = None  # for dirichlet
 
     def __post_init__(self) -> None:
-        takes = {"iid": None, "shards": "classes", "dirichlet": "alpha"}
+        takes = {"iid": None, "shards": "classes", "dirichlet": "alpha", "natural": None}
         one_of(takes, **{"data.split.kind": self.kind})
         for option in ("classes", "alpha"):
             value = getattr(self, option)
@@ -57,17 +60,33 @@ class SplitConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which records, dealt to how many clients. The split's seed is public and apart."""
+    """Which records, dealt to how many clients. The split's seed is public and apart.
+
+    A natural split brings its own number of clients: `parse_config` fills it in.
+    """
 
     name: str = "mnist-embedded"
-    clients: int = 100
+    clients: int | None = None  # 100, or the users of a natural split
     split: SplitConfig = field(default_factory=lambda: SplitConfig("shards", classes=2))
     split_seed: int = 0
     dir: str | None = None
+    min_samples: int | None = None  # natural: clients with fewer are left out
+    max_samples: int | None = None  # clients with more keep their first ones
 
     def __post_init__(self) -> None:
-        count(**{"data.clients": self.clients})
+        if self.clients is None and self.split.kind != "natural":
+            object.__setattr__(self, "clients", DEFAULT_CLIENTS)
+        if self.clients is not None:
+            count(**{"data.clients": self.clients})
         non_negative(**{"data.split_seed": self.split_seed})
+        for name in ("min_samples", "max_samples"):
+            if (value := getattr(self, name)) is not None:
+                count(**{f"data.{name}": value})
+        if self.max_samples is not None and self.max_samples < (self.min_samples or 1):
+            raise ValueError(
+                f"data.max_samples = {self.max_samples}: "
+                f"expected at least data.min_samples = {self.min_samples}"
+            )
 
 
 @dataclass(frozen=True)
@@ -274,9 +293,24 @@ def parse_config(
         _apply(table, change)
     if seed is not None:
         table["seed"] = seed
+    _default_split(table)
     config: Config = build_table(Config, table, "")
-    one_of(NAMES, **{"data.name": config.data.name})
+    data = config.data
+    if data.name not in NAMES:
+        find_folder(data.name, data.dir)  # refuses what is no folder either
+    if data.clients is None:
+        users = natural_clients(data.name, data.dir, data.min_samples)
+        return dataclasses.replace(config, data=dataclasses.replace(data, clients=users))
     return config
+
+
+def _default_split(table: dict[str, Any]) -> None:
+    """Data that come with users are split by them unless the file says otherwise."""
+    data = table.get("data")
+    if isinstance(data, dict) and "split" not in data:
+        name = data.get("name")
+        if isinstance(name, str) and has_users(name):
+            data["split"] = {"kind": "natural"}
 
 
 def to_table(config: Config) -> dict[str, Any]:

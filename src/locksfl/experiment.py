@@ -32,7 +32,14 @@ def open_task(config: Config) -> tuple[Population, Model]:
     """The data, dealt to clients, and the model."""
     data = config.data
     population = open_population(
-        data.name, data.clients, data.split.kind, data.split.options(), data.split_seed, data.dir
+        data.name,
+        data.clients,
+        data.split.kind,
+        data.split.options(),
+        data.split_seed,
+        data.dir,
+        min_samples=data.min_samples,
+        max_samples=data.max_samples,
     )
     return population, model_for(config, population)
 

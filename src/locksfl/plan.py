@@ -212,6 +212,8 @@ def plan_arm(arm: ArmConfig, config: Config) -> ArmPlan:
     where = f"arm.{arm.name}"
     by_norm = arm.rule == "norm"
     clients = config.data.clients
+    if clients is None:
+        raise ValueError("data.clients is missing: expected the number of users of the data")
     if arm.rule == "full":
         cohort = float(arm.cohort or clients)
     elif arm.cohort is None:

@@ -61,7 +61,8 @@ def _fill(
     summary: dict[str, Any],
     plans: dict[str, ArmPlan],
 ) -> None:
-    anywhere = dataclasses.replace(config.data, dir=None)  # a folder on the server's disk
+    # no path on the server's disk: neither the data directory nor an imported folder's
+    anywhere = dataclasses.replace(config.data, dir=None, name=Path(config.data.name).name)
     public_config = dataclasses.replace(config, seed=None, data=anywhere)
     (work / "config.toml").write_text(tomli_w.dumps(to_table(public_config)), "utf-8")
     for arm in summary["arms"]:

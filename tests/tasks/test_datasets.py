@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import importlib.util
+import json
 import lzma
 import os
 import subprocess
@@ -15,16 +17,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from locksfl.tasks import datasets
+from locksfl.tasks import datasets, shakespeare
+from locksfl.tasks.catalogue import CATALOGUE, NAMES
 
 ROOT = Path(__file__).parents[2]
 
 
-def data_folder() -> Path:
+def data_folder(name: str = "mnist") -> Path:
     """Where downloaded data lie: LOCKS_DATA, or shared/data beside the repository."""
     folder = Path(os.environ.get(datasets.DATA_VARIABLE) or ROOT.parent / "shared" / "data")
-    if not (folder / "mnist").is_dir():
-        pytest.skip("the original MNIST files are not here: set LOCKS_DATA to test them")
+    if not datasets.present(CATALOGUE[name], folder):
+        pytest.skip(f"the files of {name} are not here: set LOCKS_DATA to test them")
     return folder
 
 
@@ -110,6 +113,151 @@ def test_mnist_counts_and_classes():
     test = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert np.bincount(mnist.train_labels).tolist() == train
     assert np.bincount(mnist.test_labels).tolist() == test
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_catalogue_tells_the_truth(name):
+    entry = CATALOGUE[name]
+    data = datasets.load(name, data_folder(name))
+    assert (len(data.train_features), len(data.test_features)) == (entry.train, entry.test)
+    assert data.classes == entry.classes
+    assert (data.owner is None) == (entry.clients is None)
+    if data.owner is not None:
+        assert np.unique(data.owner).tolist() == list(range(entry.clients))
+
+
+def test_fashion_counts_and_classes():
+    fashion = datasets.load("fashion-mnist", data_folder("fashion-mnist"))
+    assert fashion.train_features.shape == (60_000, 28, 28)
+    assert np.bincount(fashion.train_labels).tolist() == [6000] * 10
+    assert np.bincount(fashion.test_labels).tolist() == [1000] * 10
+
+
+def test_cifar10_counts_and_classes():
+    photos = datasets.load("cifar10", data_folder("cifar10"))
+    assert photos.train_features.shape == (50_000, 32, 32, 3)
+    assert photos.test_features.shape == (10_000, 32, 32, 3)
+    assert np.bincount(photos.train_labels).tolist() == [5000] * 10
+    assert np.bincount(photos.test_labels).tolist() == [1000] * 10
+    # channels last: the means of red, green and blue that everybody subtracts
+    mean = photos.train_features.mean(axis=(0, 1, 2)) / 255
+    np.testing.assert_allclose(mean, [0.4914, 0.4822, 0.4465], atol=1e-4)
+
+
+def test_writers_are_natural_users_and_test_writers_are_others():
+    folder = data_folder("mnist-writers")
+    writers = datasets.load("mnist-writers", folder)
+    digits = datasets.load("mnist", folder)
+    assert np.array_equal(writers.train_features, digits.train_features)
+    sizes = np.bincount(writers.owner)
+    assert (sizes.size, sizes.min(), sizes.max(), np.median(sizes)) == (539, 19, 131, 116)
+    ids = []
+    for file in CATALOGUE["mnist-writers"].files:
+        packed = (folder / "mnist-writers" / file.name).read_bytes()
+        ids.append(datasets._idx_array(gzip.decompress(packed))[0][:, 2])
+    assert len(set(ids[1][:10_000])) == 297
+    assert not set(ids[0]) & set(ids[1][:10_000])
+
+
+def test_shakespeare_counts_and_characters():
+    folder = data_folder("shakespeare")
+    data = datasets.load("shakespeare", folder)
+    roles = []
+    with lzma.open(folder / "shakespeare" / "shakespeare_roles.jsonl.xz", "rt") as lines:
+        for line in lines:
+            role = json.loads(line)
+            roles.append((shakespeare.held_out(role["play"], role["role"]), role["speeches"]))
+    texts = [(out, "\n".join(speeches)) for out, speeches in roles]
+    large = [(out, text) for out, text in texts if len(text) >= 160]
+    assert (len(roles), len(large), sum(out for out, _ in large)) == (1346, 1055, 110)
+    assert data.train_features.shape == data.train_labels.shape == (48_075, 80)
+    assert data.test_features.shape == data.test_labels.shape == (6_236, 80)
+    # every character but a role's first is a label, once
+    assert (data.train_labels >= 0).sum() == sum(len(t) - 1 for out, t in large if not out)
+    assert (data.test_labels >= 0).sum() == sum(len(t) - 1 for out, t in large if out)
+    first = next(text for out, text in large if not out)
+    mine = data.owner == 0
+    codes = data.train_labels[mine].ravel()
+    told = shakespeare.decode(codes[codes >= 0])
+    assert told == first[1:]
+    assert shakespeare.decode(data.train_features[mine].ravel()[: len(told)]) == first[:-1]
+
+
+def test_characters():
+    assert len(set(shakespeare.ALPHABET)) == 80
+    assert shakespeare.decode(shakespeare.encode("To be, or\tnot — $")) == "To be, or not    "
+    features, labels = shakespeare.windows("abcde", length=3)
+    assert [shakespeare.decode(row) for row in features] == ["abc", "d\n\n"]
+    assert shakespeare.decode(labels[0].astype(np.uint8)) == "bcd"
+    assert labels[1].tolist() == [shakespeare.ALPHABET.index("e"), -1, -1]
+    assert shakespeare.windows("a")[0].shape == shakespeare.windows("")[0].shape == (0, 80)
+
+
+GOLDEN = [
+    ("mnist", 100, "shards", {"classes": 2}, "6e176d77a8aaaf59"),
+    ("fashion-mnist", 100, "iid", {}, "5f9b8ba38a3a093a"),
+    ("cifar10", 1000, "dirichlet", {"alpha": 0.5}, "2f2cfbd7b297d422"),
+    ("mnist-writers", None, "natural", {}, "253810596a3cad29"),
+    ("shakespeare", None, "natural", {}, "69c6bb47bd794b2f"),
+    ("shakespeare", 50, "iid", {}, "5d7827ed8615420b"),
+]
+
+
+@pytest.mark.parametrize(("name", "clients", "kind", "options", "golden"), GOLDEN)
+def test_the_same_split_on_every_machine(name, clients, kind, options, golden):
+    folder = data_folder(name)
+    population = datasets.open_population(name, clients, kind, options, 0, folder)
+    assert population.clients == (clients or CATALOGUE[name].clients)
+    assert population.scale == (1.0 if name == "shakespeare" else 1 / 255)
+    assert fingerprint(population) == golden
+
+
+def fingerprint(population) -> str:
+    digest = hashlib.sha256(population.offsets.astype("<i8").tobytes())
+    digest.update(population.labels.astype("<i4").tobytes())
+    digest.update(population.features.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def test_limits_of_natural_clients():
+    folder = data_folder("mnist-writers")
+
+    def opened(clients=None, **limits):
+        return datasets.open_population(
+            "mnist-writers", clients, "natural", {}, 0, folder, **limits
+        )
+
+    everyone = opened().sizes
+    some = opened(min_samples=50, max_samples=100)
+    assert some.sizes.tolist() == np.minimum(everyone[everyone >= 50], 100).tolist()
+    assert datasets.natural_clients("mnist-writers", folder, 50) == some.clients < 539
+    assert opened(539).clients == 539
+    with pytest.raises(ValueError, match=r"data.clients = 100: expected 539, the users of mnist-w"):
+        opened(100)
+    with pytest.raises(ValueError, match="no client has so many, the largest 131"):
+        opened(min_samples=1000)
+
+
+def test_limits_of_dealt_clients():
+    def opened(kind, **limits):
+        options = {"alpha": 0.1} if kind == "dirichlet" else {}
+        return datasets.open_population("mnist-embedded", 100, kind, options, 0, **limits).sizes
+
+    assert opened("dirichlet").min() < 20 <= opened("dirichlet", min_samples=20).min()
+    assert opened("dirichlet").max() > 200 == opened("dirichlet", max_samples=200).max()
+    assert opened("iid", max_samples=60).tolist() == [60] * 100
+    with pytest.raises(ValueError, match=r"data.min_samples = 101: split 'iid' gives a client 100"):
+        opened("iid", min_samples=101)
+
+
+def test_splits_that_do_not_fit_the_data():
+    with pytest.raises(ValueError, match="mnist-embedded has no users of its own; expected iid"):
+        datasets.open_population("mnist-embedded", None, "natural", {}, 0)
+    with pytest.raises(ValueError, match="clients is missing"):
+        datasets.open_population("mnist-embedded", None, "iid", {}, 0)
+    folder = data_folder("shakespeare")
+    with pytest.raises(ValueError, match=r"a label at every position.*expected natural or iid"):
+        datasets.open_population("shakespeare", 50, "shards", {"classes": 2}, 0, folder)
 
 
 def test_embedded_content_is_made_from_mnist():

@@ -200,3 +200,44 @@ def test_bad_offsets_give_one_line(offsets, message):
 def test_client_out_of_range(index):
     with pytest.raises(ValueError, match=rf"client = {index}: expected a number in 0\.\.3"):
         split_with().client(index)
+
+
+def sequences(labels, test_labels=None):
+    return Population.from_split(
+        np.zeros((3, 4), np.uint8),
+        labels,
+        [0, 0, 1],
+        np.zeros((2, 4), np.uint8),
+        np.zeros((2, 4), int) if test_labels is None else test_labels,
+        classes=5,
+        scale=1.0,
+    )
+
+
+def test_a_label_at_every_position():
+    labels = np.array([[0, 1, 2, 3], [4, 4, -1, -1], [0, 0, 0, -1]])
+    population = sequences(labels)
+    assert population.labels.dtype == np.int32
+    assert population.client(0)[1].tolist() == labels[:2].tolist()
+    assert population.scale == 1.0
+    with pytest.raises(ValueError, match=r"labels\[1, 2\] = -2: .*0..4, or -1 for no label"):
+        sequences(labels - (labels < 0))
+    with pytest.raises(ValueError, match=r"one a position of features of shape \(3, 4\)"):
+        sequences(labels[:, :3])
+    with pytest.raises(ValueError, match="test_labels: expected one a position like labels"):
+        sequences(labels, np.zeros(2, int))
+
+
+def test_limited():
+    owner = np.repeat([0, 1, 2], [2, 5, 3])
+    rows = np.arange(10.0)
+    everyone = Population.from_split(rows, np.arange(10) % 2, owner, rows, owner % 2, classes=2)
+    assert everyone.limited(2, 5) is everyone
+    some = everyone.limited(3, 4)
+    assert some.offsets.tolist() == [0, 4, 7]
+    assert some.features.tolist() == [2, 3, 4, 5, 7, 8, 9]
+    assert some.labels.tolist() == [0, 1, 0, 1, 1, 0, 1]
+    with pytest.raises(ValueError, match="no client has so many, the largest 5"):
+        everyone.limited(6)
+    with pytest.raises(ValueError, match="max_samples = 1: expected at least min_samples = 2"):
+        everyone.limited(2, 1)

@@ -9,6 +9,7 @@ There is no object per client, so a million clients cost their bytes and nothing
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,9 +30,10 @@ class Population:
 
     Attributes:
         features: [samples, ...] rows sorted by client, real numbers of any type.
-        labels: [samples] int32, each in 0..classes-1.
+        labels: [samples] int32, each in 0..classes-1; or, for sequences (features [samples,
+            length]), [samples, length] with one at every position, -1 where there is none.
         offsets: [clients + 1] int64, increasing from 0 to samples: no client is empty.
-        test_features: [tests, ...] like features; test_labels: [tests] int32.
+        test_features: [tests, ...] like features; test_labels: [tests, ...] like labels.
         classes: number of classes. Given, never read off the data: it is public.
         name: what to call these data in reports.
         scale: what a stored feature is multiplied by before the model sees it. The
@@ -51,8 +53,13 @@ class Population:
         _validate.count(classes=self.classes)
         _validate.positive(scale=self.scale)
         features, test_features = _features(self.features, self.test_features)
-        labels = _labels("labels", self.labels, self.classes, len(features))
-        test_labels = _labels("test_labels", self.test_labels, self.classes, len(test_features))
+        labels = _labels("labels", self.labels, self.classes, features)
+        test_labels = _labels("test_labels", self.test_labels, self.classes, test_features)
+        if labels.ndim != test_labels.ndim:
+            raise ValueError(
+                f"test_labels: expected one a {'sample' if labels.ndim == 1 else 'position'} "
+                f"like labels{_got(test_labels)}"
+            )
         offsets = _offsets(self.offsets, len(features))
         checked = {
             "features": features,
@@ -138,6 +145,36 @@ class Population:
             scale=(1 / 255 if rows.dtype == np.uint8 else 1.0) if scale is None else scale,
         )
 
+    def limited(self, min_samples: int = 1, max_samples: int | None = None) -> Population:
+        """Without the clients that have fewer samples; the first `max_samples` of those with more.
+
+        What is left is copied, unless nothing changes.
+        """
+        _validate.count(min_samples=min_samples)
+        sizes = self.sizes
+        kept = np.where(sizes >= min_samples, sizes, 0)
+        if not kept.any():
+            raise ValueError(
+                f"min_samples = {min_samples}: no client has so many, the largest {sizes.max()}"
+            )
+        if max_samples is not None:
+            _validate.count(max_samples=max_samples)
+            if max_samples < min_samples:
+                raise ValueError(
+                    f"max_samples = {max_samples}: expected at least min_samples = {min_samples}"
+                )
+            kept = np.minimum(kept, max_samples)
+        if (kept == sizes).all():
+            return self
+        rank = np.arange(self.samples) - np.repeat(self.offsets[:-1], sizes)
+        rows = np.flatnonzero(rank < np.repeat(kept, sizes))
+        return dataclasses.replace(
+            self,
+            features=self.features[rows],
+            labels=self.labels[rows],
+            offsets=np.concatenate([[0], np.cumsum(kept[kept > 0], dtype=np.int64)]),
+        )
+
     @property
     def clients(self) -> int:
         """Number of clients: the n of the privacy statements."""
@@ -176,16 +213,28 @@ def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[
     return features, test_features
 
 
-def _labels(name: str, given: ArrayLike, classes: int, samples: int) -> NDArray[np.int32]:
-    labels = np.asarray(given)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+def _labels(name: str, given: ArrayLike, classes: int, features: NDArray[Any]) -> NDArray[np.int32]:
+    labels, samples = np.asarray(given), len(features)
+    if labels.ndim not in (1, 2) or labels.dtype.kind not in "iu":
         raise ValueError(f"{name}: expected one whole number a sample{_got(labels)}")
     if len(labels) != samples:
         raise ValueError(f"{name}: expected {samples} of them, one a sample, got {len(labels)}")
-    outside = (labels < 0) | (labels >= classes)
-    if outside.any():
-        row = int(outside.argmax())
-        raise ValueError(f"{name}[{row}] = {labels[row]}: expected a class in 0..{classes - 1}")
+    if labels.ndim == 2 and labels.shape != features.shape:
+        raise ValueError(
+            f"{name}: expected one a sample, or one a position of features of shape "
+            f"{features.shape}{_got(labels)}"
+        )
+    lowest = 0 if labels.ndim == 1 else -1  # no label: only a padded position may have none
+    # two numbers first: no array of millions is made where all is well
+    if labels.min() < lowest or labels.max() >= classes:
+        where = np.unravel_index(
+            int(((labels < lowest) | (labels >= classes)).argmax()), labels.shape
+        )
+        place = ", ".join(str(int(index)) for index in where)
+        none = ", or -1 for no label" if lowest else ""
+        raise ValueError(
+            f"{name}[{place}] = {labels[where]}: expected a class in 0..{classes - 1}{none}"
+        )
     return labels.astype(np.int32, copy=False)
 
 
