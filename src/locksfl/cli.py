@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import typer
+
+from locksfl._errors import one_line_errors as _one_line_errors
+from locksfl.data_cli import app as data_app
 
 app = typer.Typer(
     name="locks",
@@ -22,6 +23,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(data_app, name="data")
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(help="One TOML file is one experiment. Without it: the digits.")
@@ -214,23 +217,6 @@ def _use_all_cores() -> None:
     """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Bad input and a refusing disk: one line on stderr, exit code 2."""
-    try:
-        yield
-    except ValueError as error:
-        _refuse(str(error))
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _refuse(f"cannot write {where}{error.strerror or error}")
-
-
-def _refuse(text: str) -> None:
-    print(f"locks: {' '.join(text.split())}", file=sys.stderr)
-    raise typer.Exit(2)
 
 
 def main() -> None:

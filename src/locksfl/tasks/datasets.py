@@ -335,3 +335,8 @@ def _idx_array(buffer: bytes, start: int = 0) -> tuple[NDArray[Any], int]:
     count = int(lengths.prod())
     array = np.frombuffer(buffer, kind, count, start).reshape(lengths)
     return array, start + count * kind.itemsize
+
+
+def whole(data: Dataset, name: str) -> Population:
+    """All samples as one client's: to look at a set that has no users of its own."""
+    return _population(data, np.zeros(len(data.train_labels), np.int64), name, 1)
