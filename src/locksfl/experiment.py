@@ -39,8 +39,8 @@ def open_task(config: Config) -> tuple[Population, Model]:
 
 def model_for(config: Config, population: Population) -> Model:
     """The configured model for these records."""
-    features = int(np.prod(population.features.shape[1:]))
-    return build_model(config.model.name, features, population.classes, **config.model.options())
+    shape = population.features.shape[1:]
+    return build_model(config.model.name, shape, population.classes, **config.model.options())
 
 
 def local_work(local: LocalConfig) -> LocalWork:

@@ -31,7 +31,7 @@ from locksfl.plan import plan_arms
 from locksfl.privacy import Cost, epsilon_so_far, statement
 from locksfl.randomness import Randomness
 from locksfl.records import round_record
-from locksfl.tasks.models import Model
+from locksfl.tasks.models import Model, scores_of
 from locksfl.tasks.population import Population
 
 
@@ -48,13 +48,12 @@ class Trained:
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
 
     def scores(self, records: ArrayLike) -> np.ndarray:
-        """A score for each class and record."""
-        features = jnp.asarray(records, jnp.float32) * self.scale
-        flat = features.reshape(features.shape[0], -1)
-        return np.asarray(self.model.apply(self.model.unravel(jnp.asarray(self.weights)), flat))
+        """A score for each class and record; for sequences, for each position too."""
+        weights = jnp.asarray(self.weights)
+        return np.asarray(scores_of(self.model, weights, np.asarray(records), self.scale))
 
     def predict(self, records: ArrayLike) -> np.ndarray:
-        """The most likely class of each record."""
+        """The most likely class of each record, or of each position of each record."""
         return np.argmax(self.scores(records), axis=-1)
 
 
