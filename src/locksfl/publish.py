@@ -62,7 +62,9 @@ def _fill(
     plans: dict[str, ArmPlan],
 ) -> None:
     anywhere = dataclasses.replace(config.data, dir=None)  # a folder on the server's disk
-    public_config = dataclasses.replace(config, seed=None, data=anywhere)
+    encoder = config.features.file
+    features = dataclasses.replace(config.features, file=encoder and Path(encoder).name)
+    public_config = dataclasses.replace(config, seed=None, data=anywhere, features=features)
     (work / "config.toml").write_text(tomli_w.dumps(to_table(public_config)), "utf-8")
     for arm in summary["arms"]:
         shutil.copyfile(folder.path / f"model-{arm['name']}.npz", work / f"model-{arm['name']}.npz")

@@ -32,6 +32,7 @@ from locksfl.privacy import Cost, epsilon_so_far, statement
 from locksfl.randomness import Randomness
 from locksfl.records import round_record
 from locksfl.tasks.models import Model, scores_of
+from locksfl.tasks.own import check_model
 from locksfl.tasks.population import Population
 
 
@@ -101,7 +102,11 @@ def train(
         arm=[arm],
     )
     (plan,) = plan_arms(config)
-    built = model_for(config, population) if isinstance(model, str) else model
+    if isinstance(model, str):
+        built = model_for(config, population)
+    else:
+        built, shapes = model, (population.features.shape[1:], population.labels.shape[1:])
+        check_model(built, shapes[0], population.classes, shapes[1])
     source = Randomness.from_system() if seed is None else Randomness.seeded(seed)
     server, epsilons = server_for(config.train), epsilon_so_far(plan, config.privacy)
     history = []
