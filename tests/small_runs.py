@@ -94,7 +94,7 @@ def _simulator(population: Any, model: Any) -> experiment.Simulator:
 
 
 def _task(config: Config) -> Any:
-    key = repr((config.data, config.model))
+    key = repr((config.data, config.model, config.features))
     if key not in _tasks:
         _tasks[key] = _real_task(config)
     return _tasks[key]

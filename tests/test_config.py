@@ -106,7 +106,7 @@ def test_a_wrong_type_is_refused(change, expected):
         (["data.split={kind='dirichlet'}"], "data.split.alpha is missing"),
         (["data.split={kind='dirichlet', alpha=0}"], "data.split.alpha = 0.0: expected"),
         (["data.split.classes=0"], "data.split.classes = 0"),
-        (["model.name=cnn"], "model.name = 'cnn': expected one of softmax, mlp"),
+        (["model.name=rnn"], "model.name = 'rnn': expected one of softmax, mlp"),
         (["model.hidden=[20]"], "model 'softmax' takes no hidden"),
         (["model.name=mlp", "model.hidden=[0]"], "model.hidden = 0"),
         (["local.update=epoch"], "did you mean 'epochs'?"),

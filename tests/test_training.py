@@ -141,7 +141,7 @@ def test_a_model_of_ones_own(population):
         ({"cohort": 5, "epsilon": -1}, "privacy.epsilon = -1"),
         ({"cohort": 5, "epsilon": 1, "trust": "locl"}, "did you mean 'local'"),
         ({"cohort": 5, "epsilon": 1, "clip_norm": 0}, "clip_norm = 0"),
-        ({"cohort": 5, "epsilon": 1, "model": "cnn"}, "model.name = 'cnn'"),
+        ({"cohort": 5, "epsilon": 1, "model": "cnn"}, "model.name = 'cnn': expected images"),
         ({"cohort": 5, "epsilon": 1, "seed": -3}, "seed = -3"),
     ],
 )

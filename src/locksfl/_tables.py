@@ -42,6 +42,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(hint) is typing.Literal:
         one_of(typing.get_args(hint), **{where: value})
         return value
+    if typing.get_origin(hint) is dict:  # a free table
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} = {value!r}: expected a table")
+        return dict(value)
     if typing.get_origin(hint) is list:
         if not isinstance(value, list):
             raise ValueError(f"{where} = {value!r}: expected a list")

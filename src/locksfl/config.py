@@ -91,21 +91,45 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model; `hidden` are the widths of an mlp's hidden layers."""
+    """Which model: one of MODELS, or "package.module:function"; [model.options] is what it takes.
+
+    `hidden` are the widths of an mlp's hidden layers.
+    """
 
     name: str = "softmax"
     hidden: list[int] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        one_of(MODELS, **{"model.name": self.name})
+        if ":" not in self.name:
+            one_of(MODELS, **{"model.name": self.name})
         if self.hidden is not None and self.name != "mlp":
             raise ValueError(f"model.hidden = {self.hidden!r}: model {self.name!r} takes no hidden")
         for width in self.hidden or []:
             count(**{"model.hidden": width})
 
-    def options(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """What the model's function takes."""
-        return {"hidden": tuple(self.hidden)} if self.hidden is not None else {}
+        hidden = {"hidden": tuple(self.hidden)} if self.hidden is not None else {}
+        return {**self.options, **hidden}
+
+
+@dataclass(frozen=True)
+class FeaturesConfig:
+    """Fixed features to train on in place of the records: functions of one record each.
+
+    `file`: the encoder, a .npy or .npz file of weights or "package.module:function".
+    """
+
+    name: str = "none"
+    file: str | None = None
+
+    def __post_init__(self) -> None:
+        one_of(("none", "scattering", "encoder"), **{"features.name": self.name})
+        if self.name == "encoder" and self.file is None:
+            raise ValueError("features.file is missing: features 'encoder' need it")
+        if self.name != "encoder" and self.file is not None:
+            raise ValueError(f"features.file = {self.file!r}: features {self.name!r} take no file")
 
 
 @dataclass(frozen=True)
@@ -251,6 +275,7 @@ class Config:
     seed: int | None = None
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
     local: LocalConfig = field(default_factory=LocalConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)

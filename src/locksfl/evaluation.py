@@ -12,6 +12,7 @@ from rich.table import Table
 from locksfl.experiment import open_task
 from locksfl.local import cross_entropy
 from locksfl.runfolder import RunFolder, unpack_arrays
+from locksfl.tasks.models import scores_of
 
 
 def evaluate_run(run: Path) -> list[dict[str, Any]]:
@@ -19,7 +20,6 @@ def evaluate_run(run: Path) -> list[dict[str, Any]]:
     folder = RunFolder.open(run)
     folder.summary()  # refuses a run that is not finished
     population, model = open_task(folder.config)
-    features = jnp.asarray(population.test_features, jnp.float32) * population.scale
     labels = jnp.asarray(population.test_labels)
     results = []
     for arm in folder.config.arm:
@@ -29,20 +29,26 @@ def evaluate_run(run: Path) -> list[dict[str, Any]]:
             raise ValueError(
                 f"model-{arm.name}.npz: {weights.size} weights, expected the model's {model.size}"
             )
-        scores = model.apply(model.unravel(weights), features.reshape(len(labels), -1))
+        scores = scores_of(model, weights, population.test_features, population.scale)
         right = np.asarray(jnp.argmax(scores, axis=-1) == labels)
-        of_class = [
-            float(right[population.test_labels == c].mean()) for c in range(population.classes)
-        ]
+        losses = cross_entropy(scores, labels)
+        if labels.ndim == 2:  # a record with no labelled position has no loss
+            losses = losses[jnp.any(labels >= 0, axis=-1)]
         results.append(
             {
                 "name": arm.name,
-                "accuracy": float(right.mean()),
-                "loss": float(cross_entropy(scores, labels).mean()),
-                "accuracy_by_class": of_class,
+                "accuracy": float(right[population.test_labels >= 0].mean()),
+                "loss": float(losses.mean()),
+                "accuracy_by_class": _by_class(right, population.test_labels, population.classes),
             }
         )
     return results
+
+
+def _by_class(right: np.ndarray, labels: np.ndarray, classes: int) -> list[float | None]:
+    """The share of right answers where a class is right; None for a class that is nowhere."""
+    answers = [right[labels == c] for c in range(classes)]
+    return [float(these.mean()) if these.size else None for these in answers]
 
 
 def evaluation_table(results: list[dict[str, Any]]) -> Table:
@@ -55,5 +61,5 @@ def evaluation_table(results: list[dict[str, Any]]) -> Table:
     table.add_section()
     for c in range(len(results[0]["accuracy_by_class"])):
         shares = (result["accuracy_by_class"][c] for result in results)
-        table.add_row(f"class {c}", *(f"{share:.3f}" for share in shares))
+        table.add_row(f"class {c}", *("-" if share is None else f"{share:.3f}" for share in shares))
     return table

@@ -22,7 +22,9 @@ from locksfl.report import draw_figure
 from locksfl.runfolder import RunFolder, environment, pack_arrays, write_atomically
 from locksfl.server import Server, ServerState
 from locksfl.tasks.datasets import open_population
+from locksfl.tasks.features import with_features
 from locksfl.tasks.models import Model, build_model
+from locksfl.tasks.own import check_model, own_model
 from locksfl.tasks.population import Population
 
 Record = dict[str, Any]
@@ -41,13 +43,20 @@ def open_task(config: Config) -> tuple[Population, Model]:
         min_samples=data.min_samples,
         max_samples=data.max_samples,
     )
+    population = with_features(population, config.features.name, config.features.file)
     return population, model_for(config, population)
 
 
 def model_for(config: Config, population: Population) -> Model:
-    """The configured model for these records."""
-    features = int(np.prod(population.features.shape[1:]))
-    return build_model(config.model.name, features, population.classes, **config.model.options())
+    """The configured model for these records, checked on made-up ones."""
+    name, options = config.model.name, config.model.arguments()
+    shape, classes = population.features.shape[1:], population.classes
+    if ":" in name:
+        model = own_model(name, shape, classes, options)
+    else:
+        model = build_model(name, shape, classes, **options)
+    check_model(model, shape, classes, population.labels.shape[1:])
+    return model
 
 
 def local_work(local: LocalConfig) -> LocalWork:
@@ -221,7 +230,7 @@ def _add(progress: Progress, plan: ArmPlan, block: BlockLog, records: list[Recor
 
 
 def _save_model(folder: RunFolder, arm: str, config: Config, weights: np.ndarray) -> None:
-    meta = {"model": config.model.name, **config.model.options(), "data": config.data.name}
+    meta = {**config.model.arguments(), "model": config.model.name, "data": config.data.name}
     write_atomically(folder.path / f"model-{arm}.npz", pack_arrays(meta, {"weights": weights}))
 
 

@@ -38,7 +38,7 @@ class Records(NamedTuple):
     """Every client's samples, flat: client i owns rows starts[i] to starts[i] + sizes[i]."""
 
     features: Array
-    labels: Array
+    labels: Array  # [samples], or [samples, L] with -1 where a position has none
     starts: Array
     sizes: Array
     scale: Array  # what stored features are multiplied by (1/255 for pixels)
@@ -114,7 +114,16 @@ def read(records: Records, rows: Array) -> tuple[Array, Array]:
 
 
 def cross_entropy(scores: Array, labels: Array) -> Array:
-    """-ln of the probability of the right class, one a record."""
+    """-ln of the probability of the right class, one a record.
+
+    For sequences, scores [B, L, C] and labels [B, L]: a record's mean over its labelled positions;
+    label -1 is none.
+    """
+    if labels.ndim == 2:
+        labelled = labels >= 0
+        right = jnp.take_along_axis(scores, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
+        losses = jnp.where(labelled, jax.nn.logsumexp(scores, axis=-1) - right, 0.0)
+        return jnp.sum(losses, axis=-1) / jnp.maximum(1, jnp.sum(labelled, axis=-1))
     right = jnp.take_along_axis(scores, labels[:, None], axis=-1)[:, 0]
     return jax.nn.logsumexp(scores, axis=-1) - right
 

@@ -61,9 +61,11 @@ def _fill(
     summary: dict[str, Any],
     plans: dict[str, ArmPlan],
 ) -> None:
-    # no path on the server's disk: neither the data directory nor an imported folder's
+    # no path on the server's disk: neither of the data nor of an encoder
     anywhere = dataclasses.replace(config.data, dir=None, name=Path(config.data.name).name)
-    public_config = dataclasses.replace(config, seed=None, data=anywhere)
+    encoder = config.features.file
+    features = dataclasses.replace(config.features, file=encoder and Path(encoder).name)
+    public_config = dataclasses.replace(config, seed=None, data=anywhere, features=features)
     (work / "config.toml").write_text(tomli_w.dumps(to_table(public_config)), "utf-8")
     for arm in summary["arms"]:
         shutil.copyfile(folder.path / f"model-{arm['name']}.npz", work / f"model-{arm['name']}.npz")

@@ -31,7 +31,8 @@ from locksfl.plan import plan_arms
 from locksfl.privacy import Cost, epsilon_so_far, statement
 from locksfl.randomness import Randomness
 from locksfl.records import round_record
-from locksfl.tasks.models import Model
+from locksfl.tasks.models import Model, scores_of
+from locksfl.tasks.own import check_model
 from locksfl.tasks.population import Population
 
 
@@ -48,13 +49,12 @@ class Trained:
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
 
     def scores(self, records: ArrayLike) -> np.ndarray:
-        """A score for each class and record."""
-        features = jnp.asarray(records, jnp.float32) * self.scale
-        flat = features.reshape(features.shape[0], -1)
-        return np.asarray(self.model.apply(self.model.unravel(jnp.asarray(self.weights)), flat))
+        """A score for each class and record; for sequences, for each position too."""
+        weights = jnp.asarray(self.weights)
+        return np.asarray(scores_of(self.model, weights, np.asarray(records), self.scale))
 
     def predict(self, records: ArrayLike) -> np.ndarray:
-        """The most likely class of each record."""
+        """The most likely class of each record, or of each position of each record."""
         return np.argmax(self.scores(records), axis=-1)
 
 
@@ -102,7 +102,11 @@ def train(
         arm=[arm],
     )
     (plan,) = plan_arms(config)
-    built = model_for(config, population) if isinstance(model, str) else model
+    if isinstance(model, str):
+        built = model_for(config, population)
+    else:
+        built, shapes = model, (population.features.shape[1:], population.labels.shape[1:])
+        check_model(built, shapes[0], population.classes, shapes[1])
     source = Randomness.from_system() if seed is None else Randomness.seeded(seed)
     server, epsilons = server_for(config.train), epsilon_so_far(plan, config.privacy)
     history = []

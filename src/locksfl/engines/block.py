@@ -43,7 +43,8 @@ class Program:
 
 
 class TestData(NamedTuple):
-    """Held-out records of no client, split over the devices; label -1 is padding."""
+    """Held-out records of no client, split over the devices; label -1 is padding, or, in a
+    sequence of labels, a position without one."""
 
     features: Array
     labels: Array
@@ -158,7 +159,8 @@ def _zeros(shapes: Any) -> Any:
 
 
 def evaluate(model: Model, weights: Array, test: TestData) -> tuple[Array, Array]:
-    """Sums over this device's held-out records: (right answers, losses)."""
+    """Sums over this device's held-out records: (right answers, losses). A record of a sequence
+    has an answer for each labelled position, and one loss."""
     unpacked = model.unravel(weights)
 
     def one(batch: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -167,6 +169,8 @@ def evaluate(model: Model, weights: Array, test: TestData) -> tuple[Array, Array
         scores = model.apply(unpacked, features.reshape(features.shape[0], -1))
         there = labels >= 0
         right = jnp.sum(there & (jnp.argmax(scores, axis=-1) == labels))
+        if labels.ndim == 2:
+            return right, jnp.sum(cross_entropy(scores, labels))
         losses = jnp.where(there, cross_entropy(scores, jnp.maximum(labels, 0)), 0.0)
         return right, jnp.sum(losses)
 
@@ -192,10 +196,13 @@ def play_block(
     weights [n]: the public weights of the clients, or one number for all.
     """
     plan = plan[:, 0]
-    test_size = jax.lax.psum(jnp.sum(test.labels >= 0), AXIS)
 
     def total(values: Array) -> Array:
         return jax.lax.psum(jnp.sum(values), AXIS)
+
+    labelled = test.labels >= 0  # [batches, rows], or [batches, rows, L]
+    answers = total(labelled)
+    tests = answers if labelled.ndim == 2 else total(jnp.any(labelled, axis=-1))
 
     def one_round(r: Array, carry: tuple[ServerState, Log]) -> tuple[ServerState, Log]:
         state, log = carry
@@ -211,7 +218,7 @@ def play_block(
 
         def score() -> tuple[Array, Array]:
             right, losses = evaluate(program.model, program.server.model(state, t + 1), test)
-            return total(right) / test_size, total(losses) / test_size
+            return total(right) / answers, total(losses) / tests
 
         due = ((t + 1) % program.evaluate_every == 0) | (t + 1 == program.server.rounds)
         accuracy, loss = jax.lax.cond(due, score, lambda: (jnp.nan * result.signal,) * 2)

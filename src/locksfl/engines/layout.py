@@ -68,6 +68,13 @@ def likely_count(clients: int, sampling_rate: float) -> int:
     return max(1, min(clients, math.ceil(mean + spread)))
 
 
+def usual_count(clients: int, sampling_rate: float) -> int:
+    """A count that one round in thirty or so passes: slots worked on at once beyond it would be
+    empty, and cost as much as clients."""
+    mean = clients * sampling_rate
+    return max(1, min(clients, math.ceil(mean + 2 * math.sqrt(mean * (1 - sampling_rate)))))
+
+
 def widen(layout: Layout, counts: list[int], devices: int) -> Layout:
     """The layout with at least as many slots as the counts need, doubling what is too small."""
     wider = []

@@ -26,6 +26,7 @@ from locksfl.engines.layout import (
     likely_count,
     pack,
     size_classes,
+    usual_count,
     widen,
 )
 from locksfl.local import LocalWork, Records, SizeClass, uses_errors
@@ -33,11 +34,14 @@ from locksfl.plan import ArmPlan
 from locksfl.randomness import Purpose, Randomness
 from locksfl.sampling import draw_cohort
 from locksfl.server import Server, ServerState
-from locksfl.tasks.models import Model
+from locksfl.tasks.models import Model, records_at_once
 from locksfl.tasks.population import Population
 
 BLOCK_SECONDS = 2.0
 TEST_ROWS = 1000  # held-out records evaluated at a time
+TEST_FLOATS = 2**26  # what a model may hold of them meanwhile, on a CPU
+MEMORY = 2**36  # bytes, of a device that does not say how many it has
+SHARE = 24  # a float held for each so many bytes: a sixth going forward, as much on the way back
 
 
 @dataclass(frozen=True)
@@ -144,19 +148,33 @@ class Simulator:
     ) -> Layout:
         layout = []
         for number, shape in enumerate(classes):
-            clients = likely_count(int(np.sum(class_of == number)), rate)
-            on_device = -(-clients // self.mesh.size)
-            chunk = min(self.chunk or self._chunk(shape, work), on_device)
+            members = int(np.sum(class_of == number))
+            on_device = -(-likely_count(members, rate) // self.mesh.size)
+            usual = -(-usual_count(members, rate) // self.mesh.size)
+            chunk = min(self.chunk or self._chunk(shape, work, usual), on_device)
             layout.append(Bucket(shape, chunk, -(-on_device // chunk)))
         return tuple(layout)
 
-    def _chunk(self, shape: SizeClass, work: LocalWork) -> int:
-        """Clients at a time: what keeps a core's caches, or a GPU, busy."""
+    def _chunk(self, shape: SizeClass, work: LocalWork, usual: int) -> int:
+        """Clients at a time: what keeps a core's caches, or a GPU, busy.
+
+        On a GPU both their updates and what the model holds of their batches must fit.
+        """
         if uses_errors(self.model, shape.rows, work):
             return max(1, (1024 if self.on_cpu else 65536) // shape.rows)
         if self.on_cpu:  # plain matrix products are faster than batched ones
             return 1
-        return int(np.clip(2**28 // self.model.size, 1, 4096))  # 1 GiB of updates
+        updates = 2**28 // self.model.size  # 1 GiB of them
+        batch = min(work.batch, shape.rows) if work.update == "epochs" else shape.rows
+        record = self.population.features.shape[1:]
+        held = records_at_once(self.model, record, self._floats) // batch
+        return int(np.clip(min(updates, held, usual), 1, 4096))
+
+    @property
+    def _floats(self) -> int:
+        """What a model may hold at a time of the records that a GPU works on."""
+        stats = self.mesh.devices.flat[0].memory_stats() or {}
+        return int(stats.get("bytes_limit", MEMORY)) // SHARE
 
     def _fit(self, layout: Layout, cohorts: list[np.ndarray], class_of: np.ndarray) -> Layout:
         """The layout, widened if a cohort of the block needs it."""
@@ -183,16 +201,20 @@ class Simulator:
     def _test(self, population: Population) -> TestData:
         """Held-out records in batches, dealt to the devices."""
         features, labels = population.test_features, population.test_labels
-        rows = min(TEST_ROWS, -(-len(labels) // self.mesh.size))
+        floats = TEST_FLOATS if self.on_cpu else self._floats
+        most = min(TEST_ROWS, records_at_once(self.model, features.shape[1:], floats))
+        rows = min(most, -(-len(labels) // self.mesh.size))
         batches = -(-len(labels) // (rows * self.mesh.size)) * self.mesh.size
         missing = batches * rows - len(labels)
-        pad = [(0, missing), *[(0, 0)] * (features.ndim - 1)]
-        features = np.pad(features, pad).reshape(batches, rows, *features.shape[1:])
-        labels = np.pad(labels, (0, missing), constant_values=-1).reshape(batches, rows)
+        dealt = {}
+        for name, array, filler in (("features", features, 0), ("labels", labels, -1)):
+            pad = [(0, missing), *[(0, 0)] * (array.ndim - 1)]
+            padded = np.pad(array, pad, constant_values=filler)
+            dealt[name] = padded.reshape(batches, rows, *array.shape[1:])
         split = NamedSharding(self.mesh, P(AXIS))
         return TestData(
-            jax.device_put(features, split),
-            jax.device_put(labels, split),
+            jax.device_put(dealt["features"], split),
+            jax.device_put(dealt["labels"], split),
             self._replicate(np.float32(population.scale)),
         )
 
