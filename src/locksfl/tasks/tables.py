@@ -113,7 +113,7 @@ def _parquet(path: Path) -> Table:
 
     def opened() -> Any:
         try:
-            return parquet.ParquetFile(path)
+            return parquet.ParquetFile(path, page_checksum_verification=True)
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{path}: not a whole Parquet file ({_first_line(error)})") from None
 
