@@ -321,3 +321,28 @@ def test_a_million_clients_cost_what_is_touched(tmp_path):
     opened, trained = map(float, done.stdout.split())
     assert opened < 150  # labels and offsets are 28 MB
     assert trained < 700
+
+
+STREAMED = """
+import sys
+from pathlib import Path
+import pyarrow
+from locksfl.tasks.importing import Request, import_table
+import_table(Path(sys.argv[1]), Path(sys.argv[2]), Request("user", "y"))
+print(pyarrow.default_memory_pool().max_memory())
+"""
+
+
+def test_parquet_is_read_a_row_group_at_a_time(tmp_path):
+    """A file of 30 MB in 30 groups: what pyarrow holds at once is a few of them."""
+    rng, path = np.random.default_rng(0), tmp_path / "t.parquet"
+    rows = 150_000
+    columns = {f"f{i}": rng.normal(size=rows) for i in range(25)}
+    columns |= {"user": rng.integers(0, 100, rows), "y": rng.integers(0, 2, rows)}
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=5000)
+    done = subprocess.run(
+        [sys.executable, "-c", STREAMED, str(path), str(tmp_path / "out")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert path.stat().st_size > 3e7
+    assert int(done.stdout) < path.stat().st_size / 4
