@@ -113,7 +113,7 @@ def _parquet(path: Path) -> Table:
 
     def opened() -> Any:
         try:
-            return parquet.ParquetFile(path)
+            return parquet.ParquetFile(path, page_checksum_verification=True)
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{path}: not a whole Parquet file ({_first_line(error)})") from None
 
@@ -122,11 +122,15 @@ def _parquet(path: Path) -> Table:
     _distinct(path, columns)
 
     def read(wanted: Sequence[str]) -> Iterator[Batch]:
-        # a row group at a time, in slices: memory is bounded by the group's pages, not the file
+        # a row group at a time: asked for all, pyarrow keeps what it has read of the whole file
         with opened() as file:
             try:
-                for batch in file.iter_batches(BATCH, columns=list(wanted), use_threads=False):
-                    yield {name: _arrow_column(batch.column(name)) for name in wanted}
+                for group in range(file.num_row_groups):
+                    batches = file.iter_batches(
+                        BATCH, row_groups=[group], columns=list(wanted), use_threads=False
+                    )
+                    for batch in batches:
+                        yield {name: _arrow_column(batch.column(name)) for name in wanted}
             except (pyarrow.ArrowException, OSError) as error:
                 raise ValueError(
                     f"{path}: not a whole Parquet file ({_first_line(error)})"
