@@ -65,9 +65,10 @@ def transformed(
 
     def apply(stored: NDArray[Any]) -> NDArray[np.float32]:
         found = np.empty((len(stored), *result.shape[1:]), np.float32)
-        for start in range(0, len(stored), ROWS):
-            part = np.asarray(stored[start : start + ROWS])
-            padded = np.concatenate([part, np.zeros((ROWS - len(part), *shape), part.dtype)])
+        rows = min(ROWS, len(stored))
+        for start in range(0, len(stored), rows):
+            part = np.asarray(stored[start : start + rows])
+            padded = np.concatenate([part, np.zeros((rows - len(part), *shape), part.dtype)])
             found[start : start + len(part)] = compiled(padded, population.scale)[: len(part)]
         return found
 
