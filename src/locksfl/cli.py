@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import typer
+
+from locksfl._console import Json, one_line_errors
+from locksfl.privacy_cli import privacy_app
 
 app = typer.Typer(
     name="locks",
@@ -22,6 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(privacy_app, name="privacy")
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(help="One TOML file is one experiment. Without it: the digits.")
@@ -31,7 +33,6 @@ Changes = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, arm.NAME.KEY too."),
 ]
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def _version(asked: bool) -> None:
@@ -65,7 +66,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train every arm of an experiment and compare them."""
-    with _one_line_errors():
+    with one_line_errors():
         _use_all_cores()
         from locksfl.config import parse_config, read_config
         from locksfl.runfolder import RunFolder, default_path, newest_unfinished
@@ -170,7 +171,7 @@ def init(
     file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("experiment.toml"),
 ) -> None:
     """Write a commented example of an experiment."""
-    with _one_line_errors():
+    with one_line_errors():
         if file.exists():
             raise ValueError(f"{file}: already there; expected a new file")
         file.write_text(example_config(), "utf-8")
@@ -180,7 +181,7 @@ def init(
 @app.command()
 def evaluate(run: Run, as_json: Json = False) -> None:
     """Evaluate a run's models on the held-out records."""
-    with _one_line_errors():
+    with one_line_errors():
         _use_all_cores()
         from rich.console import Console
 
@@ -198,7 +199,7 @@ def publish(
     run: Run, folder: Annotated[Path, typer.Argument(help="A new folder for the bundle.")]
 ) -> None:
     """Make the bundle that may be shown to everyone: models, statement, no secrets."""
-    with _one_line_errors():
+    with one_line_errors():
         from locksfl.publish import publish as make_bundle
 
         for path in make_bundle(run, folder):
@@ -216,28 +217,12 @@ def _use_all_cores() -> None:
     os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
 
 
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Bad input and a refusing disk: one line on stderr, exit code 2."""
-    try:
-        yield
-    except ValueError as error:
-        _refuse(str(error))
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _refuse(f"cannot write {where}{error.strerror or error}")
-
-
-def _refuse(text: str) -> None:
-    print(f"locks: {' '.join(text.split())}", file=sys.stderr)
-    raise typer.Exit(2)
-
-
 def main() -> None:
     """The console script. A wrong option is one line too, not a box of them."""
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="locks", standalone_mode=False)
     except click.ClickException as error:
-        print(f"locks: {' '.join(error.format_message().split())}", file=sys.stderr)
+        if told := " ".join(error.format_message().split()):  # a sub-command's help has none
+            print(f"locks: {told}", file=sys.stderr)
         code = error.exit_code
     sys.exit(code)

@@ -1,0 +1,29 @@
+"""What every command of the program shares: errors of one line, and the flag --json."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Bad input and a refusing disk: one line on stderr, exit code 2."""
+    try:
+        yield
+    except ValueError as error:
+        _refuse(str(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _refuse(f"cannot write {where}{error.strerror or error}")
+
+
+def _refuse(text: str) -> None:
+    print(f"locks: {' '.join(text.split())}", file=sys.stderr)
+    raise typer.Exit(2)
