@@ -184,6 +184,7 @@ def _run_arm(
     say(f"accounting and compiling {plan.name}")
     epsilons = epsilon_so_far(plan, config.privacy)
     state = restore(server, model, progress.state)
+    counts = ledger.counts(progress.ledger, plan.name, plan.terms, progress.rounds_done)
     blocks = simulator.play(
         plan,
         local_work(config.local),
@@ -192,6 +193,7 @@ def _run_arm(
         evaluate_every=config.train.evaluate_every,
         state=state,
         first_round=progress.rounds_done,
+        released=(counts.norms, counts.uploads),
     )
     for block in blocks:
         records = [round_record(plan, r, model.size, epsilons[r.round]) for r in block.rounds]
@@ -229,7 +231,8 @@ def _add(progress: Progress, plan: ArmPlan, block: BlockLog, records: list[Recor
         totals[name] = totals.get(name, 0) + sum(record[name] for record in records)
     totals["seconds"] = totals.get("seconds", 0.0) + block.seconds
     totals["compile_seconds"] = totals.get("compile_seconds", 0.0) + block.compile_seconds
-    totals["accuracy"], totals["loss"] = records[-1]["accuracy"], records[-1]["loss"]
+    for name in ("accuracy", "loss", "exhausted"):
+        totals[name] = records[-1][name]
     if f"ledger_{plan.name}_uploads" not in progress.ledger:
         progress.ledger |= ledger.empty_arrays(plan.name, plan.clients)
     for log in block.rounds:
@@ -267,6 +270,7 @@ def _arm_summary(config: Config, plan: ArmPlan, progress: Progress) -> Record:
         "step": plan.step,
         "noise_multiplier": plan.noise_multiplier if plan.noisy else None,
         "norm_multiplier": plan.norm_multiplier or None,
+        "exhausted": totals.get("exhausted"),  # clients that could not pay in the last round
         "claimed_epsilon": plan.claimed_epsilon(privacy),
         "privacy": [cost.as_dict() for cost in costs],
         "spent_so_far": [cost.as_dict() for cost in so_far],  # never the guarantee

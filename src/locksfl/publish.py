@@ -82,7 +82,8 @@ def _public_round(line: dict[str, Any], plan: ArmPlan) -> dict[str, Any]:
     public["expected_cohort"] = plan.cohort
     public["upload_estimate"] = upload_estimate(plan, line)
     if plan.method.trust == "local":  # functions of what every client released
-        public |= {name: line[name] for name in ("cohort", "uploads", "bytes_up", "bytes_down")}
+        counts = ("cohort", "uploads", "bytes_up", "bytes_down", "exhausted")
+        public |= {name: line[name] for name in counts}
     return public
 
 
