@@ -97,7 +97,12 @@ def run(
 
 def _check_config(config: Any) -> None:
     """Find what is wrong before a folder is made."""
+    from locksfl.accounting import delta_warning
     from locksfl.plan import plan_arm
+
+    warning = delta_warning(config.privacy.delta, config.data.clients)
+    if warning and config.privacy.trust != "none":
+        print(f"locks: {warning}", file=sys.stderr)
 
     for arm in config.arm:
         plan_arm(arm, config)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click.core import ParameterSource
 
 from locksfl._console import Json, one_line_errors
 
@@ -208,6 +209,7 @@ def calibrate(
 
 @privacy_app.command()
 def account(
+    context: typer.Context,
     run: Annotated[
         Path | None, typer.Argument(help="A run folder: its ledger is read, and no flag.")
     ] = None,
@@ -233,8 +235,14 @@ def account(
     """What rounds cost each observer: from flags, or from the ledger of a run."""
     with one_line_errors():
         if run is not None:
-            if any(v is not None for v in (noise_multiplier, rounds, clients, cohort, uploads)):
-                raise ValueError(f"{run}: a ledger says it all; expected no other flag but --json")
+            typed = [
+                f"--{name.replace('_', '-')}"
+                for name in context.params
+                if name not in ("run", "as_json")
+                and context.get_parameter_source(name) == ParameterSource.COMMANDLINE
+            ]
+            if typed:
+                raise ValueError(f"{run}: a ledger says it all; expected no {', '.join(typed)}")
             _account_run(run, as_json)
             return
         from locksfl import _validate
@@ -264,6 +272,34 @@ def account(
         for observer, cost in answer.items():
             both = ", ".join(f"{k} {_text(v)}" for k, v in cost["relations"].items())
             print(f"{observer.upper():<7} {both}   (delta {delta:g}, {cost['accountant']})")
+
+
+@privacy_app.command()
+def paper(as_json: Json = False) -> None:
+    """The paper's claimed epsilons beside the honest ones, by observer and relation."""
+    with one_line_errors():
+        from locksfl.accounting.paper import CLIENTS, DELTA, ROUNDS, honest_table
+
+        rows = [row.as_dict() for row in honest_table()]
+        if as_json:
+            print(json.dumps(rows, indent=2))
+            return
+        print(f"reconstructed: {CLIENTS} clients, {ROUNDS} rounds, delta {DELTA:g}")
+        head = f"{'claimed':>7} {'noise':>6} {'SERVER':>17} {'PUBLIC':>17}  reading"
+        print(f"{head}\n{'':14} {'zero-out / replace':>35}")
+        for row in rows:
+            cells = [
+                " / ".join(f"{_short(value):>7}" for value in row[observer].values())
+                for observer in ("server", "public")
+            ]
+            print(
+                f"{row['claimed_epsilon']:>7g} {row['noise_multiplier']:>6g} {cells[0]:>17} "
+                f"{cells[1]:>17}  {row['reading']}"
+            )
+
+
+def _short(epsilon: float | None) -> str:
+    return "inf" if epsilon is None else f"{epsilon:.1f}" if epsilon < 100 else f"{epsilon:.0f}"
 
 
 def _client_counts(

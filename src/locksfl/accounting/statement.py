@@ -24,7 +24,7 @@ of them. Before a run |Z| is not known, and the worst is 1. So the credit is in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -100,7 +100,7 @@ def guarantee(
         rounds = [(terms.sampled_round(), terms.rounds) for terms, _ in arms]
         return central_epsilon(rounds, delta, relation, accountant)
 
-    return _costs(arms[0][0].trust, delta, accountant, local, central)
+    return _costs(arms[0][0], delta, accountant, local, central)
 
 
 def spent(arms: Sequence[Counts], delta: float, accountant: Accountant) -> list[Cost]:
@@ -114,7 +114,7 @@ def spent(arms: Sequence[Counts], delta: float, accountant: Accountant) -> list[
         rounds = [(arm.terms.sampled_round(), arm.rounds) for arm in arms]
         return central_epsilon(rounds, delta, relation, accountant)
 
-    return _costs(arms[0].terms.trust, delta, accountant, local, central)
+    return _costs(arms[0].terms, delta, accountant, local, central)
 
 
 def _planned_mu_squared(
@@ -133,13 +133,23 @@ def _planned_mu_squared(
     return whole
 
 
-def _costs(trust: str, delta: float, accountant: str, local: Any, central: Any) -> list[Cost]:
+def _costs(
+    terms: Terms,
+    delta: float,
+    accountant: str,
+    local: Callable[[Observer, Relation], float],
+    central: Callable[[Relation], float],
+) -> list[Cost]:
+    """Each observer by what is released to it: anything without noise is infinite, noise on sums
+    over a secret cohort is amplified, noise on each message is not."""
+
     def one(observer: Observer, relation: Relation) -> tuple[float | None, str]:
-        if trust == "local":
-            return gdp.epsilon_from_mu(math.sqrt(local(observer, relation)), delta), "gdp"
-        if trust == "none" or observer == "SERVER":
+        seen = [release for release in terms.releases() if release.observer == observer]
+        if not all(release.noise_multiplier for release in seen):
             return None, "none"
-        return central(relation), accountant
+        if all(release.summed for release in seen):
+            return central(relation), accountant
+        return gdp.epsilon_from_mu(math.sqrt(local(observer, relation)), delta), "gdp"
 
     costs = []
     for observer in OBSERVERS:
