@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from locksfl.accounting import Budget, Terms, epsilon_from_mu
 from locksfl.accounting.ledger import account_ledger, experiment_id, read_run
 from locksfl.accounting.sqlite_ledger import SqliteLedger
+from locksfl.config import parse_config
 from locksfl.runfolder import RunFolder
-from small_runs import copied, finished, quick, run_experiment, summary
+from small_runs import QUICK, copied, finished, play, quick, run_experiment, summary
 
 LOCAL = Terms("local", "norm", 3, 8, 2.0, 2.0, 0.0, 1.0, 4.0, 8.0)
 BUDGET = Budget(2.0, 1e-5)  # three whole rounds of the eight
@@ -265,3 +266,14 @@ def test_shares_are_one_over_the_uploaders():
     rounds = sum(line["uploads"] > 0 for line in lines if line["arm"] == "locks")
     assert counts.shares.sum() == pytest.approx(rounds)
     assert np.all(counts.shares <= counts.uploads)
+
+
+def test_empty_cohorts_are_charged():
+    """Nobody drawn, nobody uploads: every client pays for the round all the same."""
+    run = play(parse_config(QUICK, ("arm.locks.cohort=0.2", "arm.locks.uploads=0.1"), 3))
+    ledger = read_run(run)
+    assert ledger.arms[0].counts.uploads.sum() < 4  # of the four rounds most were empty
+    told = account_ledger(ledger)["arms"][0]
+    assert told["rounds_played"] == 4
+    assert told["spent_so_far"] == told["guarantee"]
+    assert told["guarantee"]["public"]["epsilon"] > 0
