@@ -243,7 +243,7 @@ def test_a_lost_secret_is_said():
     meta, arrays = folder.load_checkpoint()
     folder.save_checkpoint({**meta, "arms": []}, arrays)
     with pytest.raises(ValueError, match="lost its random source"):
-        Progress.load(folder, None)
+        Progress.load(folder, folder.config)
 
 
 def test_progress_is_told_for_every_round():

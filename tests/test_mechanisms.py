@@ -158,3 +158,20 @@ def test_local_scores_are_a_function_of_what_was_released():
     method = Method("norm", "capped", "local")
     found = query_norms(method, jnp.array([0.1, 0.2]), members, jnp.zeros(()), DIALS, jnp.sum)
     assert found.scores[0] == pytest.approx(float(found.scores[1]), rel=1e-6)
+
+
+@pytest.mark.parametrize("trust", ["local", "central", "none"])
+def test_the_noise_is_the_one_that_the_mechanism_says_it_releases(trust):
+    """One uploader: the std on the sum over the derived sensitivity is the stated multiplier."""
+    mechanism = MECHANISMS[trust]
+    said = mechanism.releases(3.0, 5.0, asks_norms=False)
+    (public,) = [release for release in said if release.observer == "PUBLIC"]
+    (server,) = [release for release in said if release.observer == "SERVER"]
+    dials = Dials(*(jnp.float32(v) for v in (4, 2, 1, 0, 2, 3.0, 5.0, 1)))
+    bound = jnp.float32(7.0)
+    scales, uploaded = jnp.full(4, bound), jnp.arange(4) == 1
+    std = float(mechanism.noise_std(scales, bound, uploaded, dials, jnp.sum))
+    expected = (public.noise_multiplier or 0.0) * 7.0 * public.domain.sensitivity("zero-out")
+    assert std == pytest.approx(expected, rel=1e-6)
+    assert mechanism.server_sees_raw == (server.noise_multiplier is None)
+    assert mechanism.noisy == (trust != "none")

@@ -27,3 +27,11 @@ def test_every_file_that_the_readme_and_docs_link_to_is_there() -> None:
     for page in pages:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_guarantee_in_the_docs_names_a_test_that_exists() -> None:
+    tests = "".join(p.read_text("utf-8") for p in Path(__file__).parent.rglob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", (README.parent / "docs" / "privacy.md").read_text("utf-8"))
+    assert len(named) >= 10
+    for name in named:
+        assert f"def {name}(" in tests, name

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import click
 import typer
 
-from locksfl._errors import one_line_errors as _one_line_errors
+from locksfl._console import Json, one_line_errors
 from locksfl.data_cli import app as data_app
+from locksfl.privacy_cli import privacy_app
 
 app = typer.Typer(
     name="locks",
@@ -23,8 +24,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
 app.add_typer(data_app, name="data")
+app.add_typer(privacy_app, name="privacy")
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(help="One TOML file is one experiment. Without it: the digits.")
@@ -34,7 +35,6 @@ Changes = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, arm.NAME.KEY too."),
 ]
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def _version(asked: bool) -> None:
@@ -68,7 +68,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train every arm of an experiment and compare them."""
-    with _one_line_errors():
+    with one_line_errors():
         _use_all_cores()
         from locksfl.config import parse_config, read_config
         from locksfl.runfolder import RunFolder, default_path, newest_unfinished
@@ -99,7 +99,12 @@ def run(
 
 def _check_config(config: Any) -> None:
     """Find what is wrong before a folder is made."""
+    from locksfl.accounting import delta_warning
     from locksfl.plan import plan_arm
+
+    warning = delta_warning(config.privacy.delta, config.data.clients)
+    if warning and config.privacy.trust != "none":
+        print(f"locks: {warning}", file=sys.stderr)
 
     for arm in config.arm:
         plan_arm(arm, config)
@@ -173,7 +178,7 @@ def init(
     file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("experiment.toml"),
 ) -> None:
     """Write a commented example of an experiment."""
-    with _one_line_errors():
+    with one_line_errors():
         if file.exists():
             raise ValueError(f"{file}: already there; expected a new file")
         file.write_text(example_config(), "utf-8")
@@ -183,7 +188,7 @@ def init(
 @app.command()
 def evaluate(run: Run, as_json: Json = False) -> None:
     """Evaluate a run's models on the held-out records."""
-    with _one_line_errors():
+    with one_line_errors():
         _use_all_cores()
         from rich.console import Console
 
@@ -201,7 +206,7 @@ def publish(
     run: Run, folder: Annotated[Path, typer.Argument(help="A new folder for the bundle.")]
 ) -> None:
     """Make the bundle that may be shown to everyone: models, statement, no secrets."""
-    with _one_line_errors():
+    with one_line_errors():
         from locksfl.publish import publish as make_bundle
 
         for path in make_bundle(run, folder):
@@ -224,6 +229,7 @@ def main() -> None:
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="locks", standalone_mode=False)
     except click.ClickException as error:
-        print(f"locks: {' '.join(error.format_message().split())}", file=sys.stderr)
+        if told := " ".join(error.format_message().split()):  # a sub-command's help has none
+            print(f"locks: {told}", file=sys.stderr)
         code = error.exit_code
     sys.exit(code)

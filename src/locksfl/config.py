@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from locksfl._tables import build_table
 from locksfl._validate import count, non_negative, one_of, positive, probability
@@ -207,6 +207,9 @@ class TrainConfig:
             )
 
 
+Accounting = Literal["sound", "as-printed"]  # the second reproduces the paper: no guarantee
+
+
 @dataclass(frozen=True)
 class PrivacyConfig:
     """Who adds noise, and the total epsilon that every arm is given."""
@@ -217,10 +220,15 @@ class PrivacyConfig:
     accountant: Accountant = "pld"
     relation: Relation = "zero-out"
     tuned_without_privacy: bool = False
+    filter: bool = False  # epsilon is a budget that every client keeps for itself
+    releases: int | None = None  # rounds that a client's budget should last, with filter
+    max_epsilon: float | None = None  # stop before the round that would pass it
+    accounting: Accounting = "sound"
 
     def __post_init__(self) -> None:
         one_of(MECHANISMS, **{"privacy.trust": self.trust})
         probability(**{"privacy.delta": self.delta})
+        self._check_limits()
         if self.trust == "none":
             if self.epsilon is not None and not math.isinf(self.epsilon):
                 raise ValueError(
@@ -229,6 +237,33 @@ class PrivacyConfig:
                 )
         elif self.epsilon is not None:
             positive(**{"privacy.epsilon": self.epsilon})
+
+    def _check_limits(self) -> None:
+        if self.filter and self.trust != "local":
+            raise ValueError(
+                f"privacy.filter = true: only with trust 'local', not {self.trust!r}, where every "
+                "client is charged every round; expected privacy.max_epsilon to stop a central run"
+            )
+        if self.filter and self.epsilon is None:
+            raise ValueError("privacy.epsilon is missing: privacy.filter needs a client's budget")
+        if self.releases is not None:
+            count(**{"privacy.releases": self.releases})
+            if not self.filter:
+                raise ValueError(
+                    f"privacy.releases = {self.releases}: only with privacy.filter = true"
+                )
+        if self.max_epsilon is not None:
+            positive(**{"privacy.max_epsilon": self.max_epsilon})
+            if self.trust != "central" or self.epsilon is not None:
+                raise ValueError(
+                    f"privacy.max_epsilon = {self.max_epsilon!r}: only with trust 'central' and "
+                    "multipliers in the arms, without privacy.epsilon (local: privacy.filter)"
+                )
+        if self.accounting == "as-printed" and (self.trust != "local" or self.filter):
+            raise ValueError(
+                "privacy.accounting = 'as-printed': the paper adds the noise at each client, "
+                "without a filter; expected trust 'local' and no privacy.filter"
+            )
 
 
 @dataclass(frozen=True)
@@ -247,10 +282,22 @@ class ArmConfig:
     norm_multiplier: float | None = None
     clip_norm: float | None = None
     step: float | None = None
+    sampling: str = "poisson"
+    denominator: str = "expected"
 
     def __post_init__(self) -> None:
         _file_name(**{"arm.name": self.name})
         where = f"arm.{self.name}"
+        if self.sampling != "poisson":
+            raise ValueError(
+                f"{where}.sampling = {self.sampling!r}: expected 'poisson'; the accountants charge "
+                "for independent coins, and a sample of fixed size costs more than they would say"
+            )
+        if self.denominator != "expected":
+            raise ValueError(
+                f"{where}.denominator = {self.denominator!r}: expected 'expected'; the size that "
+                "came out depends on who took part, so dividing by it is a release without noise"
+            )
         one_of(RULES, **{f"{where}.rule": self.rule})
         if self.estimator is not None:
             one_of(ESTIMATORS, **{f"{where}.estimator": self.estimator})

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from locksfl._errors import one_line_errors
+from locksfl._console import one_line_errors
 
 app = typer.Typer(
     help="List, describe, fetch and import data.", no_args_is_help=True, add_completion=False

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
+from locksfl._arrays import unpack_arrays
 from locksfl.experiment import open_task
 from locksfl.local import cross_entropy
-from locksfl.runfolder import RunFolder, unpack_arrays
+from locksfl.runfolder import RunFolder
 from locksfl.tasks.models import scores_of
 
 

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from locksfl.config import Config, LocalConfig, TrainConfig
+from locksfl._arrays import pack_arrays
+from locksfl.accounting import ledger, spent
+from locksfl.config import Config, LocalConfig, PrivacyConfig, TrainConfig, to_table
 from locksfl.engines.simulate import BlockLog, Simulator
 from locksfl.local import LocalWork
 from locksfl.plan import ArmPlan, plan_arms
@@ -19,7 +21,7 @@ from locksfl.privacy import epsilon_so_far, statement
 from locksfl.randomness import Randomness
 from locksfl.records import DIAGNOSTICS_NOTE, diagnostics_record, round_record
 from locksfl.report import draw_figure
-from locksfl.runfolder import RunFolder, environment, pack_arrays, write_atomically
+from locksfl.runfolder import RunFolder, environment, write_atomically
 from locksfl.server import Server, ServerState
 from locksfl.tasks.datasets import open_population
 from locksfl.tasks.features import with_features
@@ -65,14 +67,15 @@ def local_work(local: LocalConfig) -> LocalWork:
     return LocalWork(**given)
 
 
-def server_for(train: TrainConfig) -> Server:
-    """The configured server step."""
+def server_for(train: TrainConfig, rounds: int | None = None) -> Server:
+    """The configured server step, for an arm of so many rounds."""
+    rounds = rounds or train.rounds
     momentum = {} if train.optimizer.momentum is None else {"momentum": train.optimizer.momentum}
     return Server(
         optimizer=train.optimizer.name,
         schedule=train.optimizer.schedule,
-        rounds=train.rounds,
-        average_last=train.average_last,
+        rounds=rounds,
+        average_last=min(train.average_last, rounds),
         **momentum,
     )
 
@@ -82,7 +85,9 @@ class Progress:
     """Where a run stands: exactly what a checkpoint holds."""
 
     entropy: int
-    multipliers: list[list[float]]
+    plans: list[ArmPlan]
+    experiment: str  # its identity, which the ledger carries
+    privacy: PrivacyConfig
     arms: list[Record] = field(default_factory=list)  # the finished ones
     rounds_done: int = 0  # of the arm at work
     totals: Record = field(default_factory=dict)  # of the arm at work
@@ -93,25 +98,51 @@ class Progress:
         """Write it all in one atomic file. A finished run needs its secret no more: it goes."""
         meta = {
             "entropy": None if simulated or finished else hex(self.entropy),
-            "multipliers": self.multipliers,
+            "multipliers": [[p.noise_multiplier, p.norm_multiplier] for p in self.plans],
             "arms": self.arms,
             "rounds_done": self.rounds_done,
             "totals": self.totals,
+            "ledger": self._ledger_header(),
         }
         arrays = {f"state_{i}": leaf for i, leaf in enumerate(self.state)}
         folder.save_checkpoint(meta, {**arrays, **self.ledger})
 
+    def _ledger_header(self) -> Record:
+        """What it takes to turn the ledger's counts into epsilons."""
+        privacy, done = self.privacy, len(self.arms)
+        played = [
+            plan.rounds if i < done else self.rounds_done if i == done else 0
+            for i, plan in enumerate(self.plans)
+        ]
+        arms = [
+            (plan.name, plan.terms, plan.budget, rounds, plan.claimed_epsilon(privacy))
+            for plan, rounds in zip(self.plans, played, strict=True)
+        ]
+        return ledger.describe(
+            self.experiment,
+            arms,
+            self.ledger,
+            delta=privacy.delta,
+            relation=privacy.relation,
+            accountant=privacy.accountant,
+            accounting=privacy.accounting,
+        )
+
     @classmethod
-    def load(cls, folder: RunFolder, seed: int | None) -> Progress:
+    def load(cls, folder: RunFolder, config: Config) -> Progress:
         """The inverse of `save`."""
         meta, arrays = folder.load_checkpoint()
-        done = len(meta["arms"]) == len(folder.config.arm)  # then no draw is left to make
-        if seed is None and meta["entropy"] is None and not done:
+        identity = ledger.experiment_id(to_table(config))
+        ledger.load(meta["ledger"], arrays, folder.path / ledger.CHECKPOINT, identity)
+        done = len(meta["arms"]) == len(config.arm)  # then no draw is left to make
+        if config.seed is None and meta["entropy"] is None and not done:
             raise ValueError(f"{folder.path}: the checkpoint has lost its random source")
         leaves = sorted((n for n in arrays if n.startswith("state_")), key=lambda n: int(n[6:]))
         return cls(
-            entropy=int(meta["entropy"] or "0", 16) if seed is None else seed,
-            multipliers=meta["multipliers"],
+            entropy=int(meta["entropy"] or "0", 16) if config.seed is None else config.seed,
+            plans=plan_arms(config, meta["multipliers"]),
+            experiment=identity,
+            privacy=config.privacy,
             arms=meta["arms"],
             rounds_done=meta["rounds_done"],
             totals=meta["totals"],
@@ -133,23 +164,21 @@ def run_experiment(
     population, model = open_task(config)
     simulated = config.seed is not None
     if resume:
-        progress = Progress.load(folder, config.seed)
-        plans = plan_arms(config, progress.multipliers)
+        progress = Progress.load(folder, config)
     else:
         say("calibrating the noise")
         plans = plan_arms(config)
         source = Randomness.from_system() if config.seed is None else Randomness.seeded(config.seed)
-        progress = Progress(
-            source.entropy, [[p.noise_multiplier, p.norm_multiplier] for p in plans]
-        )
+        identity = ledger.experiment_id(to_table(config))
+        progress = Progress(source.entropy, plans, identity, config.privacy)
         folder.append("diagnostics.jsonl", [DIAGNOSTICS_NOTE])
         folder.write_json("environment.json", environment([str(d) for d in jax.devices()]))
         progress.save(folder, simulated)
     randomness = Randomness(progress.entropy, simulated)
     simulator = Simulator(population, model)
-    for plan in plans[len(progress.arms) :]:
+    for plan in progress.plans[len(progress.arms) :]:
         _run_arm(config, folder, plan, simulator, randomness, progress, on_round, say)
-    summary = _summary(config, plans, progress.arms)
+    summary = _summary(config, progress)
     draw_figure(folder, summary)
     progress.save(folder, simulated, finished=True)
     folder.write_json("summary.json", summary)
@@ -167,10 +196,11 @@ def _run_arm(
     say: Callable[[str], None],
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
-    model, server = simulator.model, server_for(config.train)
+    model, server = simulator.model, server_for(config.train, plan.rounds)
     say(f"accounting and compiling {plan.name}")
     epsilons = epsilon_so_far(plan, config.privacy)
     state = restore(server, model, progress.state)
+    counts = ledger.counts(progress.ledger, plan.name, plan.terms, progress.rounds_done)
     blocks = simulator.play(
         plan,
         local_work(config.local),
@@ -179,6 +209,7 @@ def _run_arm(
         evaluate_every=config.train.evaluate_every,
         state=state,
         first_round=progress.rounds_done,
+        released=(counts.norms, counts.uploads),
     )
     for block in blocks:
         records = [round_record(plan, r, model.size, epsilons[r.round]) for r in block.rounds]
@@ -193,7 +224,7 @@ def _run_arm(
         raise AssertionError("an arm has at least one round")
     weights = np.asarray(server.model(state, plan.rounds))
     _save_model(folder, plan.name, config, weights)
-    progress.arms.append(_arm_summary(config, plan, progress.totals))
+    progress.arms.append(_arm_summary(config, plan, progress))
     progress.rounds_done, progress.totals, progress.state = 0, {}, []
     progress.save(folder, randomness.simulated)
 
@@ -216,15 +247,12 @@ def _add(progress: Progress, plan: ArmPlan, block: BlockLog, records: list[Recor
         totals[name] = totals.get(name, 0) + sum(record[name] for record in records)
     totals["seconds"] = totals.get("seconds", 0.0) + block.seconds
     totals["compile_seconds"] = totals.get("compile_seconds", 0.0) + block.compile_seconds
-    totals["accuracy"], totals["loss"] = records[-1]["accuracy"], records[-1]["loss"]
-    ledger = [
-        progress.ledger.setdefault(f"ledger_{plan.name}_{kind}", np.zeros(plan.clients, np.int32))
-        for kind in ("norms", "uploads")
-    ]
-    for log in block.rounds:  # a client is in a cohort once: plain indexing counts right
-        if plan.releases_norms:
-            ledger[0][log.cohort] += 1
-        ledger[1][log.cohort[log.uploaded]] += 1
+    for name in ("accuracy", "loss", "exhausted"):
+        totals[name] = records[-1][name]
+    if f"ledger_{plan.name}_uploads" not in progress.ledger:
+        progress.ledger |= ledger.empty_arrays(plan.name, plan.clients)
+    for log in block.rounds:
+        ledger.charge(progress.ledger, plan.name, log.cohort, log.uploaded, plan.releases_norms)
     progress.rounds_done += len(block.rounds)
     progress.state = [np.asarray(leaf) for leaf in jax.tree.leaves(block.state)]
 
@@ -234,14 +262,18 @@ def _save_model(folder: RunFolder, arm: str, config: Config, weights: np.ndarray
     write_atomically(folder.path / f"model-{arm}.npz", pack_arrays(meta, {"weights": weights}))
 
 
-def _arm_summary(config: Config, plan: ArmPlan, totals: Record) -> Record:
-    costs = statement([plan], [plan.rounds], config.privacy)
+def _arm_summary(config: Config, plan: ArmPlan, progress: Progress) -> Record:
+    privacy, totals = config.privacy, progress.totals
+    costs = statement([plan], [plan.rounds], privacy)
+    counts = ledger.counts(progress.ledger, plan.name, plan.terms, plan.rounds)
+    so_far = spent([counts], privacy.delta, privacy.accountant)
     return {
         "name": plan.name,
         "rule": plan.method.rule,
         "estimator": plan.method.estimator,
         "trust": plan.method.trust,
         "rounds": plan.rounds,
+        "asked_rounds": config.train.rounds,  # more than `rounds`: max_epsilon ended it, blindly
         "accuracy": totals["accuracy"],
         "loss": totals["loss"],
         "cohort": totals["cohort"],
@@ -254,16 +286,27 @@ def _arm_summary(config: Config, plan: ArmPlan, totals: Record) -> Record:
         "step": plan.step,
         "noise_multiplier": plan.noise_multiplier if plan.noisy else None,
         "norm_multiplier": plan.norm_multiplier or None,
+        "exhausted": totals.get("exhausted"),  # clients that could not pay in the last round
+        "claimed_epsilon": plan.claimed_epsilon(privacy),
         "privacy": [cost.as_dict() for cost in costs],
+        "spent_so_far": [cost.as_dict() for cost in so_far],  # never the guarantee
     }
 
 
-def _summary(config: Config, plans: list[ArmPlan], arms: list[Record]) -> Record:
-    composed = statement(plans, [plan.rounds for plan in plans], config.privacy)
+def _summary(config: Config, progress: Progress) -> Record:
+    plans, privacy = progress.plans, config.privacy
+    composed = statement(plans, [plan.rounds for plan in plans], privacy)
+    counts = [ledger.counts(progress.ledger, p.name, p.terms, p.rounds) for p in plans]
+    so_far = spent(counts, privacy.delta, privacy.accountant)
     return {
         "name": config.name,
+        "experiment": progress.experiment,
         "simulated": config.seed is not None,
-        "tuned_without_privacy": config.privacy.tuned_without_privacy,
-        "arms": arms,
+        "tuned_without_privacy": privacy.tuned_without_privacy,
+        "accounting": privacy.accounting,
+        "no_guarantee": privacy.accounting == "as-printed",
+        "filter": privacy.filter,
+        "arms": progress.arms,
         "all_arms_composed": [cost.as_dict() for cost in composed],
+        "all_arms_spent_so_far": [cost.as_dict() for cost in so_far],
     }

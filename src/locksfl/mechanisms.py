@@ -14,7 +14,8 @@ Guarantees:
   released norms only, so the server learns nothing else.
 * central: both sums come from one secret Poisson cohort; only the noised sums leave the server.
 
-To add a trust (secure aggregation, say), add a `Mechanism` to `MECHANISMS` and a test of its noise.
+To add a trust (secure aggregation, say), add a case to `accounting.events.round_releases` (what is
+released, to whom), a `Mechanism` to `MECHANISMS`, and a test of its noise.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from locksfl.accounting.events import Release, round_releases
 from locksfl.randomness import Purpose, client_keys, draw_key
 from locksfl.sampling import Dials
 
@@ -82,11 +84,30 @@ class Mechanism:
         independent noises of many uploaders are drawn once with their summed variance.
     """
 
+    trust: str
     release_norms: Callable[[Array, Members, Array, Dials, Total], tuple[Array, Array]]
     noise_std: Callable[[Array, Array, Array, Dials, Total], Array]
-    server_sees_raw: bool
-    noisy: bool
     about: str
+
+    def releases(
+        self, noise_multiplier: float, norm_multiplier: float, asks_norms: bool
+    ) -> tuple[Release, ...]:
+        """What one round releases, to whom, in which domain (so: sensitivity) and how noisy."""
+        return round_releases(self.trust, noise_multiplier, norm_multiplier, asks_norms)
+
+    @property
+    def server_sees_raw(self) -> bool:
+        """Whether any message reaches the server without noise."""
+        return not all(r.noise_multiplier for r in self._typical if r.observer == "SERVER")
+
+    @property
+    def noisy(self) -> bool:
+        """Whether anybody adds noise."""
+        return any(release.noise_multiplier for release in self._typical)
+
+    @property
+    def _typical(self) -> tuple[Release, ...]:
+        return self.releases(1.0, 1.0, asks_norms=True)
 
 
 def _central_norms(
@@ -131,11 +152,10 @@ def _no_std(scales: Array, bound: Array, uploaded: Array, dials: Dials, total: T
 
 
 MECHANISMS: dict[str, Mechanism] = {
-    "none": Mechanism(_exact_norms, _no_std, server_sees_raw=True, noisy=False, about="no noise"),
-    "central": Mechanism(
-        _central_norms, _central_std, server_sees_raw=True, noisy=True, about="noise by the server"
-    ),
-    "local": Mechanism(
-        _local_norms, _local_std, server_sees_raw=False, noisy=True, about="noise by each client"
-    ),
+    mechanism.trust: mechanism
+    for mechanism in (
+        Mechanism("none", _exact_norms, _no_std, about="no noise"),
+        Mechanism("central", _central_norms, _central_std, about="noise by the server"),
+        Mechanism("local", _local_norms, _local_std, about="noise by each client"),
+    )
 }

@@ -6,13 +6,25 @@ with the reason; what is left has a sampler that fits its accountant.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import jax.numpy as jnp
 import numpy as np
 
 from locksfl._validate import count, positive, rate
-from locksfl.accounting import ClientReleases, SampledRound, calibrate_central, calibrate_local
+from locksfl.accounting import (
+    Accountant,
+    Budget,
+    ClientReleases,
+    SampledRound,
+    Terms,
+    calibrate_central,
+    calibrate_local,
+    central_epsilon,
+    most_rounds,
+)
 from locksfl.algorithm import Method
 from locksfl.config import ArmConfig, Config, PrivacyConfig
 from locksfl.estimators import ESTIMATORS
@@ -39,6 +51,7 @@ class ArmPlan:
     weights: tuple[float, ...] | None = None  # public, summing to 1
     noise_multiplier: float = 0.0
     norm_multiplier: float = 0.0
+    budget: Budget | None = None  # of each client, kept by a filter (trust local)
 
     def __post_init__(self) -> None:
         where = f"arm.{self.name}"
@@ -128,12 +141,25 @@ class ArmPlan:
     @property
     def largest_probability(self) -> float:
         """The most that any client's second coin can be, whatever the data."""
-        share = self.uploads / self.cohort
-        if self.method.rule == "norm":
-            return min(1.0, (1 - self.floor) * share / self.norm_low + self.floor * share)
-        if self.weights is not None:
-            return min(1.0, self.uploads * max(self.weights) / self.sampling_rate)
-        return share
+        return self.terms.largest_probability
+
+    @property
+    def terms(self) -> Terms:
+        """What the accountants have to know of it."""
+        return Terms(
+            trust=self.method.trust,
+            rule=self.method.rule,
+            clients=self.clients,
+            rounds=self.rounds,
+            cohort=self.cohort,
+            uploads=self.uploads,
+            floor=self.floor,
+            norm_low=self.norm_low,
+            noise_multiplier=self.noise_multiplier or None,
+            norm_multiplier=self.norm_multiplier or None,
+            estimator=self.method.estimator,
+            heaviest=max(self.weights) if self.weights is not None else None,
+        )
 
     def dials(self) -> Dials:
         """The numbers that a compiled round takes."""
@@ -155,35 +181,35 @@ class ArmPlan:
             return None
         return np.asarray(self.weights, np.float32) * self.clients
 
+    def most_uploads(self) -> np.ndarray | None:
+        """For each number of norms released, the uploads that the budget pays beside them."""
+        return None if self.budget is None else np.asarray(self.budget.most_uploads(self.terms))
+
     def sampled_round(self) -> SampledRound:
-        """What PUBLIC sees of one round in central trust. Two coins with nothing released between
-        them are one coin of their product."""
-        if self.releases_norms:
-            return SampledRound(
-                self.sampling_rate,
-                self.noise_multiplier,
-                norm_multiplier=self.norm_multiplier,
-                upload_probability=self.largest_probability,
-            )
-        return SampledRound(self.sampling_rate * self.largest_probability, self.noise_multiplier)
+        """What PUBLIC sees of one round in central trust."""
+        return self.terms.sampled_round()
 
     def client_releases(self, rounds: int) -> ClientReleases:
         """The most that a client sends in so many rounds of local trust: it is asked in each."""
-        if self.releases_norms:
-            return ClientReleases(self.noise_multiplier, rounds, self.norm_multiplier, rounds)
-        return ClientReleases(self.noise_multiplier, rounds)
+        return self.terms.client_releases(rounds)
 
     def calibrated(self, privacy: PrivacyConfig) -> ArmPlan:
-        """The plan with multipliers that spend privacy.epsilon over all its rounds, norms paid."""
+        """The plan with multipliers that spend privacy.epsilon over all its rounds, norms paid;
+        with a filter, over the rounds that a client is expected to be asked in."""
         if privacy.epsilon is None:
             raise ValueError("privacy.epsilon is missing")
         given = self.norm_multiplier or None
+        if privacy.accounting == "as-printed":
+            return self._as_printed(privacy)
         if self.method.trust == "local":
+            rounds = self.rounds
+            if privacy.filter:
+                rounds = privacy.releases or math.ceil(self.rounds * self.sampling_rate)
             releases = calibrate_local(
                 privacy.epsilon,
                 privacy.delta,
-                uploads=self.rounds,
-                norms=self.rounds if self.releases_norms else 0,
+                uploads=rounds,
+                norms=rounds if self.releases_norms else 0,
                 relation=privacy.relation,
                 norm_multiplier=given,
             )
@@ -205,6 +231,31 @@ class ArmPlan:
             )
             noise, norm = event.noise_multiplier, event.norm_multiplier
         return replace(self, noise_multiplier=noise, norm_multiplier=norm or 0.0)
+
+    def _as_printed(self, privacy: PrivacyConfig) -> ArmPlan:
+        """The paper's mistake, to be shown: the multiplier of a trusted server's sum over a secret
+        sample of b of n, added by each client, and the norms for nothing."""
+        event = calibrate_central(
+            privacy.epsilon or 0.0,
+            privacy.delta,
+            self.rounds,
+            self.uploads / self.clients,
+            accountant=privacy.accountant,
+        )
+        norm = (self.norm_multiplier or event.noise_multiplier) if self.releases_norms else 0.0
+        return replace(self, noise_multiplier=event.noise_multiplier, norm_multiplier=norm)
+
+    def claimed_epsilon(self, privacy: PrivacyConfig) -> float | None:
+        """What `accounting = "as-printed"` claims, without any guarantee; else None."""
+        if privacy.accounting != "as-printed":
+            return None
+        event = SampledRound(self.uploads / self.clients, self.noise_multiplier)
+        return _claimed(event, self.rounds, privacy.delta, privacy.accountant)
+
+
+@lru_cache(maxsize=16)
+def _claimed(event: SampledRound, rounds: int, delta: float, accountant: Accountant) -> float:
+    return central_epsilon([(event, rounds)], delta, accountant=accountant)
 
 
 def plan_arm(arm: ArmConfig, config: Config) -> ArmPlan:
@@ -256,6 +307,10 @@ def _check_noise(plan: ArmPlan, privacy: PrivacyConfig) -> None:
                     f"{where}.{name} = {value!r}: trust 'none' adds no noise; leave it out"
                 )
         return
+    if privacy.filter:  # the epsilon is a budget: multipliers may stand beside it
+        if plan.noise_multiplier and plan.releases_norms and not plan.norm_multiplier:
+            raise ValueError(f"{where}.norm_multiplier is missing: rule 'norm' releases norms")
+        return
     if privacy.epsilon is not None and plan.noise_multiplier:
         raise ValueError(
             f"{where}.noise_multiplier = {plan.noise_multiplier!r}: privacy.epsilon = "
@@ -271,10 +326,34 @@ def _check_noise(plan: ArmPlan, privacy: PrivacyConfig) -> None:
 
 
 def plan_arms(config: Config, multipliers: list[list[float]] | None = None) -> list[ArmPlan]:
-    """Every arm, with the noise that its epsilon asks for, or with the multipliers given."""
+    """Every arm, with the noise that its epsilon asks for, or with the multipliers given; the
+    budget of its clients, and the rounds that its accountant allows."""
+    privacy = config.privacy
     plans = [plan_arm(arm, config) for arm in config.arm]
     if multipliers is not None:
         pairs = zip(plans, multipliers, strict=True)
-        return [replace(p, noise_multiplier=z, norm_multiplier=zn) for p, (z, zn) in pairs]
-    calibrate = plans[0].noisy and config.privacy.epsilon is not None
-    return [p.calibrated(config.privacy) for p in plans] if calibrate else plans
+        plans = [replace(p, noise_multiplier=z, norm_multiplier=zn) for p, (z, zn) in pairs]
+    elif plans[0].noisy and privacy.epsilon is not None:
+        plans = [p if p.noise_multiplier else p.calibrated(privacy) for p in plans]
+    return [_limited(plan, privacy) for plan in plans]
+
+
+def _limited(plan: ArmPlan, privacy: PrivacyConfig) -> ArmPlan:
+    """The plan within its limits; a limit that does not pay for one round is refused."""
+    try:
+        if privacy.filter and privacy.epsilon is not None:
+            budget = Budget(privacy.epsilon, privacy.delta, privacy.relation)
+            budget.check(plan.terms)
+            return replace(plan, budget=budget)
+        if privacy.max_epsilon is not None:
+            rounds = most_rounds(
+                plan.terms,
+                privacy.max_epsilon,
+                privacy.delta,
+                privacy.relation,
+                privacy.accountant,
+            )
+            return replace(plan, rounds=rounds)
+    except ValueError as error:
+        raise ValueError(f"arm.{plan.name}: privacy.{error}") from None
+    return plan

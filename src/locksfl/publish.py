@@ -26,9 +26,12 @@ from locksfl.runfolder import RunFolder
 # of an arm's summary: functions of the configuration, of releases and of held-out data alone
 PUBLIC_ARM = (
     "name", "rule", "estimator", "trust", "rounds", "accuracy", "loss", "clip_norm", "step",
-    "noise_multiplier", "norm_multiplier", "privacy",
+    "asked_rounds", "noise_multiplier", "norm_multiplier", "claimed_epsilon", "privacy",
 )  # fmt: skip
-PUBLIC_SUMMARY = ("name", "simulated", "tuned_without_privacy", "all_arms_composed")
+PUBLIC_SUMMARY = (
+    "name", "simulated", "tuned_without_privacy", "accounting", "no_guarantee",
+    "filter", "all_arms_composed",
+)  # fmt: skip
 PUBLIC_ROUND = ("arm", "round", "accuracy", "loss", "epsilon")
 
 
@@ -85,7 +88,8 @@ def _public_round(line: dict[str, Any], plan: ArmPlan) -> dict[str, Any]:
     public["expected_cohort"] = plan.cohort
     public["upload_estimate"] = upload_estimate(plan, line)
     if plan.method.trust == "local":  # functions of what every client released
-        public |= {name: line[name] for name in ("cohort", "uploads", "bytes_up", "bytes_down")}
+        counts = ("cohort", "uploads", "bytes_up", "bytes_down", "exhausted")
+        public |= {name: line[name] for name in counts}
     return public
 
 
@@ -105,11 +109,12 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         "local": "Each client adds its own noise before anything leaves it. The guarantee holds "
         "against the server (SERVER) and so against everyone else.",
     }[config.privacy.trust]
+    rounds = " or ".join(str(t) for t in sorted({arm["rounds"] for arm in public["arms"]}))
     lines = [
         f"# Privacy statement: {public['name']}",
         "",
         f"Unit of privacy: one client with all its data; {config.data.clients} clients, "
-        f"{config.train.rounds} rounds an arm, Poisson sampling.",
+        f"{rounds} rounds an arm, Poisson sampling.",
         who,
         "",
         "| arm | observer | relation | epsilon | delta | accountant |",
@@ -126,6 +131,23 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         "zero-out: one client's contribution present or absent. replace: one client's data "
         "replaced by any other. Norm releases are charged in the same epsilon.",
     ]
+    if public["no_guarantee"]:
+        claimed = max(arm["claimed_epsilon"] for arm in public["arms"])
+        lines[2:2] = [
+            f"**NO GUARANTEE for the claimed epsilon of {claimed:.4g}** (accounting as printed in "
+            "the paper: a trusted server's multiplier, added by each client, norms for nothing). "
+            "The table below says what the releases cost.",
+            "",
+        ]
+    if public["filter"]:
+        lines.append(
+            "filter: every client stops before it would pass this budget, whatever is drawn."
+        )
+    if any(arm["rounds"] < arm["asked_rounds"] for arm in public["arms"]):
+        lines.append(
+            "max_epsilon: an arm ended before a round would have passed it. The accountant alone "
+            "decided that, from settings and no data, so it is charged for the rounds it played."
+        )
     if public["simulated"]:
         lines.append(
             "simulated: a seed was given, so this is the epsilon that a run with secret randomness "

@@ -33,6 +33,7 @@ def round_record(plan: ArmPlan, log: RoundLog, size: int, epsilon: float | None)
         "bytes_up": BYTES * (norms + uploads * size),
         "bytes_down": BYTES * members * size,
         "epsilon": epsilon,
+        "exhausted": log.exhausted,
         "released_norm_sum": _number(log.released_norm_sum) if plan.releases_norms else None,
         "used_norm_sum": _number(log.used_norm_sum) if plan.releases_norms else None,
     }

@@ -33,7 +33,8 @@ def size_text(count: float) -> str:
 
 def summary_table(summary: dict[str, Any]) -> Table:
     """One row an arm; epsilon by observer and relation."""
-    table = Table(title=summary["name"], title_justify="left", box=SIMPLE, padding=0)
+    title = f"{summary['name']}{_stamp(summary)}"
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
     table.add_column("arm")
     for head in ("accuracy", "uploads", "up", "down"):
         table.add_column(head, justify="right")
@@ -64,10 +65,32 @@ def _epsilons(costs: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _stamp(summary: dict[str, Any]) -> str:
+    """What must stand beside whatever is shown of a run that was accounted as printed."""
+    if not summary["no_guarantee"]:
+        return ""
+    claimed = epsilon_text(max(arm["claimed_epsilon"] for arm in summary["arms"]))
+    return f" · NO GUARANTEE (claimed ε = {claimed}, accounting as printed)"
+
+
 def notes(summary: dict[str, Any]) -> list[str]:
     """What has to be said beside the table."""
     arms = summary["arms"]
-    said = [f"δ = {arms[0]['privacy'][0]['delta']:g}; the unit of privacy is one client."]
+    said = []
+    if summary["no_guarantee"]:
+        said.append(
+            "no guarantee: the claimed ε takes no account of who sees what; the table does."
+        )
+    if summary["filter"]:
+        gone = ", ".join(f"{arm['name']} {arm['exhausted']}" for arm in arms)
+        said.append(f"filter: ε is each client's budget; exhausted at the end: {gone}.")
+    for arm in arms:
+        if arm["rounds"] < arm["asked_rounds"]:
+            said.append(
+                f"{arm['name']}: stopped after {arm['rounds']} of {arm['asked_rounds']} rounds, "
+                "by the accountant alone (max_epsilon); nothing that was seen decided it."
+            )
+    said += [f"δ = {arms[0]['privacy'][0]['delta']:g}; the unit of privacy is one client."]
     if arms[0]["trust"] == "central":
         said.append("SERVER sees raw updates (trust central); PUBLIC sees the models only.")
     if summary["simulated"]:
@@ -123,6 +146,8 @@ def _title(summary: dict[str, Any]) -> str:
     finite = [c for c in arm["privacy"] if c["epsilon"] is not None]
     if not finite:
         return f"{summary['name']}: no privacy"
+    if summary["no_guarantee"]:
+        return f"{summary['name']}{_stamp(summary)}"
     cost = finite[0]
     stamp = ", simulated" if summary["simulated"] else ""
     alike = ("observer", "relation")

@@ -16,18 +16,17 @@ import json
 import os
 import platform
 import tempfile
-import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tomli_w
 
+from locksfl._arrays import pack_arrays, unpack_arrays
 from locksfl.config import Config, read_config, to_table
 
 try:
@@ -36,7 +35,7 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 LINES = ("rounds.jsonl", "diagnostics.jsonl")
-CHECKPOINT = ("entropy", "multipliers", "arms", "rounds_done", "totals")  # and the arrays
+CHECKPOINT = ("entropy", "multipliers", "arms", "rounds_done", "totals", "ledger")  # and the arrays
 
 
 class RunFolder:
@@ -188,24 +187,6 @@ def _naming(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
-
-
-def pack_arrays(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
-    """Arrays and a JSON header as one .npz."""
-    buffer = BytesIO()
-    header = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-    np.savez(buffer, meta=header, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
-def unpack_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The inverse of `pack_arrays`."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        return json.loads(bytes(arrays.pop("meta"))), arrays
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: damaged or not written by this program ({error})") from None
 
 
 def default_path(name: str, root: Path = Path("runs")) -> Path:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from locksfl.accounting import ClientReleases, SampledRound, central_epsilon, local_epsilon
+from locksfl.accounting.events import NORM, UPDATE, round_releases
 
 
 @pytest.mark.parametrize("kind", [int, np.int64, np.float32, np.float64])
@@ -99,3 +100,38 @@ def test_import_needs_neither_jax_nor_dp_accounting():
         "bad = {'jax', 'dp_accounting'} & set(sys.modules); sys.exit(str(bad) if bad else 0)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_sensitivities_are_derived_from_where_a_value_lies():
+    """An interval [0, C] and a ball of radius S, searched: never beyond, and reached."""
+    rng = np.random.default_rng(0)
+    norms = np.append(rng.uniform(0, 1, 500), [0.0, 1.0])
+    vectors = rng.normal(size=(500, 3))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)  # the sphere, and its antipodes
+    vectors = np.concatenate([vectors, -vectors])
+    for relation, from_what in (("zero-out", False), ("replace", True)):
+        for domain, apart in (
+            (NORM, np.abs(norms[:, None] - (norms[None] if from_what else 0.0))),
+            (UPDATE, np.linalg.norm(vectors - (-vectors if from_what else 0.0), axis=1)),
+        ):
+            assert apart.max() == pytest.approx(domain.sensitivity(relation), rel=1e-9)
+    with pytest.raises(ValueError, match="relation"):
+        NORM.sensitivity("other")
+
+
+@pytest.mark.parametrize("asks_norms", [True, False])
+def test_a_round_says_what_it_releases_to_whom(asks_norms):
+    def seen(trust, observer):
+        found = round_releases(trust, 2.0, 5.0, asks_norms)
+        return [(r.what, r.noise_multiplier, r.summed) for r in found if r.observer == observer]
+
+    kinds = [("norm", 5.0), ("update", 2.0)] if asks_norms else [("update", 2.0)]
+    noised = {s: [(what, z, s) for what, z in kinds] for s in (True, False)}
+    raw = [(what, None, False) for what, _ in kinds]
+    assert seen("local", "SERVER") == seen("local", "PUBLIC") == noised[False]
+    assert (seen("central", "SERVER"), seen("central", "PUBLIC")) == (raw, noised[True])
+    assert seen("none", "SERVER") == seen("none", "PUBLIC") == raw
+    (update,) = [r for r in round_releases("local", 2.0, 5.0, False) if r.observer == "SERVER"]
+    assert (update.mu_squared("zero-out"), update.mu_squared("replace")) == (0.25, 1.0)
+    with pytest.raises(ValueError, match="trust = 'secure'"):
+        round_releases("secure", 1.0, 1.0, asks_norms)

@@ -11,27 +11,41 @@ from locksfl.accounting.accountant import central_epsilon, central_epsilons, loc
 from locksfl.accounting.calibrate import calibrate_central, calibrate_local
 from locksfl.accounting.events import (
     ACCOUNTANTS,
+    OBSERVERS,
     RELATIONS,
     Accountant,
     ClientReleases,
     Relation,
+    Release,
     SampledRound,
 )
 from locksfl.accounting.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
+from locksfl.accounting.statement import Cost, Counts, guarantee, most_rounds, spent
+from locksfl.accounting.terms import Budget, Terms, delta_warning
 
 __all__ = [
     "ACCOUNTANTS",
+    "OBSERVERS",
     "RELATIONS",
     "Accountant",
+    "Budget",
     "ClientReleases",
+    "Cost",
+    "Counts",
     "Relation",
+    "Release",
     "SampledRound",
+    "Terms",
     "calibrate_central",
     "calibrate_local",
     "central_epsilon",
     "central_epsilons",
     "delta_from_mu",
+    "delta_warning",
     "epsilon_from_mu",
+    "guarantee",
     "local_epsilon",
+    "most_rounds",
     "mu_from_epsilon",
+    "spent",
 ]

@@ -12,6 +12,7 @@ when a multiplier is an int or a float32.
 
 from __future__ import annotations
 
+import math
 import numbers
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,8 +22,83 @@ from locksfl import _validate
 Relation = Literal["zero-out", "replace"]
 Accountant = Literal["rdp", "pld"]
 
+Observer = Literal["SERVER", "PUBLIC"]
+
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace")
 ACCOUNTANTS: tuple[Accountant, ...] = ("rdp", "pld")
+OBSERVERS: tuple[Observer, ...] = ("SERVER", "PUBLIC")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Where one client's value lies, in units of a bound r: the interval [0, r], or the ball of
+    radius r. Sensitivities follow from it; nobody types one."""
+
+    bound: str  # "C", the clip norm, or "S", the largest contribution
+    ball: bool
+
+    def sensitivity(self, relation: Relation) -> float:
+        """How far two neighbours' values can be apart, over the bound: the distance to zero under
+        zero-out, the diameter under replace."""
+        _validate.one_of(RELATIONS, relation=relation)
+        return 2.0 if self.ball and relation == "replace" else 1.0
+
+
+NORM = Domain("C", ball=False)
+UPDATE = Domain("S", ball=True)
+
+
+@dataclass(frozen=True)
+class Release:
+    """One value that leaves in a round: what it is, who sees it, and the noise it carries.
+
+    `noise_multiplier` is std over the zero-out sensitivity; None says that it is exact. `summed`
+    says that the noise is on the sum over a secret cohort, not on each client's own message.
+    """
+
+    what: Literal["norm", "update"]
+    observer: Observer
+    domain: Domain
+    noise_multiplier: float | None
+    summed: bool
+
+    def mu_squared(self, relation: Relation) -> float:
+        """(sensitivity / std)^2 of one such message; infinite without noise."""
+        if not self.noise_multiplier:
+            return math.inf
+        return (self.domain.sensitivity(relation) / self.noise_multiplier) ** 2
+
+
+def round_releases(
+    trust: str, noise_multiplier: float | None, norm_multiplier: float | None, asks_norms: bool
+) -> tuple[Release, ...]:
+    """What a round releases, to whom, for each trust.
+
+    * local: every client's noised messages to the server; PUBLIC sees what the server makes of them
+      (post-processing), so it is charged for the same messages.
+    * central: raw messages to the server, noised sums over a secret cohort to PUBLIC.
+    * none: everything raw, to both.
+
+    A trust "secure" (the server sees a noised sum, and knows who sent) would be one more case.
+    """
+    _validate.one_of(("none", "central", "local"), trust=trust)
+    kinds: list[tuple[Literal["norm", "update"], Domain, float | None]] = [
+        ("update", UPDATE, noise_multiplier)
+    ]
+    if asks_norms:
+        kinds.insert(0, ("norm", NORM, norm_multiplier))
+    raw_to_server, noise_for_public = trust != "local", trust != "none"
+    return tuple(
+        Release(
+            what,
+            observer,
+            domain,
+            None if (raw_to_server if observer == "SERVER" else not noise_for_public) else noise,
+            summed=trust == "central" and observer == "PUBLIC",
+        )
+        for observer in OBSERVERS
+        for what, domain, noise in kinds
+    )
 
 
 @dataclass(frozen=True)
@@ -101,11 +177,9 @@ class ClientReleases:
 
         Vectors: sensitivity S under zero-out and 2S under replace. Norms: C under both.
         """
-        _validate.one_of(RELATIONS, relation=relation)
-        vector = 1.0 if relation == "zero-out" else 2.0
-        total = self.uploads * (vector / self.noise_multiplier) ** 2
+        total = self.uploads * (UPDATE.sensitivity(relation) / self.noise_multiplier) ** 2
         if self.norm_multiplier is not None:
-            total += self.norms / self.norm_multiplier**2
+            total += self.norms * (NORM.sensitivity(relation) / self.norm_multiplier) ** 2
         return total
 
 

@@ -40,6 +40,7 @@ class Program:
     server: Server
     layout: Layout
     evaluate_every: int
+    filtered: bool = False  # clients have a budget; without one nothing is carried for it
 
 
 class TestData(NamedTuple):
@@ -132,7 +133,9 @@ class ChunkedClients:
         first = 0
         for number, bucket in enumerate(self.program.layout):
             present = self.members.present[first : first + bucket.slots]
-            live = jnp.sum(jnp.any(present.reshape(bucket.chunks, bucket.chunk), axis=1))
+            # up to the last chunk with a client; a filter can leave empty ones before it
+            used = jnp.any(present.reshape(bucket.chunks, bucket.chunk), axis=1)
+            live = jnp.max(jnp.where(used, jnp.arange(1, bucket.chunks + 1), 0))
 
             def body(
                 k: Array, c: Any, number: int = number, first: int = first, size: int = bucket.chunk
@@ -178,6 +181,31 @@ def evaluate(model: Model, weights: Array, test: TestData) -> tuple[Array, Array
     return jnp.sum(right), jnp.sum(losses)
 
 
+class Spending(NamedTuple):
+    """What a filter needs on the device: whole numbers, the same on every device."""
+
+    counts: Array  # [2, n] norms and uploads released by each client
+    most_uploads: Array  # [k] uploads that can be paid beside k norms (accounting.filter)
+
+
+def can_pay(spending: Spending, clients: Array, asks_norms: bool) -> Array:
+    """Whether each of these clients can pay for a whole round; `accounting.filter.Filter`."""
+    norms, uploads = spending.counts[:, clients]
+    norms = norms + int(asks_norms)
+    last = spending.most_uploads.shape[0] - 1
+    paid = spending.most_uploads[jnp.minimum(norms, last)]
+    return (norms <= last) & (uploads + 1 <= paid)
+
+
+def charge(spending: Spending, members: Members, uploaded: Array, asks_norms: bool) -> Spending:
+    """The counts after a round, on every device: an upload that was not drawn is not entered."""
+    nobody = spending.counts.shape[1]  # out of range: dropped
+    clients = jnp.where(members.present, members.clients, nobody)
+    released = jnp.stack([members.present & asks_norms, members.present & uploaded])
+    here = jnp.zeros_like(spending.counts).at[:, clients].add(released, mode="drop")
+    return spending._replace(counts=spending.counts + jax.lax.psum(here, AXIS))
+
+
 def play_block(
     program: Program,
     state: ServerState,
@@ -189,11 +217,14 @@ def play_block(
     plan: Array,
     first_round: Array,
     rounds: Array,
+    spending: Spending | None,
 ) -> tuple[ServerState, Log]:
     """`rounds` rounds from `first_round` on, on one device of the mesh.
 
     plan [ROUNDS_A_CALL, 1, slots]: the client in each slot of this device, -1 where empty.
     weights [n]: the public weights of the clients, or one number for all.
+    spending: with a filter, what was spent before; a client that cannot pay for a whole round is
+        not asked, round by round, so that results do not depend on the length of blocks.
     """
     plan = plan[:, 0]
 
@@ -203,11 +234,14 @@ def play_block(
     labelled = test.labels >= 0  # [batches, rows], or [batches, rows, L]
     answers = total(labelled)
     tests = answers if labelled.ndim == 2 else total(jnp.any(labelled, axis=-1))
+    asks_norms = program.method.parts[0].uses_norms
 
-    def one_round(r: Array, carry: tuple[ServerState, Log]) -> tuple[ServerState, Log]:
-        state, log = carry
+    def one_round(r: Array, carry: Any) -> Any:
+        state, log, spending = carry
         t = first_round + r
         clients = plan[r]
+        if program.filtered:
+            clients = jnp.where(can_pay(spending, clients, asks_norms), clients, -1)
         mine = weights[clients] if weights.ndim else jnp.broadcast_to(weights, clients.shape)
         members = draw_members(arm_key, t, clients, mine)
         keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
@@ -234,10 +268,13 @@ def play_block(
             accuracy=accuracy,
             loss=loss,
         )
-        return state, jax.tree.map(lambda whole, now: whole.at[r].set(now), log, row)
+        if program.filtered:
+            spending = charge(spending, members, uploads.uploaded, asks_norms)
+        return state, jax.tree.map(lambda whole, now: whole.at[r].set(now), log, row), spending
 
     slots = plan.shape[1]
     per_slot = jnp.zeros((ROUNDS_A_CALL, 1, slots))
     a_round = jnp.zeros(ROUNDS_A_CALL)
     log = Log(per_slot, per_slot > 1, *[a_round] * 7)
-    return jax.lax.fori_loop(0, rounds, one_round, (state, log))
+    state, log, _ = jax.lax.fori_loop(0, rounds, one_round, (state, log, spending))
+    return state, log

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,7 +18,16 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from locksfl.engines.block import AXIS, ROUNDS_A_CALL, Log, Program, TestData, play_block
+from locksfl.accounting.filter import Filter
+from locksfl.engines.block import (
+    AXIS,
+    ROUNDS_A_CALL,
+    Log,
+    Program,
+    Spending,
+    TestData,
+    play_block,
+)
 from locksfl.engines.layout import (
     Bucket,
     Layout,
@@ -60,6 +69,7 @@ class RoundLog:
     expected_weight: float  # of a member: 1 where the estimator is unbiased
     accuracy: float | None
     loss: float | None
+    exhausted: int | None = None  # clients that could not pay, with a filter
 
 
 @dataclass(frozen=True)
@@ -95,8 +105,13 @@ class Simulator:
         evaluate_every: int = 1,
         state: ServerState | None = None,
         first_round: int = 0,
+        released: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> Iterator[BlockLog]:
-        """Play an arm's rounds from `first_round` on, block by block."""
+        """Play an arm's rounds from `first_round` on, block by block. With a budget, `released` are
+        the norms and uploads of every client before that round."""
+        kept = None
+        if plan.budget is not None:
+            kept = Filter(plan.terms, plan.budget, *(released or ()))
         classes, class_of = size_classes(self.population.sizes, work)
         layout = self._layout(classes, class_of, plan.sampling_rate, work)
         weights = plan.scaled_weights()
@@ -111,15 +126,21 @@ class Simulator:
             coins = [randomness.host(plan.name, r, Purpose.COHORT) for r in range(t, t + length)]
             cohorts = [draw_cohort(rng, plan.clients, plan.sampling_rate) for rng in coins]
             layout = self._fit(layout, cohorts, class_of)
-            program = Program(plan.method, self.model, work, server, layout, evaluate_every)
+            filtered = kept is not None
+            program = Program(
+                plan.method, self.model, work, server, layout, evaluate_every, filtered
+            )
             slots = self._slots(cohorts, class_of, layout)
             arguments = (self.records, self.test, public, dials, key, slots)
-            numbers = (np.int32(t), np.int32(length))
+            numbers = (np.int32(t), np.int32(length), self._spending(kept))
             call, compile_seconds = self._compile(program, state, *arguments, *numbers)
             began = time.perf_counter()
             state, log = jax.block_until_ready(call(state, *arguments, *numbers))
             seconds = time.perf_counter() - began
-            yield BlockLog(_read_log(t, cohorts, slots, log), state, seconds, compile_seconds)
+            rounds = _read_log(t, cohorts, slots, log)
+            if kept is not None:
+                rounds = [_asked(played, kept) for played in rounds]
+            yield BlockLog(rounds, state, seconds, compile_seconds)
             t += length
             length = max(1, int(BLOCK_SECONDS / (seconds / length)))
 
@@ -135,13 +156,19 @@ class Simulator:
         mapped = jax.shard_map(
             functools.partial(play_block, program),
             mesh=self.mesh,
-            in_specs=(P(), P(), tests, P(), P(), P(), slots, P(), P()),
+            in_specs=(P(), P(), tests, P(), P(), P(), slots, P(), P(), P()),
             out_specs=(P(), logs),
             check_vma=False,
         )
         compiled = jax.jit(mapped).lower(*arguments).compile()  # a state given out must stay whole
         self._compiled[program, shapes] = compiled
         return compiled, time.perf_counter() - began
+
+    def _spending(self, kept: Filter | None) -> Spending | None:
+        if kept is None:
+            return None
+        counts = np.stack([kept.norms, kept.uploads])
+        return Spending(self._replicate(counts), self._replicate(kept.table))
 
     def _layout(
         self, classes: list[SizeClass], class_of: np.ndarray, rate: float, work: LocalWork
@@ -226,6 +253,23 @@ class Simulator:
 
     def _replicate_tree(self, tree: Any) -> Any:
         return jax.device_put(tree, NamedSharding(self.mesh, P()))
+
+
+def _asked(log: RoundLog, kept: Filter) -> RoundLog:
+    """The round with those members only that could pay, entered into the host's own filter. It
+    decides by the same whole numbers as the device, and refuses if the device did otherwise."""
+    there = kept.can_pay()[log.cohort]
+    if log.uploaded[~there].any():
+        raise AssertionError("a client uploaded that could not pay")
+    exhausted = kept.exhausted
+    kept.enter(log.cohort[there], log.uploaded[there])
+    return replace(
+        log,
+        cohort=log.cohort[there],
+        uploaded=log.uploaded[there],
+        norms=log.norms[there],
+        exhausted=exhausted,
+    )
 
 
 def _read_log(first: int, cohorts: list[np.ndarray], filled: Array, log: Log) -> list[RoundLog]:

@@ -1,12 +1,15 @@
-"""What the program does about bad input: one line on stderr, exit code 2."""
+"""What every command of the program shares: errors of one line, and the flag --json."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
 import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 @contextmanager
