@@ -3,8 +3,8 @@
 Each test splits its scores by their position: the first half chooses the threshold, the second half
 gives the bound. So the bound holds with the stated confidence, whatever the score was.
 The bounds themselves are jax_privacy's (`epsilon_clopper_pearson`, `epsilon_one_run`), always with
-an explicit threshold: its `Split` draws its halves by the membership that is to be guessed, and its
-`epsilon_from_gdp` is positive without any leak.
+an explicit threshold: for one run its `Split` would draw the halves by the membership that is to be
+guessed, and its `epsilon_from_gdp` is positive without any leak.
 """
 
 from __future__ import annotations
