@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from locksfl._console import one_line_errors
+
 DEFAULT_EPSILON, DEFAULT_DELTA, DEFAULT_ROUNDS = 3.0, 1e-3, 4
 
 NOTE = (
@@ -45,9 +47,7 @@ def audit(
 
     Exit code 1 when a claim is refuted or a property fails.
     """
-    from locksfl.cli import _one_line_errors
-
-    with _one_line_errors():
+    with one_line_errors():
         report = run_audit(
             file,
             changes or [],

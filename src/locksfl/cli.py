@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import click
 import typer
 
+from locksfl import audit_cli, plan_cli
 from locksfl._console import Json, one_line_errors
 from locksfl.data_cli import app as data_app
 from locksfl.privacy_cli import privacy_app
@@ -26,6 +27,8 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(privacy_app, name="privacy")
+plan_cli.add_commands(privacy_app)
+audit_cli.add_commands(privacy_app)
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(help="One TOML file is one experiment. Without it: the digits.")

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from locksfl._console import one_line_errors
+
 
 def add_commands(app: typer.Typer) -> None:
     """Register the command."""
@@ -37,9 +39,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not words.")] = False,
 ) -> None:
     """Say what noise, accuracy and traffic to expect, and what to set. Uses no data."""
-    from locksfl.cli import _one_line_errors
-
-    with _one_line_errors():
+    with one_line_errors():
         from locksfl.accounting.advice import forecast
         from locksfl.accounting.forecast import Question
 
