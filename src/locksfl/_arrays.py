@@ -25,5 +25,7 @@ def unpack_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         return json.loads(bytes(arrays.pop("meta"))), arrays
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: damaged or not written by this program ({error})") from None

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
 
 def positive(**settings: float) -> None:
-    """Refuse values that are not finite numbers above zero."""
+    """Refuse values that are not numbers above zero, or that float32 cannot calculate with."""
     for name, value in settings.items():
         _number(name, value)
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} = {value!r}: expected a number > 0")
+        if not 1e-30 <= value <= 1e30:
+            raise ValueError(f"{name} = {value!r}: expected a number from 1e-30 to 1e30")
 
 
 def non_negative(**settings: float) -> None:
@@ -62,6 +65,18 @@ def nearest(word: Any, known: Iterable[str]) -> str:
     """A question that offers the closest known name, or nothing."""
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+@contextmanager
+def naming(**settings: str) -> Iterator[None]:
+    """Give a refusal the name that a user typed: data.clients for a function's `clients`."""
+    try:
+        yield
+    except ValueError as error:
+        word, _, rest = str(error).partition(" ")
+        if word not in settings:
+            raise
+        raise ValueError(f"{settings[word]} {rest}") from None
 
 
 def _number(name: str, value: Any) -> None:

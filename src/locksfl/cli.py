@@ -85,23 +85,25 @@ def run(
             config = folder.config
             if folder.finished:
                 raise ValueError(f"{folder.path}: the run is finished, nothing to resume")
+            prepared = None
         else:
             if file is None:
                 config = parse_config(example_config(), changes or (), seed)
             else:
                 config = read_config(file, changes or (), seed)
             _check_config(config)
+            prepared = _prepare(config, as_json)
             folder = RunFolder.create(out or default_path(config.name), config)
         try:
             with folder.held():
-                _run(config, folder, resume, as_json)
+                _run(config, folder, prepared, as_json)
         finally:
             if not resume:
                 folder.discard_unless_begun()
 
 
 def _check_config(config: Any) -> None:
-    """Find what is wrong before a folder is made."""
+    """Find what is wrong before anything is computed."""
     from locksfl.accounting import delta_warning
     from locksfl.plan import plan_arm
 
@@ -113,7 +115,21 @@ def _check_config(config: Any) -> None:
         plan_arm(arm, config)
 
 
-def _run(config: Any, folder: Any, resume: bool, as_json: bool) -> None:
+def _prepare(config: Any, as_json: bool) -> Any:
+    """Open the data and calibrate; say what should be heard before a budget is spent."""
+    from rich.console import Console
+
+    from locksfl.experiment import prepare
+
+    console = Console(stderr=as_json)
+    with console.status("") as status:
+        prepared = prepare(config, say=status.update)
+    for warning in prepared.warnings():
+        print(f"locks: {warning}", file=sys.stderr)
+    return prepared
+
+
+def _run(config: Any, folder: Any, prepared: Any, as_json: bool) -> None:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -153,11 +169,18 @@ def _run(config: Any, folder: Any, resume: bool, as_json: bool) -> None:
             bars.update(tasks[arm] if arm else first, status=text)
 
         try:
-            if resume:
+            if prepared is None:  # resumed
                 folder.load_checkpoint()  # drops lines that do not count, half a line too
                 for line in folder.lines("rounds.jsonl"):
                     on_round(line)
-            summary = run_experiment(config, folder, resume=resume, on_round=on_round, say=say)
+            summary = run_experiment(
+                config,
+                folder,
+                prepared=prepared,
+                resume=prepared is None,
+                on_round=on_round,
+                say=say,
+            )
         except KeyboardInterrupt:
             bars.stop()
             if folder.begun:

@@ -47,7 +47,8 @@ class SplitConfig:
                 raise ValueError(f"data.split.{option} is missing: split {self.kind!r} needs it")
             if value is not None and takes[self.kind] != option:
                 raise ValueError(
-                    f"data.split.{option} = {value!r}: split {self.kind!r} takes no {option}"
+                    f"data.split.{option} = {value!r}: split {self.kind!r} takes no {option}; "
+                    f"expected all of it: --set 'data.split={{kind=\"{self.kind}\"}}'"
                 )
             if value is not None:
                 (count if option == "classes" else positive)(**{f"data.split.{option}": value})
@@ -334,7 +335,7 @@ class Config:
             raise ValueError("arm is missing: expected at least one [[arm]] table")
         names = [arm.name for arm in self.arm]
         for name in names:
-            if names.count(name) > 1:
+            if [n.casefold() for n in names].count(name.casefold()) > 1:  # they name files
                 raise ValueError(f"arm.name = {name!r}: expected a name that no other arm has")
         if len({arm_number(name) for name in names}) < len(names):
             raise ValueError(f"arm names {names}: two would share their noise; rename one")
@@ -406,7 +407,10 @@ def _apply(table: dict[str, Any], change: str) -> None:
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        parsed = value.strip()
+        try:
+            parsed = float(value)  # .2 is a number to a person
+        except ValueError:
+            parsed = value.strip()
     here: Any = table
     for i, part in enumerate(parts[:-1]):
         if isinstance(here, list):  # arms hold no tables: all that is left is the name, dots too

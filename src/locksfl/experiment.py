@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from locksfl._arrays import pack_arrays
+from locksfl._validate import naming
 from locksfl.accounting import ledger, spent
+from locksfl.accounting.forecast import forecast_line
 from locksfl.config import Config, LocalConfig, PrivacyConfig, TrainConfig, to_table
 from locksfl.engines.simulate import BlockLog, Simulator
 from locksfl.local import LocalWork
@@ -35,16 +37,18 @@ Record = dict[str, Any]
 def open_task(config: Config) -> tuple[Population, Model]:
     """The data, dealt to clients, and the model."""
     data = config.data
-    population = open_population(
-        data.name,
-        data.clients,
-        data.split.kind,
-        data.split.options(),
-        data.split_seed,
-        data.dir,
-        min_samples=data.min_samples,
-        max_samples=data.max_samples,
-    )
+    settings = {name: f"data.split.{name}" for name in data.split.options()}
+    with naming(clients="data.clients", data_dir="data.dir", **settings):
+        population = open_population(
+            data.name,
+            data.clients,
+            data.split.kind,
+            data.split.options(),
+            data.split_seed,
+            data.dir,
+            min_samples=data.min_samples,
+            max_samples=data.max_samples,
+        )
     population = with_features(population, config.features.name, config.features.file)
     return population, model_for(config, population)
 
@@ -151,26 +155,52 @@ class Progress:
         )
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment whose data are open and whose noise is known: it can begin."""
+
+    population: Population
+    model: Model
+    plans: list[ArmPlan]
+
+    def warnings(self) -> list[str]:
+        """What a user should hear before any budget is spent."""
+        hopeless = (forecast_line(plan, self.model.size) for plan in self.plans)
+        return [
+            *(line for plan in self.plans for line in plan.warnings()),
+            *(line for line in hopeless if line is not None),
+        ]
+
+
+def prepare(config: Config, say: Callable[[str], None] = lambda text: None) -> Prepared:
+    """Everything that can be refused, before anything is written."""
+    say("opening the data")
+    population, model = open_task(config)
+    say("calibrating the noise")
+    return Prepared(population, model, plan_arms(config))
+
+
 def run_experiment(
     config: Config,
     folder: RunFolder,
     *,
+    prepared: Prepared | None = None,
     resume: bool = False,
     on_round: Callable[[Record], None] = lambda record: None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Record:
     """Train every arm and fill the folder; the summary."""
-    say("opening the data")
-    population, model = open_task(config)
     simulated = config.seed is not None
     if resume:
         progress = Progress.load(folder, config)
+        say("opening the data")
+        population, model = open_task(config)
     else:
-        say("calibrating the noise")
-        plans = plan_arms(config)
+        prepared = prepared or prepare(config, say)
+        population, model = prepared.population, prepared.model
         source = Randomness.from_system() if config.seed is None else Randomness.seeded(config.seed)
         identity = ledger.experiment_id(to_table(config))
-        progress = Progress(source.entropy, plans, identity, config.privacy)
+        progress = Progress(source.entropy, prepared.plans, identity, config.privacy)
         folder.append("diagnostics.jsonl", [DIAGNOSTICS_NOTE])
         folder.write_json("environment.json", environment([str(d) for d in jax.devices()]))
         progress.save(folder, simulated)

@@ -62,6 +62,8 @@ class Chunk(NamedTuple):
 
 
 NO_LIMIT = 2**31 - 1
+# Clipping is exact: some GPUs would keep 10 bits of each factor of a product.
+HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def used_samples(sizes: Any, work: LocalWork) -> Any:
@@ -231,7 +233,7 @@ def combine(trace: Any, coefficients: Array) -> Array:
     """Sum of coefficient_i u_i over the chunk, from the trace of `measure`."""
     if isinstance(trace, DenseTrace):
         return _combine_dense(trace, coefficients)
-    return jnp.asarray(coefficients @ trace)
+    return jnp.matmul(coefficients, trace, precision=HIGHEST)
 
 
 # --- Dense networks in gradient mode: norms first, then one weighted backward pass. ---------------
@@ -280,9 +282,8 @@ def _measure_dense(model: Model, weights: Array, records: Records, chunk: Chunk)
 
     squared = jnp.zeros(chunk.rows.shape[0])
     for value, error in zip(inputs, errors, strict=True):
-        exactly = jax.lax.Precision.HIGHEST  # some GPUs would keep 10 bits of each number
-        pairs_in = jnp.einsum("csi,cti->cst", value, value, precision=exactly) + 1.0  # 1: the bias
-        pairs_out = jnp.einsum("cso,cto->cst", error, error, precision=exactly)
+        pairs_in = jnp.einsum("csi,cti->cst", value, value, precision=HIGHEST) + 1.0  # 1: the bias
+        pairs_out = jnp.einsum("cso,cto->cst", error, error, precision=HIGHEST)
         squared += jnp.sum(pairs_in * pairs_out, axis=(1, 2)) + _rounding(pairs_in, pairs_out)
     return _visit(squared, DenseTrace(tuple(inputs), tuple(errors)))
 
@@ -301,5 +302,6 @@ def _combine_dense(trace: DenseTrace, coefficients: Array) -> Array:
     for value, error in zip(trace.inputs, trace.errors, strict=True):
         rows = error.shape[0] * error.shape[1]
         weighted = (error * coefficients[:, None, None]).reshape(rows, -1)
-        leaves += [weighted.T @ value.reshape(rows, -1), jnp.sum(weighted, axis=0)]
+        product = jnp.matmul(weighted.T, value.reshape(rows, -1), precision=HIGHEST)
+        leaves += [product, jnp.sum(weighted, axis=0)]
     return jnp.concatenate([leaf.ravel() for leaf in leaves])  # in the order of a flat vector

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from locksfl.accounting.events import Release, round_releases
-from locksfl.randomness import Purpose, client_keys, draw_key
+from locksfl.randomness import Purpose, client_keys, draw_key, normal
 from locksfl.sampling import Dials
 
 Total = Callable[[Array], Array]  # a sum over every client of the round, on every device
@@ -63,7 +63,7 @@ def draw_members(
         present=clients >= 0,
         weights=weights,
         coins=jax.vmap(jax.random.uniform)(coins),
-        norm_noise=jax.vmap(jax.random.normal)(norms),
+        norm_noise=jax.vmap(lambda key: normal(key, 1)[0])(norms),
     )
 
 
@@ -71,7 +71,7 @@ def draw_server(arm_key: Array, round_index: Array | int, size: int) -> ServerDr
     """The server's draws of a round; `size` is the number of parameters."""
     norms = draw_key(arm_key, round_index, Purpose.SERVER_NORM_NOISE)
     update = draw_key(arm_key, round_index, Purpose.UPDATE_NOISE)
-    return ServerDraws(jax.random.normal(norms), jax.random.normal(update, (size,)))
+    return ServerDraws(normal(norms, 1)[0], normal(update, size))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import lru_cache
 import jax.numpy as jnp
 import numpy as np
 
-from locksfl._validate import count, positive, rate
+from locksfl._validate import count, naming, positive, rate
 from locksfl.accounting import (
     Accountant,
     Budget,
@@ -123,6 +123,16 @@ class ArmPlan:
                 f"got {values.size} that sum to {values.sum():.6g}"
             )
 
+    def warnings(self) -> list[str]:
+        """What is sound but not what a user may expect."""
+        if self.weights is None or self.uploads * max(self.weights) <= self.sampling_rate:
+            return []
+        return [
+            f"arm.{self.name}.weights: the largest, {max(self.weights):.4g}, asks for more than "
+            f"every round: above cohort / (clients x uploads) = "
+            f"{self.sampling_rate / self.uploads:.4g} a weight counts as that"
+        ]
+
     @property
     def sampling_rate(self) -> float:
         """q, the coin of the first sample."""
@@ -198,39 +208,44 @@ class ArmPlan:
         with a filter, over the rounds that a client is expected to be asked in."""
         if privacy.epsilon is None:
             raise ValueError("privacy.epsilon is missing")
-        given = self.norm_multiplier or None
         if privacy.accounting == "as-printed":
             return self._as_printed(privacy)
+        typed = {name: f"privacy.{name}" for name in ("epsilon", "delta")}
+        with naming(norm_multiplier=f"arm.{self.name}.norm_multiplier", **typed):
+            noise, norm = self._calibrate(privacy, privacy.epsilon)
+        return replace(self, noise_multiplier=noise, norm_multiplier=norm or 0.0)
+
+    def _calibrate(self, privacy: PrivacyConfig, epsilon: float) -> tuple[float, float | None]:
+        """Noise on the update and on the norms."""
+        given = self.norm_multiplier or None
         if self.method.trust == "local":
             rounds = self.rounds
             if privacy.filter:
                 rounds = privacy.releases or math.ceil(self.rounds * self.sampling_rate)
             releases = calibrate_local(
-                privacy.epsilon,
+                epsilon,
                 privacy.delta,
                 uploads=rounds,
                 norms=rounds if self.releases_norms else 0,
                 relation=privacy.relation,
                 norm_multiplier=given,
             )
-            noise, norm = releases.noise_multiplier, releases.norm_multiplier
-        else:
-            joint = self.releases_norms
-            event = calibrate_central(
-                privacy.epsilon,
-                privacy.delta,
-                self.rounds,
-                self.sampling_rate * (1.0 if joint else self.largest_probability),
-                relation=privacy.relation,
-                accountant=privacy.accountant,
-                upload_probability=self.largest_probability if joint else 1.0,
-                norm_release=joint,
-                norm_multiplier=given,
-                cohort=self.cohort if joint else None,
-                norm_share=self.norm_low,
-            )
-            noise, norm = event.noise_multiplier, event.norm_multiplier
-        return replace(self, noise_multiplier=noise, norm_multiplier=norm or 0.0)
+            return releases.noise_multiplier, releases.norm_multiplier
+        joint = self.releases_norms
+        event = calibrate_central(
+            epsilon,
+            privacy.delta,
+            self.rounds,
+            self.sampling_rate * (1.0 if joint else self.largest_probability),
+            relation=privacy.relation,
+            accountant=privacy.accountant,
+            upload_probability=self.largest_probability if joint else 1.0,
+            norm_release=joint,
+            norm_multiplier=given,
+            cohort=self.cohort if joint else None,
+            norm_share=self.norm_low,
+        )
+        return event.noise_multiplier, event.norm_multiplier
 
     def _as_printed(self, privacy: PrivacyConfig) -> ArmPlan:
         """The paper's mistake, to be shown: the multiplier of a trusted server's sum over a secret

@@ -106,6 +106,7 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     # the same run gives the same file
     plt.rcParams.update({"svg.hashsalt": "locks", "font.size": 9, "svg.fonttype": "none"})
@@ -121,13 +122,15 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
         accuracy = [line["accuracy"] for line in mine if line["accuracy"] is not None]
         label = f"{arm['name']} ({arm['accuracy']:.3f}, {arm['uploads']:,} uploads)"
         rounds = [line["round"] for line, keep in zip(mine, shown, strict=True) if keep]
-        by_round.plot(rounds, accuracy, color=colour, label=label, lw=1.6)
         at = [mb for mb, keep in zip(sent, shown, strict=True) if keep]
-        by_bytes.plot(at, accuracy, color=colour, label=label, lw=1.6)
+        marker = "o" if len(rounds) < 4 else None  # one point alone is no line
+        for axes, where in ((by_round, rounds), (by_bytes, at)):
+            axes.plot(where, accuracy, color=colour, label=label, lw=1.6, marker=marker)
     by_round.set_xlabel("round")
     by_bytes.set_xlabel("sent by all clients (MB)")
     by_round.set_ylabel("accuracy on held-out data")
-    by_round.legend(loc="lower right", frameon=False)
+    by_round.legend(loc="best", frameon=False)
+    by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (by_round, by_bytes):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)

@@ -51,7 +51,8 @@ class RunFolder:
             raise ValueError(
                 f"--out {path}: already there; expected a new folder, or --resume to continue it"
             )
-        path.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)  # it holds secrets
         folder = cls(path)
         try:
             folder.write_text("config.toml", tomli_w.dumps(to_table(config)))
@@ -118,7 +119,11 @@ class RunFolder:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """The lines of rounds.jsonl or diagnostics.jsonl."""
-        return [json.loads(line) for line in (self.path / name).read_text("utf-8").splitlines()]
+        text = (self.path / name).read_text("utf-8")
+        try:
+            return [json.loads(line) for line in text.splitlines()]
+        except ValueError as error:
+            raise ValueError(f"{self.path / name}: damaged ({error})") from None
 
     def append(self, name: str, lines: Iterable[dict[str, Any]]) -> None:
         """Add lines; they count once a checkpoint says so."""

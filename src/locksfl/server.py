@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
@@ -65,8 +64,3 @@ class ServerState(NamedTuple):
     weights: Array
     optimizer: Any
     average: Array
-
-
-def state_leaves(state: ServerState) -> list[Array]:
-    """The state as a flat list of arrays, for a checkpoint."""
-    return jax.tree.leaves(state)

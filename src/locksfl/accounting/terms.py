@@ -87,7 +87,9 @@ class Terms:
             return min(1.0, (1 - self.floor) * share / self.norm_low + self.floor * share)
         if self.heaviest is not None:
             return min(1.0, self.uploads * self.heaviest / self.sampling_rate)
-        return share
+        if self.rule in ("uniform", "full"):
+            return share
+        raise ValueError(f"rule = {self.rule!r}: its largest probability is not known here")
 
     @property
     def everyone_uploads(self) -> bool:

@@ -135,7 +135,7 @@ class Simulator:
             numbers = (np.int32(t), np.int32(length), self._spending(kept))
             call, compile_seconds = self._compile(program, state, *arguments, *numbers)
             began = time.perf_counter()
-            state, log = jax.block_until_ready(call(state, *arguments, *numbers))
+            state, log = _finish(call(state, *arguments, *numbers))
             seconds = time.perf_counter() - began
             rounds = _read_log(t, cohorts, slots, log)
             if kept is not None:
@@ -270,6 +270,15 @@ def _asked(log: RoundLog, kept: Filter) -> RoundLog:
         norms=log.norms[there],
         exhausted=exhausted,
     )
+
+
+def _finish(results: Any) -> Any:
+    """Wait for a block; Ctrl-C is heard at its end, since a process must not end amid one."""
+    try:
+        return jax.block_until_ready(results)
+    except KeyboardInterrupt:
+        jax.block_until_ready(results)
+        raise
 
 
 def _read_log(first: int, cohorts: list[np.ndarray], filled: Array, log: Log) -> list[RoundLog]:
