@@ -19,6 +19,7 @@ TYPOS = [
     ("data", "client", "clients"),
     ("data.split", "kinds", "kind"),
     ("model", "hiden", "hidden"),
+    ("features", "fil", "file"),
     ("local", "epoch", "epochs"),
     ("train", "clipnorm", "clip_norm"),
     ("train.optimizer", "momentun", "momentum"),
