@@ -15,15 +15,19 @@ Over T rounds the signal adds up to T at most and the noise, a random walk, to n
 
 At equal epsilon noise grows like sqrt(T), so that reach hardly depends on T: it is about
 n epsilon / sqrt(2 d ln(1/delta)) in central trust, sqrt(n) times less in local trust. Measured on
-the embedded digits (softmax, two classes a client, best clip and step; no privacy: .89):
+the embedded digits (softmax, two classes a client, central uniform, 20 of 100 clients, 100 rounds,
+one seed, the best held-out accuracy of 8 pairs of clip and step, so a little too high):
 
     reach     3.5   1.7   .87   .56   .38   .23
     accuracy  .82   .72   .52   .40   .30   .2
 
-Below HOPELESS = 0.5 less than half of what can be learnt is learnt, however long one trains.
+HOPELESS = 0.5 was chosen after seeing this table: below it, accuracy is .4 or less there. It is a
+rule of thumb from one task, as are the two constants below.
 The rounds are those that minimise 2 PROGRESS / T + noise^2 + sampling, the bound on the mean
 squared gradient at a constant step 1/L; PROGRESS = L (F(first) - F(best)) / C^2 is a guess that
-fits the digits, where 15 to 30 rounds were best at n = 100, epsilon 8, full participation.
+was fitted to one measurement: 15 to 30 rounds were best for the digits at n = 100, epsilon 8 and
+full participation. NEAR_FULL was chosen so that 200 of 1,000 clients, as good as all when measured,
+pass.
 """
 
 from __future__ import annotations
