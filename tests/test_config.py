@@ -19,6 +19,7 @@ TYPOS = [
     ("data", "client", "clients"),
     ("data.split", "kinds", "kind"),
     ("model", "hiden", "hidden"),
+    ("features", "nane", "name"),
     ("local", "epoch", "epochs"),
     ("train", "clipnorm", "clip_norm"),
     ("train.optimizer", "momentun", "momentum"),
