@@ -70,8 +70,8 @@ name = "locks"
 rule = "norm"
 cohort = 6
 uploads = 3
-noise_multiplier = 1.0
-norm_multiplier = 4.0
+noise_multiplier = 0.1
+norm_multiplier = 1.0
 """
 
 LOCAL = ("privacy.trust=local", "privacy.epsilon=50.0", "privacy.tuned_without_privacy=false")

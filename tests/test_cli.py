@@ -333,3 +333,22 @@ def test_ctrl_c_in_the_middle_costs_nothing(tmp_path):
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
     ours, theirs = json.loads(done.stdout)["arms"], summary(whole)["arms"]
     assert [arm["accuracy"] for arm in ours] == [arm["accuracy"] for arm in theirs]
+
+
+def test_a_hopeless_run_is_told_before_it_spends_anything(locks, file, tmp_path):
+    loud = ("--set", "arm.locks.noise_multiplier=5.0", "--out", tmp_path / "out")
+    told = locks("run", file, *loud)
+    assert told.code == 0
+    assert "locks: training will fail: the noise of a round is" in told.err
+    assert locks("run", file, "--out", tmp_path / "quiet").err == ""
+
+
+def test_a_setting_is_named_as_it_was_typed(locks, file):
+    asked = {
+        "data.clients": "data.clients=20000",
+        "arm.locks.floor": "arm.locks.floor=.2x",
+        "train.clip_norm": "train.clip_norm=1e40",
+    }
+    for name, change in asked.items():
+        assert f"locks: {name} = " in refused(locks("run", file, "--set", change))
+    assert locks("run", file, "--set", "arm.locks.floor=.2", "--set", "data.clients=0").code == 2

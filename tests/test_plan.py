@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 
@@ -186,3 +187,13 @@ def test_the_largest_probability_bounds_every_probability(rule, uploads, low, fl
         top = max(top, float(jnp.max(p)))
     assert top <= plan.largest_probability * (1 + 1e-6)
     assert top >= plan.largest_probability * (1 - 1e-5)
+
+
+def test_weights_that_ask_for_more_than_every_round_are_told_of():
+    heavy = [0.5, *[0.5 / 99] * 99]
+    arm = ArmConfig("a", rule="weights", cohort=20, uploads=10, weights=heavy, noise_multiplier=1.0)
+    even = dataclasses.replace(arm, weights=[0.01] * 100)
+    told, silent = (plan_arm(a, Config(arm=[a], data=DataConfig(clients=100))) for a in (arm, even))
+    (line,) = told.warnings()
+    assert line.startswith("arm.a.weights: the largest, 0.5, asks for more than every round")
+    assert silent.warnings() == []

@@ -237,3 +237,8 @@ def test_two_processes_never_run_in_one_folder(tmp_path):
         pass
     with other.held():  # free again
         pass
+
+
+def test_a_run_folder_is_for_its_owner_alone(tmp_path):
+    folder = RunFolder.create(tmp_path / "some" / "run", parse_config(QUICK))
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700

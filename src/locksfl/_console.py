@@ -20,7 +20,7 @@ def one_line_errors() -> Iterator[None]:
     except ValueError as error:
         _refuse(str(error))
     except FileNotFoundError as error:
-        _refuse(f"{error.filename}: not there")
+        _refuse(f"{error.filename}: {error.strerror}")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _refuse(f"cannot write {where}{error.strerror or error}")

@@ -91,9 +91,11 @@ def run(
                 config = parse_config(example_config(), changes or (), seed)
             else:
                 config = read_config(file, changes or (), seed)
+            path = out or default_path(config.name)
+            RunFolder.check_new(path)
             _check_config(config)
             prepared = _prepare(config, as_json)
-            folder = RunFolder.create(out or default_path(config.name), config)
+            folder = RunFolder.create(path, config)
         try:
             with folder.held():
                 _run(config, folder, prepared, as_json)
@@ -122,8 +124,12 @@ def _prepare(config: Any, as_json: bool) -> Any:
     from locksfl.experiment import prepare
 
     console = Console(stderr=as_json)
-    with console.status("") as status:
-        prepared = prepare(config, say=status.update)
+    try:
+        with console.status("") as status:
+            prepared = prepare(config, say=status.update)
+    except KeyboardInterrupt:
+        console.print("stopped before the first round; nothing is kept")
+        raise typer.Exit(130) from None
     for warning in prepared.warnings():
         print(f"locks: {warning}", file=sys.stderr)
     return prepared

@@ -44,15 +44,19 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    @classmethod
-    def create(cls, path: Path, config: Config) -> RunFolder:
-        """A new folder. One that already holds something is never written over."""
+    @staticmethod
+    def check_new(path: Path) -> None:
+        """Refuse a path that something is at."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ValueError(
                 f"--out {path}: already there; expected a new folder, or --resume to continue it"
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)  # it holds secrets
+
+    @classmethod
+    def create(cls, path: Path, config: Config) -> RunFolder:
+        """A new folder. One that already holds something is never written over."""
+        cls.check_new(path)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds secrets
         folder = cls(path)
         try:
             folder.write_text("config.toml", tomli_w.dumps(to_table(config)))

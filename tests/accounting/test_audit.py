@@ -16,12 +16,11 @@ import typer
 from typer.testing import CliRunner
 
 from locksfl import algorithm, audit_cli, mechanisms
-from locksfl.accounting import SampledRound, bounds, epsilon_from_mu
+from locksfl.accounting import ClientReleases, SampledRound, Terms, bounds, epsilon_from_mu
 from locksfl.accounting.audit import audit_arm, planned_attacks
 from locksfl.accounting.properties import check_arm
 from locksfl.estimators import ESTIMATORS
 from locksfl.mechanisms import MECHANISMS
-from locksfl.plan import ArmPlan
 from locksfl.randomness import Randomness
 
 RANDOMNESS = Randomness.seeded(4)
@@ -168,14 +167,13 @@ def test_an_uncharged_norm_is_caught(arms, trust, monkeypatch):
     arm = dataclasses.replace(plan, norm_multiplier=0.5), privacy
     observer = "PUBLIC" if trust == "central" else "SERVER"
     assert not attack(arm)[observer, "zero-out", *REPEATED].refuted
-    releases = ArmPlan.client_releases
 
-    def forgetful(self, rounds):
-        return dataclasses.replace(releases(self, rounds), norms=0, norm_multiplier=None)
+    def forgetful(self, uploads, norms=None):  # noqa: ARG001
+        return ClientReleases(self.noise_multiplier, uploads)
 
-    monkeypatch.setattr(ArmPlan, "client_releases", forgetful)
+    monkeypatch.setattr(Terms, "client_releases", forgetful)
     monkeypatch.setattr(
-        ArmPlan,
+        Terms,
         "sampled_round",
         lambda self: SampledRound(self.sampling_rate, self.noise_multiplier),
     )

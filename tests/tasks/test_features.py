@@ -101,7 +101,7 @@ def test_the_linear_model_trains_on_them():
     config = parse_config(text, ["data.clients=20"])
     small = population(images())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("locksfl.experiment.open_population", lambda *_: small)
+        patch.setattr("locksfl.experiment.open_population", lambda *_, **__: small)
         opened, model = open_task(config)
     assert (opened.features.shape[1], model.size) == (3969, 39_690 // 10 * 3 + 3)
 
