@@ -213,16 +213,18 @@ def test_as_printed_repeats_the_mistake_and_says_so():
 def test_a_central_run_stops_before_its_budget_is_passed():
     """The accountant alone decides: the arm is charged for the rounds it played, and one more
     round would have passed the limit."""
-    run = play(parse_config(QUICK, ("privacy.max_epsilon=7.0", "train.rounds=9"), 3))
+    noise = ("arm.locks.noise_multiplier=1.0", "arm.locks.norm_multiplier=4.0")
+    run = play(parse_config(QUICK, (*noise, "privacy.max_epsilon=7.0", "train.rounds=9"), 3))
     (arm,) = summary(run)["arms"]
     played = arm["rounds"]
     assert 1 <= played < arm["asked_rounds"] == 9
     assert len(lines(run)) == played
     assert costs(arm["privacy"])["PUBLIC", "zero-out"] <= 7.0
-    (more,) = plan_arms(parse_config(QUICK, (f"train.rounds={played + 1}",)))
-    (plain,) = summary(play(parse_config(QUICK, (f"train.rounds={played + 1}",), 3)))["arms"]
+    longer = (*noise, f"train.rounds={played + 1}")
+    (more,) = plan_arms(parse_config(QUICK, longer))
+    (plain,) = summary(play(parse_config(QUICK, longer, 3)))["arms"]
     assert more.rounds == played + 1
     assert costs(plain["privacy"])["PUBLIC", "zero-out"] > 7.0
     assert any("by the accountant alone" in note for note in notes(summary(run)))
     with pytest.raises(ValueError, match=r"max_epsilon = 0\.1: smaller than one round costs"):
-        plan_arms(parse_config(QUICK, ("privacy.max_epsilon=0.1",)))
+        plan_arms(parse_config(QUICK, (*noise, "privacy.max_epsilon=0.1")))

@@ -252,7 +252,7 @@ def test_a_run_does_not_continue_on_another_experiments_ledger():
     (run / "summary.json").unlink()
     config = run / "config.toml"
     config.write_text(
-        config.read_text().replace("noise_multiplier = 1.0", "noise_multiplier = 2.0")
+        config.read_text().replace("noise_multiplier = 0.1", "noise_multiplier = 0.2")
     )
     folder = RunFolder(run)
     with pytest.raises(ValueError, match="of another experiment"):
