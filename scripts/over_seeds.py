@@ -65,11 +65,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--set", action="append", default=[], dest="changes")
     options = parser.parse_args()
-    if options.file is None:
-        config = parse_config(example_config(), options.changes)
-    else:
-        config = read_config(options.file, options.changes)
+    try:
+        if options.file is None:
+            config = parse_config(example_config(), options.changes)
+        else:
+            config = read_config(options.file, options.changes)
+    except ValueError as error:
+        parser.error(str(error))
     rounds = options.rounds or config.train.rounds
+    if not 1 <= rounds <= config.train.rounds or options.seeds < 2:
+        parser.error(f"expected --seeds >= 2 and --rounds from 1 to {config.train.rounds}")
     print(f"{config.name}: accuracy after {rounds} rounds, {options.seeds} seeds, mean +- s.e.")
     print(describe(accuracies(config, options.seeds, rounds)))
 
