@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ def one_line_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         _refuse(str(error))
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
     except FileNotFoundError as error:
         _refuse(f"{error.filename}: {error.strerror}")
     except OSError as error:

@@ -64,9 +64,10 @@ def forecast(question: Question) -> dict[str, Any]:
 
 
 def _by_norm(q: Question, cohort: float, uploads: float, share: float | None) -> Arm:
-    """Rule norm: K_low at the norm sum that is expected, else at its least."""
+    """Rule norm, with K_low at the norm sum that is expected."""
     least = uploads / cohort
-    low = q.norm_low if q.norm_low is not None else max(least, min(1.0, share or least))
+    known = 1.0 if share is None else share  # of norms that nobody knows, all are the clip norm
+    low = q.norm_low if q.norm_low is not None else max(least, min(1.0, known))
     if low < least:
         raise ValueError(f"norm_low = {low!r}: expected at least uploads / cohort = {least:.4g}")
     return q.arm(
