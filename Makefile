@@ -10,9 +10,9 @@ run: install           ## train LOCKS beside uniform sampling on the embedded di
 
 install: $(VENV)/.installed
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -rs -m "not slow"
 test-all: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -rs
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

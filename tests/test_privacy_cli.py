@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -149,28 +147,21 @@ def test_a_run_is_accounted_from_its_ledger(privacy, trust):
     assert text.count("guarantee") == text.count("spent so far") == 6
 
 
-def test_times_and_no_jax():
-    """2 s by RDP, 5 s by PLD, 15 s with norms, imports and all. Processor time is compared, which
-    a busy machine does not stretch much, with room for a slow one."""
+def test_accounting_needs_no_jax():
+    """Which would take longer to import than the accounting takes."""
     code = (
         "import sys\nfrom locksfl.cli import main\ntry: main()\n"
         "finally: print('jax' in sys.modules, file=sys.stderr)"
     )
-    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for arguments, limit in (
-        (("calibrate", "--epsilon", 10, *UNIFORM, "--accountant", "rdp"), 2),
-        (("calibrate", "--epsilon", 10, *UNIFORM), 5),
-        (("calibrate", "--epsilon", 10, *NORM), 15),
-        (("account", finished("local")), 2),
+    for arguments in (
+        ("calibrate", "--epsilon", 10, *UNIFORM, "--accountant", "rdp"),
+        ("calibrate", "--epsilon", 10, *NORM),
+        ("account", finished("local")),
     ):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
             [sys.executable, "-c", code, "privacy", *map(str, arguments)],
-            capture_output=True, text=True, check=True, env=quiet,
+            capture_output=True, text=True, check=True,
         )  # fmt: skip
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        assert used < 2 * limit
         assert done.stderr.strip() == "False"
 
 
