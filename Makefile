@@ -27,6 +27,8 @@ lock: $(VENV)/.installed   ## resolve constraints.txt anew
 	$(PIP) uv
 	$(BIN)/uv pip compile --universal --fork-strategy fewest --python-version 3.11 --all-extras \
 	  --no-header --no-annotate --upgrade --quiet pyproject.toml -o constraints.txt
+	sed -i '1i # Every version of a fresh install, resolved with all extras together: make lock' \
+	  constraints.txt
 
 clean:
 	rm -rf $(VENV)

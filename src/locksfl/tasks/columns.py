@@ -7,6 +7,7 @@ Each kind of feature has two halves: `look` checks a batch and says how many sam
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ class Classes:
         return list(self.index) if self.index is not None else None
 
 
-class Features:
+class Features(ABC):
     """What the model sees of a row."""
 
     kind: str = "table"
@@ -171,13 +172,13 @@ class Features:
         self.columns, self.path = columns, path
         self.shape: tuple[int, ...] = ()
 
+    @abstractmethod
     def look(self, batch: Batch, first: int, missing: Missing) -> NDArray[np.int64]:
         """Check a batch; [rows] samples that each row makes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, batch: Batch) -> tuple[Rows, NDArray[Any], NDArray[np.int32]]:
         """(row, features, next characters) of each sample."""
-        raise NotImplementedError
 
 
 class Numbers(Features):
