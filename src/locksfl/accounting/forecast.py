@@ -44,6 +44,7 @@ from scipy import optimize, special
 from locksfl import _validate
 from locksfl.accounting.calibrate import calibrate_central, calibrate_local
 from locksfl.accounting.events import ACCOUNTANTS, RELATIONS, Accountant, Relation
+from locksfl.accounting.terms import largest_by_norm
 
 if TYPE_CHECKING:
     from locksfl.plan import ArmPlan
@@ -87,9 +88,7 @@ class Arm:
     def largest_probability(self) -> float:
         """The most that a member's second coin can be."""
         share = self.uploads / self.cohort
-        if not self.by_norm:
-            return share
-        return min(1.0, (1 - self.floor) * share / self.norm_low + self.floor * share)
+        return largest_by_norm(share, self.floor, self.norm_low) if self.by_norm else share
 
     @lru_cache(maxsize=256)  # noqa: B019  (frozen, and small)
     def calibrated(

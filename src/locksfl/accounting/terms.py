@@ -25,6 +25,12 @@ from locksfl.accounting.events import (
 TRUSTS = ("none", "central", "local")
 
 
+def largest_by_norm(share: float, floor: float, norm_low: float) -> float:
+    """Rule norm's largest probability, that of a norm C beside the least norm sum K_low:
+    (1 - lambda) b C / K_low + lambda b / m, where `share` is b / m and `norm_low` K_low / (m C)."""
+    return min(1.0, (1 - floor) * share / norm_low + floor * share)
+
+
 @dataclass(frozen=True)
 class Terms:
     """An arm to its accountant. Letters are those of the design."""
@@ -84,7 +90,7 @@ class Terms:
         """The most that any client's second coin can be, whatever the data."""
         share = self.uploads / self.cohort
         if self.asks_norms:
-            return min(1.0, (1 - self.floor) * share / self.norm_low + self.floor * share)
+            return largest_by_norm(share, self.floor, self.norm_low)
         if self.heaviest is not None:
             return min(1.0, self.uploads * self.heaviest / self.sampling_rate)
         if self.rule in ("uniform", "full"):
