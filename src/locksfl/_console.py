@@ -33,3 +33,9 @@ def one_line_errors() -> Iterator[None]:
 def _refuse(text: str) -> None:
     print(f"locks: {' '.join(text.split())}", file=sys.stderr)
     raise typer.Exit(2)
+
+
+def use_all_cores() -> None:
+    """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")

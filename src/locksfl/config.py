@@ -268,6 +268,22 @@ class PrivacyConfig:
 
 
 @dataclass(frozen=True)
+class DiagnosticsConfig:
+    """How often the updates of clients are laid side by side; only a simulation can."""
+
+    every: int = 0  # rounds; 0 is never
+    clients: int = 100  # compared, the same ones each time
+
+    def __post_init__(self) -> None:
+        non_negative(**{"diagnostics.every": self.every})
+        count(**{"diagnostics.clients": self.clients})
+        if self.clients < 2:
+            raise ValueError(
+                f"diagnostics.clients = {self.clients}: expected at least 2 to compare"
+            )
+
+
+@dataclass(frozen=True)
 class ArmConfig:
     """One method of the comparison."""
 
@@ -327,6 +343,7 @@ class Config:
     local: LocalConfig = field(default_factory=LocalConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
     arm: list[ArmConfig] = field(default_factory=list)
 
     def __post_init__(self) -> None:

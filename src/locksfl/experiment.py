@@ -10,19 +10,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from locksfl._arrays import pack_arrays
 from locksfl._validate import naming
 from locksfl.accounting import ledger, spent
 from locksfl.accounting.forecast import forecast_line
 from locksfl.config import Config, LocalConfig, PrivacyConfig, TrainConfig, to_table
+from locksfl.diagnostics import compared_clients, likeness, measuring_key
 from locksfl.engines.simulate import BlockLog, Simulator
 from locksfl.local import LocalWork
 from locksfl.plan import ArmPlan, plan_arms
 from locksfl.privacy import epsilon_so_far, statement
 from locksfl.randomness import Randomness
 from locksfl.records import DIAGNOSTICS_NOTE, diagnostics_record, round_record
-from locksfl.report import draw_figure
+from locksfl.report import draw_diagnostics, draw_figure
 from locksfl.runfolder import RunFolder, environment, write_atomically
 from locksfl.server import Server, ServerState
 from locksfl.tasks.datasets import open_population
@@ -210,6 +212,8 @@ def run_experiment(
         _run_arm(config, folder, plan, simulator, randomness, progress, on_round, say)
     summary = _summary(config, progress)
     draw_figure(folder, summary)
+    if config.diagnostics.every:
+        draw_diagnostics(folder, summary)
     progress.save(folder, simulated, finished=True)
     folder.write_json("summary.json", summary)
     return summary
@@ -240,11 +244,17 @@ def _run_arm(
         state=state,
         first_round=progress.rounds_done,
         released=(counts.norms, counts.uploads),
+        pause_every=config.diagnostics.every,
     )
     for block in blocks:
         records = [round_record(plan, r, model.size, epsilons[r.round]) for r in block.rounds]
         folder.append("rounds.jsonl", records)
-        folder.append("diagnostics.jsonl", [diagnostics_record(plan, r) for r in block.rounds])
+        seen = [diagnostics_record(plan, r) for r in block.rounds]
+        done = block.rounds[-1].round + 1
+        if config.diagnostics.every and done % config.diagnostics.every == 0:
+            key = measuring_key(randomness.arm_key(plan.name), done)
+            seen[-1]["likeness"] = _likeness(config, simulator, block.state.weights, key)
+        folder.append("diagnostics.jsonl", seen)
         _add(progress, plan, block, records)
         progress.save(folder, randomness.simulated)
         state = block.state
@@ -257,6 +267,14 @@ def _run_arm(
     progress.arms.append(_arm_summary(config, plan, progress))
     progress.rounds_done, progress.totals, progress.state = 0, {}, []
     progress.save(folder, randomness.simulated)
+
+
+def _likeness(config: Config, simulator: Simulator, weights: Array, key: Array) -> Record:
+    """How alike the clients are at these weights."""
+    sizes = simulator.population.sizes
+    clients = compared_clients(len(sizes), config.diagnostics.clients)
+    work = local_work(config.local)
+    return likeness(simulator.model, weights, simulator.records, sizes, clients, key, work)
 
 
 def restore(server: Server, model: Model, leaves: list[np.ndarray]) -> ServerState | None:

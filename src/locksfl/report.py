@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE
@@ -102,14 +103,9 @@ def notes(summary: dict[str, Any]) -> list[str]:
 
 def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
     """Accuracy by round and by bytes sent, an arm a line: figure.png and figure.svg."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
-    # the same run gives the same file
-    plt.rcParams.update({"svg.hashsalt": "locks", "font.size": 9, "svg.fonttype": "none"})
+    plt = plotting()
     lines = folder.lines("rounds.jsonl")
     figure, (by_round, by_bytes) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for arm, colour in zip(summary["arms"], COLOURS * len(summary["arms"]), strict=False):
@@ -123,25 +119,106 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
         label = f"{arm['name']} ({arm['accuracy']:.3f}, {arm['uploads']:,} uploads)"
         rounds = [line["round"] for line, keep in zip(mine, shown, strict=True) if keep]
         at = [mb for mb, keep in zip(sent, shown, strict=True) if keep]
-        marker = "o" if len(rounds) < 4 else None  # one point alone is no line
         for axes, where in ((by_round, rounds), (by_bytes, at)):
-            axes.plot(where, accuracy, color=colour, label=label, lw=1.6, marker=marker)
+            axes.plot(where, accuracy, color=colour, label=label, lw=1.6, marker=_marker(rounds))
     by_round.set_xlabel("round")
     by_bytes.set_xlabel("sent by all clients (MB)")
     by_round.set_ylabel("accuracy on held-out data")
     by_round.legend(loc="best", frameon=False)
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for axes in (by_round, by_bytes):
+    figure.suptitle(_title(summary), x=0.01, ha="left", fontsize=10)
+    save_figure(figure, folder.path / "figure")
+
+
+def plotting() -> Any:
+    """matplotlib.pyplot without a screen, set so that the same run gives the same file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"svg.hashsalt": "locks", "font.size": 9, "svg.fonttype": "none"})
+    return pyplot
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Tidy it and write PATH.png and PATH.svg, without a date in them."""
+    for axes in figure.axes:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(_title(summary), x=0.01, ha="left", fontsize=10)
     figure.tight_layout()
     for kind in ("png", "svg"):
         buffer = BytesIO()
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
         figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
-        write_atomically(folder.path / f"figure.{kind}", buffer.getvalue())
-    plt.close(figure)
+        write_atomically(path.with_name(f"{path.name}.{kind}"), buffer.getvalue())
+    plotting().close(figure)
+
+
+SECRET = "seen by this simulation only, released to nobody"
+BAND = ("0.1", "0.5", "0.9")  # the quantiles that are drawn: a band and its middle
+
+
+def draw_diagnostics(folder: RunFolder, summary: dict[str, Any]) -> None:
+    """How alike the clients were, by round: diagnostics.png and .svg."""
+    lines = folder.lines("diagnostics.jsonl")[1:]  # the first is the note
+    exact = "exact, without privacy" if summary["arms"][0]["trust"] == "none" else "NOT A RELEASE"
+    arms = {
+        arm["name"]: [line for line in lines if line["arm"] == arm["name"]]
+        for arm in summary["arms"]
+    }
+    figure = likeness_figure(arms, {arm["name"]: arm["clip_norm"] for arm in summary["arms"]})
+    figure.suptitle(f"{summary['name']}: {exact}; {SECRET}", x=0.01, ha="left", fontsize=10)
+    save_figure(figure, folder.path / "diagnostics")
+
+
+def likeness_figure(arms: dict[str, list[dict[str, Any]]], clip_norms: dict[str, float]) -> Any:
+    """Six panels of lines of diagnostics.jsonl, an arm a colour."""
+    figure, grid = plotting().subplots(2, 3, figsize=(10, 5.6))
+    norms, dissimilarity, drift, *pairs = grid.flat
+    for (name, lines), colour in zip(arms.items(), COLOURS * len(arms), strict=False):
+        _band(norms, [(line["round"], line["norm_quantiles"]) for line in lines], colour, name)
+        norms.axhline(clip_norms[name], color=colour, ls=":", lw=1)
+        seen = [(line["round"], line["likeness"]) for line in lines if line.get("likeness")]
+        rounds = [r for r, _ in seen]
+        updates = [one["updates"] for _, one in seen]
+        gradients = [one.get("gradients", one["updates"]) for _, one in seen]
+        for axes, solid, dashed in (
+            (dissimilarity, [u["dissimilarity"] for u in updates], "dissimilarity"),
+            (drift, [one.get("drift", one["updates"]["mean_norm"]) for _, one in seen], "spread"),
+        ):
+            axes.plot(rounds, solid, color=colour, marker=_marker(rounds))
+            axes.plot(rounds, [g[dashed] for g in gradients], color=colour, ls="--")
+            axes.set_yscale("log")
+        for axes, measure in zip(pairs, ("cosine", "angle", "correlation"), strict=True):
+            _band(axes, [(r, u[measure]) for r, u in zip(rounds, updates, strict=True)], colour)
+    norms.legend(frameon=False)
+    norms.set_ylim(bottom=0)
+    titles = (
+        "norms of the cohort (dotted: clip norm)",
+        "dissimilarity of updates (dashed: gradients)",
+        "drift (dashed: spread of gradients)",
+        "cosine of two clients",
+        "angle of two clients (degrees)",
+        "correlation of two clients",
+    )
+    for axes, title in zip(grid.flat, titles, strict=True):
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("round")
+    return figure
+
+
+def _band(axes: Any, points: list[tuple[int, Any]], colour: str, label: str = "") -> None:
+    """The median and the 10 to 90% range of a distribution by round."""
+    there = [(r, quantiles) for r, quantiles in points if quantiles]
+    rounds = [r for r, _ in there]
+    low, middle, high = ([quantiles[share] for _, quantiles in there] for share in BAND)
+    axes.fill_between(rounds, low, high, color=colour, alpha=0.2, lw=0)
+    axes.plot(rounds, middle, color=colour, marker=_marker(rounds), label=label)
+
+
+def _marker(rounds: list[int]) -> str | None:
+    return "o" if len(rounds) < 4 else None  # one point alone is no line
 
 
 def _title(summary: dict[str, Any]) -> str:

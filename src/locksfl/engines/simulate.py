@@ -106,9 +106,11 @@ class Simulator:
         state: ServerState | None = None,
         first_round: int = 0,
         released: tuple[np.ndarray, np.ndarray] | None = None,
+        pause_every: int = 0,
     ) -> Iterator[BlockLog]:
         """Play an arm's rounds from `first_round` on, block by block. With a budget, `released` are
-        the norms and uploads of every client before that round."""
+        the norms and uploads of every client before that round. A block ends at every multiple of
+        `pause_every` rounds, for whoever wants the state there."""
         kept = None
         if plan.budget is not None:
             kept = Filter(plan.terms, plan.budget, *(released or ()))
@@ -123,6 +125,8 @@ class Simulator:
         t, length = first_round, 1
         while t < server.rounds:
             length = min(length, ROUNDS_A_CALL, server.rounds - t)
+            if pause_every:
+                length = min(length, pause_every - t % pause_every)
             coins = [randomness.host(plan.name, r, Purpose.COHORT) for r in range(t, t + length)]
             cohorts = [draw_cohort(rng, plan.clients, plan.sampling_rate) for rng in coins]
             layout = self._fit(layout, cohorts, class_of)

@@ -1,0 +1,204 @@
+"""Every run of the reproduction, a line each into a folder that can be stopped and resumed.
+
+    settings.json   scale and seeds              runs.jsonl      a line a run, with its curve
+    tuned.toml      clip and step of every       tuning.jsonl    with --tune: a line a try
+                    method                       report.md, table.json, figure-MODEL.png and .svg,
+                                                 likeness-MODEL.png and .svg: written last
+
+The same seed gives the same files, byte for byte: nothing in them is timed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from locksfl.config import Config
+from locksfl.diagnostics import compared_clients, likeness, measuring_key
+from locksfl.engines.simulate import Simulator
+from locksfl.experiment import local_work, open_task, server_for
+from locksfl.plan import ArmPlan, plan_arms
+from locksfl.privacy import statement
+from locksfl.randomness import Randomness
+from locksfl.records import diagnostics_record, round_record
+from locksfl.reproduce.settings import FULL, METHODS, QUICK, Panel, Scale, Tuned, config_for, panels
+from locksfl.runfolder import write_atomically
+
+Record = dict[str, Any]
+OnRun = Callable[[str], None]
+LIKENESS_EVERY = 10
+
+
+class Lines:
+    """A file of JSON lines, each written whole and synced; a torn last line is dropped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        kept = []
+        if path.is_file():
+            whole = path.read_text("utf-8").splitlines(keepends=True)
+            kept = [line for line in whole if line.endswith("\n")]
+            os.truncate(path, sum(len(line.encode()) for line in kept))
+        try:
+            self.records = [json.loads(line) for line in kept]
+        except ValueError as error:
+            raise ValueError(f"{path}: damaged ({error})") from None
+
+    def add(self, record: Record) -> None:
+        """Append a record."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.records.append(record)
+
+    def find(self, **wanted: Any) -> Record | None:
+        """The record with these values, if it is there."""
+        for record in self.records:
+            if all(record[name] == value for name, value in wanted.items()):
+                return record
+        return None
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where a reproduction goes, and what it is."""
+
+    path: Path
+    scale: Scale
+    seeds: tuple[int, ...]
+
+    @classmethod
+    def create(cls, path: Path, scale: Scale, seeds: tuple[int, ...]) -> Folder:
+        """A new folder; one that holds something is never written over."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ValueError(
+                f"--out {path}: already there; expected a new folder, or --resume to continue it"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        settings = {"scale": scale.name, "seeds": list(seeds)}
+        write_atomically(path / "settings.json", (json.dumps(settings) + "\n").encode())
+        return cls(path, scale, seeds)
+
+    @classmethod
+    def open(cls, path: Path) -> Folder:
+        """A folder that `create` made."""
+        try:
+            settings = json.loads((path / "settings.json").read_text("utf-8"))
+            scale = {s.name: s for s in (QUICK, FULL)}[settings["scale"]]
+            return cls(path, scale, tuple(settings["seeds"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ValueError(f"--out {path}: not the folder of a reproduction") from None
+
+
+class Bench:
+    """Simulators, one a model, made when they are first needed and kept compiled."""
+
+    def __init__(self, scale: Scale, data_dir: str | None = None) -> None:
+        self.scale, self.data_dir = scale, data_dir
+        self._simulators: dict[str, Simulator] = {}
+
+    def simulator(self, config: Config) -> Simulator:
+        """The one of the configured model; the data are opened once."""
+        name = config.model.name
+        if name not in self._simulators:
+            self._simulators[name] = Simulator(*open_task(config))
+        return self._simulators[name]
+
+    def check_data(self) -> None:
+        """Refuse, before anything is written, if the data are not there."""
+        panel = next(panels(self.scale))
+        self.simulator(self.config(panel, dict.fromkeys(METHODS, Tuned(1.0, 1.0))))
+
+    def config(self, panel: Panel, tuned: dict[str, Tuned]) -> Config:
+        """The panel as an experiment."""
+        return config_for(self.scale, panel, tuned, self.data_dir)
+
+
+def play(simulator: Simulator, config: Config, plan: ArmPlan, seed: int) -> Record:
+    """One run: its accuracy by round and what it sent."""
+    server, randomness = server_for(config.train), Randomness.seeded(seed)
+    blocks = simulator.play(plan, local_work(config.local), server, randomness)
+    size = simulator.model.size
+    lines = [round_record(plan, log, size, None) for block in blocks for log in block.rounds]
+    totals = {name: sum(line[name] for line in lines) for name in COUNTED}
+    return {"seed": seed, "accuracy": [line["accuracy"] for line in lines], **totals}
+
+
+COUNTED = ("cohort", "uploads", "bytes_up", "bytes_down")
+
+
+def play_panels(
+    folder: Folder, bench: Bench, tuned: dict[Panel, dict[str, Tuned]], on_run: OnRun
+) -> list[Record]:
+    """Every run that the folder does not have yet; all of them, in the order of the report."""
+    lines = Lines(folder.path / "runs.jsonl")
+    for panel in panels(folder.scale):
+        config = bench.config(panel, tuned[panel])
+        missing = [s for s in folder.seeds if lines.find(panel=panel.label, seed=s) is None]
+        if not missing:
+            for _ in folder.seeds:
+                on_run(panel.label)
+            continue
+        plans = plan_arms(config)
+        costs = {plan.name: _costs(plan, config) for plan in plans}
+        simulator = bench.simulator(config)
+        for seed in folder.seeds:
+            if seed in missing:
+                arms = {
+                    plan.name: {**play(simulator, config, plan, seed), **costs[plan.name]}
+                    for plan in plans
+                }
+                lines.add({"panel": panel.label, "seed": seed, "arms": arms})
+            on_run(panel.label)
+    return lines.records
+
+
+def _costs(plan: ArmPlan, config: Config) -> Record:
+    return {
+        "clip_norm": plan.clip_norm,
+        "step": plan.step,
+        "noise_multiplier": plan.noise_multiplier if plan.noisy else None,
+        "norm_multiplier": plan.norm_multiplier or None,
+        "claimed_epsilon": plan.claimed_epsilon(config.privacy),
+        "privacy": [c.as_dict() for c in statement([plan], [plan.rounds], config.privacy)],
+    }
+
+
+def watch_likeness(bench: Bench, config: Config, seed: int) -> dict[str, list[Record]]:
+    """The arms of a panel without privacy once more, with the clients laid side by side."""
+    simulator, work = bench.simulator(config), local_work(config.local)
+    sizes = simulator.population.sizes
+    clients, randomness = compared_clients(len(sizes), 100), Randomness.seeded(seed)
+    arms: dict[str, list[Record]] = {}
+    for plan in plan_arms(config):
+        key, found = randomness.arm_key(plan.name), []
+        server = server_for(config.train)
+        for block in simulator.play(plan, work, server, randomness, pause_every=LIKENESS_EVERY):
+            found += [diagnostics_record(plan, log) for log in block.rounds]
+            done = block.rounds[-1].round + 1
+            if done % LIKENESS_EVERY == 0:
+                found[-1]["likeness"] = likeness(
+                    simulator.model,
+                    block.state.weights,
+                    simulator.records,
+                    sizes,
+                    clients,
+                    measuring_key(key, done),
+                    work,
+                )
+        arms[plan.name] = found
+    return arms
+
+
+def runs_by_panel(scale: Scale, records: Iterable[Record]) -> dict[Panel, list[Record]]:
+    """Runs by panel, in the order of the report."""
+    found: dict[Panel, list[Record]] = {panel: [] for panel in panels(scale)}
+    labels = {panel.label: panel for panel in found}
+    for record in records:
+        found[labels[record["panel"]]].append(record)
+    return found
