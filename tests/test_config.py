@@ -24,6 +24,7 @@ TYPOS = [
     ("train", "clipnorm", "clip_norm"),
     ("train.optimizer", "momentun", "momentum"),
     ("privacy", "epsilom", "epsilon"),
+    ("diagnostics", "evry", "every"),
     ("arm.locks", "flor", "floor"),
 ]
 
