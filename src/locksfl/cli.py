@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from importlib import metadata, resources
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Annotated, Any
 import click
 import typer
 
-from locksfl import audit_cli, plan_cli
-from locksfl._console import Json, one_line_errors
+from locksfl import audit_cli, plan_cli, theory_runs_cli
+from locksfl._console import Json, one_line_errors, use_all_cores
 from locksfl.data_cli import app as data_app
 from locksfl.privacy_cli import privacy_app
+from locksfl.theory_cli import theory_app
 
 app = typer.Typer(
     name="locks",
@@ -27,8 +27,10 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(privacy_app, name="privacy")
+app.add_typer(theory_app, name="theory")
 plan_cli.add_commands(privacy_app)
 audit_cli.add_commands(privacy_app)
+theory_runs_cli.add_commands(theory_app)
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(help="One TOML file is one experiment. Without it: the digits.")
@@ -72,7 +74,7 @@ def run(
 ) -> None:
     """Train every arm of an experiment and compare them."""
     with one_line_errors():
-        _use_all_cores()
+        use_all_cores()
         from locksfl.config import parse_config, read_config
         from locksfl.runfolder import RunFolder, default_path, newest_unfinished
 
@@ -221,7 +223,7 @@ def init(
 def evaluate(run: Run, as_json: Json = False) -> None:
     """Evaluate a run's models on the held-out records."""
     with one_line_errors():
-        _use_all_cores()
+        use_all_cores()
         from rich.console import Console
 
         from locksfl.evaluation import evaluate_run, evaluation_table
@@ -248,12 +250,6 @@ def publish(
 def example_config() -> str:
     """The commented example, which is also what `locks run` runs without a file."""
     return resources.files("locksfl").joinpath("example.toml").read_text("utf-8")
-
-
-def _use_all_cores() -> None:
-    """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
 
 
 def main() -> None:

@@ -106,9 +106,11 @@ class Simulator:
         state: ServerState | None = None,
         first_round: int = 0,
         released: tuple[np.ndarray, np.ndarray] | None = None,
+        longest_block: int = ROUNDS_A_CALL,
     ) -> Iterator[BlockLog]:
         """Play an arm's rounds from `first_round` on, block by block. With a budget, `released` are
-        the norms and uploads of every client before that round."""
+        the norms and uploads of every client before that round. Blocks of one round give the state
+        after each; results do not depend on their length."""
         kept = None
         if plan.budget is not None:
             kept = Filter(plan.terms, plan.budget, *(released or ()))
@@ -122,7 +124,7 @@ class Simulator:
         state = self._replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:
-            length = min(length, ROUNDS_A_CALL, server.rounds - t)
+            length = min(length, longest_block, ROUNDS_A_CALL, server.rounds - t)
             coins = [randomness.host(plan.name, r, Purpose.COHORT) for r in range(t, t + length)]
             cohorts = [draw_cohort(rng, plan.clients, plan.sampling_rate) for rng in coins]
             layout = self._fit(layout, cohorts, class_of)
