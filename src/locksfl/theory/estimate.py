@@ -172,7 +172,7 @@ def study(
     falling = np.sqrt(1.0 + np.arange(plan.rounds)) if server.schedule == "inverse-sqrt" else 1.0
     steps = plan.step / falling * np.ones(plan.rounds)
     gradient = np.array([[look.gradient for look in rows] for rows in seen])
-    bounds, reasons = _bounds(estimates, plan, server, observer.exact)
+    bounds, reasons = bounds_by_round(estimates, plan, server, observer.exact)
     return Study(plan.name, numbers, estimates, steps, gradient, **bounds, reasons=reasons)
 
 
@@ -202,7 +202,7 @@ def _estimates(
     )
 
 
-def _bounds(
+def bounds_by_round(
     e: Estimates, plan: ArmPlan, server: Server, exact: bool
 ) -> tuple[dict[str, list[float] | None], dict[str, str]]:
     """Both bounds after each number of rounds, or why there is none."""

@@ -57,9 +57,9 @@ def best_rates(scores: npt.ArrayLike, uploads: float, rate: float = 1.0) -> Floa
     for k in range(a.size):
         if ordered[k] == 0:
             break
-        share = max(0.0, uploads - k * rate) / rest[k]
-        if share * ordered[k] <= rate:
-            rates[k:] = share * ordered[k:]
+        left = max(0.0, uploads - k * rate)
+        if left * ordered[k] <= rate * rest[k]:
+            rates[k:] = left * (ordered[k:] / rest[k])
             break
         rates[k] = rate
     result = np.empty(a.size)
