@@ -54,6 +54,7 @@ def check(
     with one_line_errors():
         from locksfl.theory.check import rows
 
+        _check_place(picture)
         found = rows(seeds)
         if picture is not None:
             from locksfl.theory.picture import draw_known
@@ -95,6 +96,7 @@ def estimate(
         from locksfl._validate import count
 
         count(**{"--seeds": seeds, "--looks": looks})
+        _check_place(picture)
         config, drawn = _source(source, changes, seed)
         use_all_cores()
         from rich.console import Console
@@ -164,6 +166,12 @@ def _source(
             f"another one can: locks theory estimate {source / 'config.toml'} --seed 0"
         )
     return config, folder.path / "theory.png"
+
+
+def _check_place(picture: Path | None) -> None:
+    """Before minutes of work: a picture needs a folder."""
+    if picture is not None and not picture.parent.is_dir():
+        raise ValueError(f"--picture {picture}: expected a file in a folder that is there")
 
 
 def _number(value: float | None) -> str:

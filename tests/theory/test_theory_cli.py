@@ -124,6 +124,7 @@ def test_an_infeasible_program_says_so(theory):
         (("composition", "--delta", 2), "delta = 2.0"),
         (("lemmas", "--repetitions", 3), "repetitions = 3"),
         (("check", "--seeds", 1), "seeds = 1"),
+        (("check", "--picture", "nowhere/x.png"), "--picture nowhere/x.png: expected a file in a"),
         (("estimate", "nowhere.toml"), "nowhere.toml"),
         (("estimate", "nowhere.toml", "--seeds", 0), "--seeds = 0"),
     ],

@@ -53,7 +53,8 @@ def draw_known(seeds: int, path: Path) -> None:
         bounds, reasons = _by_round(case)
         _panel(axes, descent.gradient, weighted, bounds, reasons)
         axes.set_title(case.name, fontsize=9, loc="left")
-    panels[0].legend(frameon=False, fontsize=8)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, fontsize=8, ncols=5, loc="lower right")
     _finish(figure, f"Known constants, {seeds} seeds: mean, and the range of all seeds.", path)
 
 
@@ -101,7 +102,8 @@ def _panel(
         f"{styles[name][1]}: none ({why.partition(',')[0]})" for name, why in reasons.items()
     ]
     if missing:
-        axes.text(0.03, 0.03, "\n".join(missing), transform=axes.transAxes, fontsize=7)
+        where = {"transform": axes.transAxes, "va": "top", "fontsize": 7}
+        axes.text(0.03, 0.98, "\n".join(missing), **where)
     axes.set_yscale("log")
     axes.set_xlabel("rounds")
     axes.set_ylabel("squared gradient norm")
