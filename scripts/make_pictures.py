@@ -1,4 +1,5 @@
-"""Every picture in docs/, made anew: the round as a drawing, the digits as `make run` has them."""
+"""Every picture in docs/, made anew: the round as a drawing, the digits as `make run` has them,
+theory against practice as `locks theory` has it."""
 
 from __future__ import annotations
 
@@ -87,6 +88,15 @@ def draw_digits() -> None:
         shutil.copyfile(out / "figure.png", DOCS / "digits.png")
 
 
+def draw_theory() -> None:
+    """Both bounds against known problems, and against a run."""
+    locks = [Path(sys.executable).with_name("locks"), "theory"]
+    run = DOCS.parent / "experiments" / "theory-digits.toml"
+    subprocess.run([*locks, "check", "--picture", DOCS / "theory-known.png"], check=True)
+    subprocess.run([*locks, "estimate", run, "--picture", DOCS / "theory-digits.png"], check=True)
+
+
 if __name__ == "__main__":
     draw_round()
     draw_digits()
+    draw_theory()

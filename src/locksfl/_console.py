@@ -13,6 +13,12 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
+def use_all_cores() -> None:
+    """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Bad input and a refusing disk: one line on stderr, exit code 2."""
@@ -33,9 +39,3 @@ def one_line_errors() -> Iterator[None]:
 def _refuse(text: str) -> None:
     print(f"locks: {' '.join(text.split())}", file=sys.stderr)
     raise typer.Exit(2)
-
-
-def use_all_cores() -> None:
-    """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import click
 import typer
 
-from locksfl import audit_cli, plan_cli
+from locksfl import audit_cli, plan_cli, theory_runs_cli
 from locksfl._console import Json, one_line_errors, use_all_cores
 from locksfl.data_cli import app as data_app
 from locksfl.privacy_cli import privacy_app
 from locksfl.reproduce_cli import reproduce
+from locksfl.theory_cli import theory_app
 
 app = typer.Typer(
     name="locks",
@@ -27,8 +28,10 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(privacy_app, name="privacy")
+app.add_typer(theory_app, name="theory")
 plan_cli.add_commands(privacy_app)
 audit_cli.add_commands(privacy_app)
+theory_runs_cli.add_commands(theory_app)
 app.command()(reproduce)
 
 ConfigFile = Annotated[

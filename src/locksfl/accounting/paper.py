@@ -23,6 +23,7 @@ from typing import Any
 
 from locksfl import _validate
 from locksfl.accounting.accountant import central_epsilon, local_epsilon
+from locksfl.accounting.calibrate import calibrate_central
 from locksfl.accounting.events import RELATIONS, ClientReleases, SampledRound
 
 CLIENTS, COHORT, ROUNDS, DELTA = 100, 20, 100, 1e-5
@@ -65,6 +66,24 @@ def client_epsilon(
     up or, with a slack, by strong composition."""
     step = epsilon_norm + epsilon_update
     return rounds * step if slack is None else composed(step, rounds, slack)
+
+
+def reconstructed() -> list[dict[str, float]]:
+    """The paper's two multipliers and epsilons, each from the other, by RDP at the settings above:
+    what shows that T, delta and the cohort are about those that it used."""
+    rate, rows = COHORT / CLIENTS, []
+    for claimed, z in MULTIPLIERS.items():
+        found = calibrate_central(claimed, DELTA, ROUNDS, rate, accountant="rdp")
+        cost = central_epsilon([(SampledRound(rate, z), ROUNDS)], DELTA, accountant="rdp")
+        rows.append(
+            {
+                "claimed_epsilon": claimed,
+                "printed_multiplier": z,
+                "multiplier_for_the_claim": found.noise_multiplier,
+                "epsilon_of_the_multiplier": cost,
+            }
+        )
+    return rows
 
 
 @dataclass(frozen=True)

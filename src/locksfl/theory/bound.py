@@ -1,0 +1,276 @@
+"""Theorem 1: how small the gradient gets, as printed and mended.
+
+Both bound min over t < T of E|grad F(w_t)|^2 for w <- w - eta_t Delta, eta_t = eta_b / sqrt(t + 1).
+
+Printed, with V_0 log T / b for the sampling and alpha_kappa = eta_b (sqrt(T) - 1) / sqrt(T)
+- V_0 L eta_b^2 log(T) (A^2 + 1) / (b sqrt(T)):
+
+    Delta F / (sqrt(T) alpha_kappa) + Phi,
+    Phi = 2 eta_b K_max (sigma_L^2 + c_nu^2) / (K_min alpha_kappa)
+        + L eta_b^2 V_0 log(T) / (b alpha_kappa sqrt(T))
+          (K_max (sigma_L^2 + c_nu^2) / K_min + (sigma_G^2 + d sigma_0^2) / 2).
+
+Mended, for an unbiased average and L eta_b <= 1, with Pi = V_0 / b at least (1/n^2) sum of 1/pi_i:
+
+    (Delta F + L eta_b^2 (1 + ln T) / 2 (Pi G^2 + d s_c^2)) / (eta_b (sqrt(T + 1) - 1)) + c_nu^2,
+    G^2 = sigma_L^2 / K_min + C^2 + d sigma_0^2.
+
+It bounds more: the mean over t of E|grad F(w_t)|^2 weighted by eta_t. Without a clip norm C^2
+becomes sigma_G^2, everything doubles, and 2 L eta_b (A^2 + 1) Pi <= 1 is needed. With a constant
+step: 2 Delta F / (eta T) + L eta (Pi G^2 + d s_c^2) + c_nu^2. The proofs are in docs/theory.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from locksfl import _validate
+
+SCHEDULES = ("inverse-sqrt", "constant")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the bounds take. The paper's letters stand beside each."""
+
+    rounds: int  # T
+    step: float  # eta_b
+    smoothness: float  # L
+    gap: float  # Delta F = F(w_0) - min F
+    uploads: float  # b
+    parameters: int = 1  # d
+    sample_spread: float = 0.0  # sigma_L, of one sample's gradient within a client
+    client_spread: float | None = None  # sigma_G: mean |grad f_i|^2 <= (A^2+1) |grad F|^2 + this^2
+    dissimilarity: float = 0.0  # A
+    clip_bias: float = 0.0  # c_nu: what clipping takes from the mean gradient
+    fewest_samples: int = 1  # K_min
+    most_samples: int = 1  # K_max
+    client_noise: float = 0.0  # sigma_0, std of each uploader's noise in a coordinate
+    server_noise: float = 0.0  # s_c, std of the noise on the average in a coordinate
+    clip_norm: float | None = None  # C
+    stretch: float = 1.0  # V_0: every client's rate is at least b / (n V_0)
+
+    def __post_init__(self) -> None:
+        _validate.count(
+            rounds=self.rounds,
+            parameters=self.parameters,
+            fewest_samples=self.fewest_samples,
+            most_samples=self.most_samples,
+        )
+        _validate.positive(step=self.step, smoothness=self.smoothness, uploads=self.uploads)
+        _validate.non_negative(
+            gap=self.gap,
+            sample_spread=self.sample_spread,
+            dissimilarity=self.dissimilarity,
+            clip_bias=self.clip_bias,
+            client_noise=self.client_noise,
+            server_noise=self.server_noise,
+        )
+        if self.client_spread is not None:
+            _validate.non_negative(client_spread=self.client_spread)
+        if self.clip_norm is not None:
+            _validate.positive(clip_norm=self.clip_norm)
+        if not (math.isfinite(self.stretch) and self.stretch >= 1):
+            raise ValueError(f"stretch = {self.stretch!r}: expected a number >= 1")
+        if self.most_samples < self.fewest_samples:
+            raise ValueError(
+                f"most_samples = {self.most_samples}: expected at least fewest_samples = "
+                f"{self.fewest_samples}"
+            )
+
+    @property
+    def sampling(self) -> float:
+        """Pi = V_0 / b."""
+        return self.stretch / self.uploads
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The right-hand side, term by term."""
+
+    form: str  # "printed", or "clip" or "dissimilarity" for the mended one
+    terms: dict[str, float]
+    alpha_kappa: float | None = None  # printed only
+    phi: float | None = None  # printed only: everything but the first term
+
+    @property
+    def total(self) -> float:
+        """What the gradient is claimed to be below."""
+        return math.fsum(self.terms.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        told: dict[str, Any] = {"form": self.form, "total": self.total, "terms": self.terms}
+        if self.alpha_kappa is not None:
+            told |= {"alpha_kappa": self.alpha_kappa, "phi": self.phi}
+        return told
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that must hold, and the step or the uploads at which it begins to."""
+
+    name: str
+    holds: bool
+    largest_step: float
+    least_uploads: float | None  # None: uploads have no part in it
+
+
+def printed_conditions(c: Constants) -> list[Condition]:
+    """What the printed theorem needs: alpha_kappa > 0, and its constraint on sum 1/p_i at
+    p_i = 1/V_0, sum 1/p_i <= b n / (L eta_b^2 (A^2 + 1))."""
+    if c.rounds < 2:
+        raise ValueError("rounds = 1: alpha_kappa is 0 at T = 1 whatever the step; expected >= 2")
+    alpha = alpha_kappa(c)
+    slope = c.stretch * c.smoothness * (c.dissimilarity**2 + 1)
+    growth = slope * math.log(c.rounds) / (math.sqrt(c.rounds) - 1)
+    return [
+        Condition(
+            f"alpha_kappa = {alpha:.4g}, expected > 0",
+            alpha > 0,
+            c.uploads / growth,
+            growth * c.step,
+        ),
+        sum_constraint(c.stretch, c),
+    ]
+
+
+def sum_constraint(inverse: float, c: Constants) -> Condition:
+    """The paper's constraint on the mean of 1/p_i: inverse <= b / (L eta_b^2 (A^2 + 1))."""
+    slope = inverse * c.smoothness * (c.dissimilarity**2 + 1)
+    allowed = c.uploads * inverse / (slope * c.step**2)
+    return Condition(
+        f"sum 1/p_i = {inverse:.4g} n, expected at most b n / (L eta_b^2 (A^2 + 1)) = "
+        f"{allowed:.4g} n",
+        inverse <= allowed,
+        math.sqrt(c.uploads / slope),
+        slope * c.step**2,
+    )
+
+
+def corrected_conditions(c: Constants, form: str) -> list[Condition]:
+    """What the mended bound needs: L eta_b <= 1; without a clip norm a half of it for sampling."""
+    needed = [
+        Condition(
+            f"L eta_b = {c.smoothness * c.step:.4g}, expected at most 1",
+            c.smoothness * c.step <= 1,
+            1 / c.smoothness,
+            None,
+        )
+    ]
+    if form == "dissimilarity":
+        slope = 2 * c.stretch * c.smoothness * (c.dissimilarity**2 + 1)
+        share = slope * c.step / c.uploads
+        needed.append(
+            Condition(
+                f"2 L eta_b (A^2 + 1) V_0 / b = {share:.4g}, expected at most 1",
+                share <= 1,
+                c.uploads / slope,
+                slope * c.step,
+            )
+        )
+    return needed
+
+
+def conditions(c: Constants, *, printed: bool = True, corrected: bool = True) -> list[Condition]:
+    """Everything that the bounds asked for need, so that one piece of advice suits them all."""
+    needed = printed_conditions(c) if printed else []
+    if corrected:
+        needed += corrected_conditions(c, "dissimilarity" if c.clip_norm is None else "clip")
+    return needed
+
+
+def require(conditions: Sequence[Condition]) -> None:
+    """Refuse constants outside the conditions: which one, and what works for all of them."""
+    failed = [condition for condition in conditions if not condition.holds]
+    if not failed:
+        return
+    advice = f"eta_b at most {below(min(c.largest_step for c in conditions))} works"
+    if all(c.least_uploads is not None for c in failed):
+        least = max(c.least_uploads for c in conditions if c.least_uploads is not None)
+        advice += f", or b from {above(least)} on"
+    raise ValueError(f"{'; '.join(c.name for c in failed)}: {advice}")
+
+
+def below(value: float) -> str:
+    """The value rounded down to 4 digits, strictly below it: so it can be typed, and works."""
+    return _rounded(value * (1 - 1e-9), math.floor)
+
+
+def above(value: float) -> str:
+    """The value rounded up to 4 digits, strictly above it."""
+    return _rounded(value * (1 + 1e-9), math.ceil)
+
+
+def _rounded(value: float, rounding: Any) -> str:
+    digits = 3 - math.floor(math.log10(value))
+    unit = 10.0**-digits
+    return f"{rounding(value / unit) * unit:.4g}"
+
+
+def alpha_kappa(c: Constants) -> float:
+    """eta_b (sqrt(T) - 1)/sqrt(T) - V_0 L eta_b^2 log(T) (A^2 + 1) / (b sqrt(T)), as printed."""
+    root = math.sqrt(c.rounds)
+    lost = c.stretch * c.smoothness * c.step**2 * math.log(c.rounds) * (c.dissimilarity**2 + 1)
+    return c.step * (root - 1) / root - lost / (c.uploads * root)
+
+
+def printed(c: Constants) -> Bound:
+    """Theorem 1 as printed. Not a bound: docs/theory.md shows where it fails and where it says
+    nothing. Noise of the server counts as clients' noise with the same effect on the average."""
+    if c.client_spread is None:
+        raise ValueError("client_spread (sigma_G) is missing: Theorem 1 as printed assumes it")
+    require(printed_conditions(c))
+    alpha, root = alpha_kappa(c), math.sqrt(c.rounds)
+    local = c.most_samples * (c.sample_spread**2 + c.clip_bias**2) / c.fewest_samples
+    noise = c.client_noise**2 + c.server_noise**2 * c.uploads / c.stretch
+    scale = c.smoothness * c.step**2 * c.stretch * math.log(c.rounds) / (c.uploads * alpha * root)
+    terms = {
+        "start": c.gap / (root * alpha),
+        "samples and clipping, for ever": 2 * c.step * local / alpha,
+        "samples and clipping": scale * local,
+        "clients differ": scale * c.client_spread**2 / 2,
+        "noise": scale * c.parameters * noise / 2,
+    }
+    return Bound("printed", terms, alpha, math.fsum(terms.values()) - terms["start"])
+
+
+def corrected(c: Constants, schedule: str = "inverse-sqrt") -> Bound:
+    """The mended bound: the smaller of its two forms, among those whose conditions hold."""
+    _validate.one_of(SCHEDULES, schedule=schedule)
+    forms = []
+    if c.clip_norm is not None:
+        forms.append("clip")
+    if c.client_spread is not None:
+        forms.append("dissimilarity")
+    if not forms:
+        raise ValueError(
+            "clip_norm (C) and client_spread (sigma_G) are missing: expected at least one of them"
+        )
+    sound = [f for f in forms if all(x.holds for x in corrected_conditions(c, f))]
+    if not sound:
+        require(corrected_conditions(c, forms[0]))
+    return min((_corrected(c, form, schedule) for form in sound), key=lambda bound: bound.total)
+
+
+def _corrected(c: Constants, form: str, schedule: str) -> Bound:
+    if schedule == "constant":
+        start = 2 / (c.step * c.rounds)
+        variance = c.smoothness * c.step
+    else:
+        start = 1 / (c.step * (math.sqrt(c.rounds + 1) - 1))
+        variance = start * c.smoothness * c.step**2 * (1 + math.log(c.rounds)) / 2
+    spread = c.clip_norm if form == "clip" else c.client_spread
+    factor = 1.0 if form == "clip" else 2.0
+    terms = {
+        "start": start * c.gap,
+        "samples": variance * c.sampling * c.sample_spread**2 / c.fewest_samples,
+        "clients sampled": variance * c.sampling * (spread or 0.0) ** 2,
+        "clients' noise": variance * c.sampling * c.parameters * c.client_noise**2,
+        "server's noise": variance * c.parameters * c.server_noise**2,
+        "clipping": c.clip_bias**2,
+    }
+    return Bound(form, {name: factor * value for name, value in terms.items()})
