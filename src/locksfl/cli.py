@@ -72,7 +72,7 @@ def run(
 ) -> None:
     """Train every arm of an experiment and compare them."""
     with one_line_errors():
-        _use_all_cores()
+        _start_jax()
         from locksfl.config import parse_config, read_config
         from locksfl.runfolder import RunFolder, default_path, newest_unfinished
 
@@ -221,7 +221,7 @@ def init(
 def evaluate(run: Run, as_json: Json = False) -> None:
     """Evaluate a run's models on the held-out records."""
     with one_line_errors():
-        _use_all_cores()
+        _start_jax()
         from rich.console import Console
 
         from locksfl.evaluation import evaluate_run, evaluation_table
@@ -250,10 +250,14 @@ def example_config() -> str:
     return resources.files("locksfl").joinpath("example.toml").read_text("utf-8")
 
 
-def _use_all_cores() -> None:
-    """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone."""
+def _start_jax() -> None:
+    """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone. What
+    is compiled is kept on disk."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
+    from locksfl.engines.cache import keep_compiled
+
+    keep_compiled()
 
 
 def main() -> None:
