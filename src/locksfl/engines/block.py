@@ -26,8 +26,8 @@ from locksfl.server import Server, ServerState
 from locksfl.tasks.models import Model
 
 AXIS = "devices"
+SETTINGS = "settings"  # the axis of a sweep (sweep.py)
 ROUNDS_A_CALL = 64  # the most rounds of one call; how many really run is an argument
-KEEP_BYTES = 256 * 2**20  # what stage 1 may keep for stage 2 on a device, else it is computed again
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Program:
     layout: Layout
     evaluate_every: int
     filtered: bool = False  # clients have a budget; without one nothing is carried for it
+    together: int = 1  # settings of a sweep that are played at once
+    keep_bytes: int = 0  # what stage 1 may keep for stage 2 on a device, else it is computed again
 
 
 class TestData(NamedTuple):
@@ -79,7 +81,7 @@ class ChunkedClients:
         """Norms of all members, and what each chunk found, where that can be kept."""
         found = [self._visit_shapes(number) for number in range(len(self.program.layout))]
         size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(found))
-        kept = _zeros(found) if size <= KEEP_BYTES else None
+        kept = _zeros(found) if size * self.program.together <= self.program.keep_bytes else None
 
         def step(number: int, k: Array, start: Array, carry: Any) -> Any:
             norms, kept = carry
@@ -136,6 +138,8 @@ class ChunkedClients:
             # up to the last chunk with a client; a filter can leave empty ones before it
             used = jnp.any(present.reshape(bucket.chunks, bucket.chunk), axis=1)
             live = jnp.max(jnp.where(used, jnp.arange(1, bucket.chunks + 1), 0))
+            if self.program.together > 1:
+                live = jax.lax.pmax(live, SETTINGS)  # one loop for all settings
 
             def body(
                 k: Array, c: Any, number: int = number, first: int = first, size: int = bucket.chunk
