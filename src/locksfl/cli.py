@@ -251,13 +251,17 @@ def example_config() -> str:
 
 
 def _start_jax() -> None:
-    """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone. What
-    is compiled is kept on disk."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
+    """All cores, and compiled programs kept on disk: what a command does that trains."""
+    _use_all_cores()
     from locksfl.engines.cache import keep_compiled
 
     keep_compiled()
+
+
+def _use_all_cores() -> None:
+    """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
 
 
 def main() -> None:

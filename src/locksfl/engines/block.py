@@ -205,9 +205,11 @@ def charge(spending: Spending, members: Members, uploaded: Array, asks_norms: bo
     """The counts after a round, on every device: an upload that was not drawn is not entered."""
     nobody = spending.counts.shape[1]  # out of range: dropped
     clients = jnp.where(members.present, members.clients, nobody)
-    released = jnp.stack([members.present & asks_norms, members.present & uploaded])
-    here = jnp.zeros_like(spending.counts).at[:, clients].add(released, mode="drop")
-    return spending._replace(counts=spending.counts + jax.lax.psum(here, AXIS))
+    released = jnp.stack([members.present & asks_norms, members.present & uploaded], axis=-1)
+    # the members of all devices, not the counts of all clients: work for the cohort only
+    clients, released = jax.lax.all_gather((clients, released), AXIS, tiled=True)
+    counts = spending.counts.at[:, clients].add(released.T.astype(jnp.int32), mode="drop")
+    return spending._replace(counts=counts)
 
 
 def play_block(

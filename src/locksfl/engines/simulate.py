@@ -206,7 +206,8 @@ class Simulator:
             on_device = -(-likely_count(members, rate) // self.mesh.size)
             usual = -(-usual_count(members, rate) // self.mesh.size)
             most = max(1, self.most_at_once(shape, work) // together)
-            chunk = min(self.chunk or min(most, usual), on_device)
+            # equal chunks that the usual cohort fills: a few clients in one more cost as many as fit
+            chunk = min(self.chunk or -(-usual // -(-usual // most)), on_device)
             layout.append(Bucket(shape, chunk, -(-on_device // chunk)))
         return tuple(layout)
 
@@ -296,7 +297,7 @@ class Simulator:
 def _asked(log: RoundLog, kept: Filter) -> RoundLog:
     """The round with those members only that could pay, entered into the host's own filter. It
     decides by the same whole numbers as the device, and refuses if the device did otherwise."""
-    there = kept.can_pay()[log.cohort]
+    there = kept.can_pay(log.cohort)
     if log.uploaded[~there].any():
         raise AssertionError("a client uploaded that could not pay")
     exhausted = kept.exhausted
