@@ -18,7 +18,16 @@ from jax import Array
 
 from locksfl.algorithm import Method, Uploads, play
 from locksfl.engines.layout import Layout
-from locksfl.local import LocalWork, Records, Visit, choose_rows, combine, cross_entropy, measure
+from locksfl.local import (
+    PRECISIONS,
+    LocalWork,
+    Records,
+    Visit,
+    choose_rows,
+    combine,
+    cross_entropy,
+    measure,
+)
 from locksfl.mechanisms import Members, draw_members, draw_server
 from locksfl.randomness import Purpose, client_keys, draw_key
 from locksfl.sampling import Dials
@@ -257,7 +266,8 @@ def play_block(
         state = program.server.step(state, result.update, dials.step, t)
 
         def score() -> tuple[Array, Array]:
-            right, losses = evaluate(program.model, program.server.model(state, t + 1), test)
+            with jax.default_matmul_precision(PRECISIONS[program.work.precision]):
+                right, losses = evaluate(program.model, program.server.model(state, t + 1), test)
             return total(right) / answers, total(losses) / tests
 
         due = ((t + 1) % program.evaluate_every == 0) | (t + 1 == program.server.rounds)
