@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -228,10 +227,7 @@ def _run_arm(
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
     model, server = simulator.model, server_for(config.train, plan.rounds)
-    say(f"accounting and compiling {plan.name}")
-    beside = ThreadPoolExecutor(1)  # the accountant, while XLA compiles
-    accounted = beside.submit(epsilon_so_far, plan, config.privacy)
-    beside.shutdown(wait=False)
+    say(f"compiling {plan.name}")
     state = restore(server, model, progress.state)
     counts = ledger.counts(progress.ledger, plan.name, plan.terms, progress.rounds_done)
     blocks = simulator.play(
@@ -245,8 +241,9 @@ def _run_arm(
         released=(counts.norms, counts.uploads),
     )
     for block in blocks:
-        epsilons = accounted.result()
-        records = [round_record(plan, r, model.size, epsilons[r.round]) for r in block.rounds]
+        epsilons = epsilon_so_far(plan, config.privacy, [r.round for r in block.rounds])
+        pairs = zip(block.rounds, epsilons, strict=True)
+        records = [round_record(plan, log, model.size, epsilon) for log, epsilon in pairs]
         folder.append("rounds.jsonl", records)
         folder.append("diagnostics.jsonl", [diagnostics_record(plan, r) for r in block.rounds])
         _add(progress, plan, block, records)
