@@ -15,6 +15,7 @@ if version("jaxlib").startswith("0.10."):
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["LOCKS_CACHE"] = "off"  # a test compiles for itself, and leaves nothing behind
 
 from hypothesis import settings  # noqa: E402  (after the flags)
 

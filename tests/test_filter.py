@@ -154,7 +154,8 @@ def test_a_budget_that_nobody_reaches_changes_nothing():
         [{k: v for k, v in line.items() if k not in drop} for line in lines(path)]
         for path in (paid, plain)
     )
-    assert mine == theirs
+    for one, other in zip(mine, theirs, strict=True):  # two programs: a sum may round otherwise
+        assert one == other | {"loss": pytest.approx(other["loss"], rel=1e-6)}
     assert {line["exhausted"] for line in lines(paid)} == {0}
     assert {line["exhausted"] for line in lines(plain)} == {None}
 

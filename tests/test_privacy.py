@@ -96,6 +96,15 @@ def test_epsilon_so_far_grows_to_the_statement(accountant, relation):
         assert curve[-1] == pytest.approx(table["PUBLIC", relation], rel=1e-6)
 
 
+def test_epsilon_so_far_does_not_depend_on_which_rounds_are_asked():
+    """A run asks block by block, and blocks are as long as the machine is fast."""
+    arms, config = plans("train.rounds=7", "privacy.accountant=pld")
+    for plan in arms:
+        whole = epsilon_so_far(plan, config.privacy)
+        assert [epsilon_so_far(plan, config.privacy, [t])[0] for t in range(7)] == whole
+        assert epsilon_so_far(plan, config.privacy, [2, 5]) == [whole[2], whole[5]]
+
+
 def test_epsilon_so_far_is_never_too_small_between_its_points(monkeypatch):
     """Over many rounds only some are computed; the others have the value of a later one."""
     monkeypatch.setattr("locksfl.privacy.CURVE_POINTS", 3)

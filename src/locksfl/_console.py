@@ -13,6 +13,14 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
+def start_jax() -> None:
+    """What a command does that trains: all cores, and compiled programs kept on disk."""
+    use_all_cores()
+    from locksfl.engines.cache import keep_compiled
+
+    keep_compiled()
+
+
 def use_all_cores() -> None:
     """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -12,7 +12,7 @@ import click
 import typer
 
 from locksfl import audit_cli, plan_cli, theory_runs_cli
-from locksfl._console import Json, one_line_errors, use_all_cores
+from locksfl._console import Json, one_line_errors, start_jax
 from locksfl.data_cli import app as data_app
 from locksfl.privacy_cli import privacy_app
 from locksfl.reproduce_cli import reproduce
@@ -76,7 +76,7 @@ def run(
 ) -> None:
     """Train every arm of an experiment and compare them."""
     with one_line_errors():
-        use_all_cores()
+        start_jax()
         from locksfl.config import parse_config, read_config
         from locksfl.runfolder import RunFolder, default_path, newest_unfinished
 
@@ -225,7 +225,7 @@ def init(
 def evaluate(run: Run, as_json: Json = False) -> None:
     """Evaluate a run's models on the held-out records."""
     with one_line_errors():
-        use_all_cores()
+        start_jax()
         from rich.console import Console
 
         from locksfl.evaluation import evaluate_run, evaluation_table

@@ -143,9 +143,11 @@ class LocalConfig:
     step: float | None = None
     min_samples: int = 1
     max_samples: int | None = None
+    precision: str = "full"
 
     def __post_init__(self) -> None:
         one_of(("gradient", "epochs"), **{"local.update": self.update})
+        one_of(("full", "reduced"), **{"local.precision": self.precision})
         for name in ("epochs", "batch", "step"):
             value = getattr(self, name)
             if value is None:

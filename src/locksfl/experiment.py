@@ -231,8 +231,7 @@ def _run_arm(
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
     model, server = simulator.model, server_for(config.train, plan.rounds)
-    say(f"accounting and compiling {plan.name}")
-    epsilons = epsilon_so_far(plan, config.privacy)
+    say(f"compiling {plan.name}")
     state = restore(server, model, progress.state)
     counts = ledger.counts(progress.ledger, plan.name, plan.terms, progress.rounds_done)
     blocks = simulator.play(
@@ -247,7 +246,9 @@ def _run_arm(
         pause_every=config.diagnostics.every,
     )
     for block in blocks:
-        records = [round_record(plan, r, model.size, epsilons[r.round]) for r in block.rounds]
+        epsilons = epsilon_so_far(plan, config.privacy, [r.round for r in block.rounds])
+        pairs = zip(block.rounds, epsilons, strict=True)
+        records = [round_record(plan, log, model.size, epsilon) for log, epsilon in pairs]
         folder.append("rounds.jsonl", records)
         seen = [diagnostics_record(plan, r) for r in block.rounds]
         done = block.rounds[-1].round + 1

@@ -24,6 +24,8 @@ class LocalWork:
     """How a client makes its update.
 
     "gradient": the mean gradient of its samples. "epochs": w - w_i after some epochs of SGD.
+    Precision "reduced" lets a GPU keep 10 bits of the factors of a product (TF32) on the way to an
+    update; norms, clipping and sums are exact to float32 in either.
     """
 
     update: str = "gradient"
@@ -32,6 +34,7 @@ class LocalWork:
     step: float = 0.05
     min_samples: int = 1
     max_samples: int | None = None
+    precision: str = "full"
 
 
 class Records(NamedTuple):
@@ -64,6 +67,7 @@ class Chunk(NamedTuple):
 NO_LIMIT = 2**31 - 1
 # Clipping is exact: some GPUs would keep 10 bits of each factor of a product.
 HIGHEST = jax.lax.Precision.HIGHEST
+PRECISIONS = {"full": "highest", "reduced": "default"}  # as JAX calls them
 
 
 def used_samples(sizes: Any, work: LocalWork) -> Any:
@@ -109,10 +113,22 @@ def permutation(key: Array, size: Array, length: int) -> Array:
     return order
 
 
+def take(records: Records, rows: Array) -> tuple[Array, Array]:
+    """Features, as they are stored, and labels of some rows."""
+    return records.features[rows], records.labels[rows]
+
+
+def scaled(records: Records, features: Array, labels: Array) -> tuple[Array, Array]:
+    """Stored features as floats, one axis a record."""
+    features = features.astype(jnp.float32) * records.scale
+    return features.reshape(
+        *features.shape[: features.ndim - records.features.ndim + 1], -1
+    ), labels
+
+
 def read(records: Records, rows: Array) -> tuple[Array, Array]:
     """Features, as floats, and labels of some rows."""
-    features = records.features[rows].astype(jnp.float32) * records.scale
-    return features.reshape(*rows.shape, -1), records.labels[rows]
+    return scaled(records, *take(records, rows))
 
 
 def cross_entropy(scores: Array, labels: Array) -> Array:
@@ -126,8 +142,9 @@ def cross_entropy(scores: Array, labels: Array) -> Array:
         right = jnp.take_along_axis(scores, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
         losses = jnp.where(labelled, jax.nn.logsumexp(scores, axis=-1) - right, 0.0)
         return jnp.sum(losses, axis=-1) / jnp.maximum(1, jnp.sum(labelled, axis=-1))
-    right = jnp.take_along_axis(scores, labels[:, None], axis=-1)[:, 0]
-    return jax.nn.logsumexp(scores, axis=-1) - right
+    # chosen, not looked up: the way back from a look-up is a scatter, slow on a GPU
+    chosen = jnp.arange(scores.shape[-1]) == labels[:, None]
+    return jax.nn.logsumexp(scores, axis=-1) - jnp.sum(jnp.where(chosen, scores, 0.0), axis=-1)
 
 
 def mean_loss(model: Model, weights: Any, features: Array, labels: Array, used: Array) -> Array:
@@ -163,28 +180,35 @@ def epochs_update(
     length = chunk.rows.shape[-1]
     batch = min(work.batch, length)
     padding = -length % batch
+    alone = chunk.rows.shape[0] == 1
 
     def one(rows: Array, used: Array, key: Array) -> Array:
         count = jnp.sum(used)
+        # Together, all make as many steps as the largest: a step without rows changes nothing, and
+        # a loop of known length does not wait for the host, as a GPU's loops else do at every turn.
+        steps = -(-count // batch) if alone else (length + padding) // batch
 
         def epoch(e: Array, local: Any) -> Any:
             order = permutation(jax.random.fold_in(key, 2 + e), count, length)
-            shuffled = jnp.pad(rows[order], (0, padding))
-            valid = jnp.pad(used[order], (0, padding))
+            shuffled, valid = (jnp.pad(a[order], (0, padding)) for a in (rows, used))
+            stored = take(records, shuffled)
 
             def step(s: Array, local: Any) -> Any:
-                here = jax.lax.dynamic_slice(shuffled, (s * batch,), (batch,))
-                mask = jax.lax.dynamic_slice(valid, (s * batch,), (batch,))
-                features, labels = read(records, here)
+                *batch_of, mask = _slice((*stored, valid), s * batch, batch)
+                features, labels = scaled(records, *batch_of)
                 gradient = jax.grad(mean_loss, argnums=1)(model, local, features, labels, mask)
                 return jax.tree.map(lambda w, g: w - work.step * g, local, gradient)
 
-            return jax.lax.fori_loop(0, -(-count // batch), step, local)
+            return jax.lax.fori_loop(0, steps, step, local)
 
         end = jax.lax.fori_loop(0, work.epochs, epoch, start)
         return ravel_pytree(jax.tree.map(jnp.subtract, start, end))[0]
 
     return _each(one, chunk.rows, chunk.used, chunk.keys)
+
+
+def _slice(arrays: Any, start: Array, length: int) -> Any:
+    return [jax.lax.dynamic_slice_in_dim(array, start, length) for array in arrays]
 
 
 def _each(function: Any, *arrays: Array) -> Array:
@@ -210,12 +234,13 @@ def measure(model: Model, weights: Array, records: Records, chunk: Chunk, work: 
     A client whose update has NaN or Inf, or a norm that float32 cannot hold, counts as zero: its
     norm is 0 and its trace is cleared, so that it cannot reach the model through 0 times NaN.
     """
-    if uses_errors(model, chunk.rows.shape[-1], work):
-        return _measure_dense(model, weights, records, chunk)
-    if work.update == "gradient":
-        updates = gradient_update(model, weights, records, chunk)
-    else:
-        updates = epochs_update(model, weights, records, chunk, work)
+    with jax.default_matmul_precision(PRECISIONS[work.precision]):
+        if uses_errors(model, chunk.rows.shape[-1], work):
+            return _measure_dense(model, weights, records, chunk)
+        if work.update == "gradient":
+            updates = gradient_update(model, weights, records, chunk)
+        else:
+            updates = epochs_update(model, weights, records, chunk, work)
     return _visit(jnp.sum(jnp.square(updates), axis=-1), updates)
 
 

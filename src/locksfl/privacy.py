@@ -34,17 +34,21 @@ def statement(
     return guarantee(arms, privacy.delta, privacy.accountant)
 
 
-def epsilon_so_far(plan: ArmPlan, privacy: PrivacyConfig) -> list[float | None]:
-    """For each round, the epsilon after it against the observer that the trust protects from,
-    under the relation of the experiment. Between computed rounds the later value is given: an
-    epsilon grows with the rounds, so that is true too."""
+def epsilon_so_far(
+    plan: ArmPlan, privacy: PrivacyConfig, rounds: Sequence[int] | None = None
+) -> list[float | None]:
+    """For each of these rounds (all, if not given; the first is 0), the epsilon after it against
+    the observer that the trust protects from, under the relation of the experiment. Between
+    computed rounds the later value is given: an epsilon grows with the rounds, so that is true too.
+    """
     trust, total = plan.method.trust, plan.rounds
+    rounds = range(total) if rounds is None else rounds
     if trust == "none":
-        return [None] * total
+        return [None] * len(rounds)
     if trust == "local":
         every = [
-            _finite(local_epsilon([plan.client_releases(t)], privacy.delta, privacy.relation))
-            for t in range(1, total + 1)
+            _finite(local_epsilon([plan.client_releases(t + 1)], privacy.delta, privacy.relation))
+            for t in rounds
         ]
         if plan.budget is None:
             return every
@@ -52,11 +56,13 @@ def epsilon_so_far(plan: ArmPlan, privacy: PrivacyConfig) -> list[float | None]:
             e if e is not None and e < plan.budget.epsilon else plan.budget.epsilon for e in every
         ]
     stride = -(-total // CURVE_POINTS)
-    counts = sorted({*range(stride, total + 1, stride), total})
+    computed = [min(total, -(-(t + 1) // stride) * stride) for t in rounds]
+    counts = sorted({*computed, total})  # the last one sets the accountant's grid: always there
     values = central_epsilons(
         plan.sampled_round(), counts, privacy.delta, privacy.relation, privacy.accountant
     )
-    return [_finite(values[-(-t // stride) - 1]) for t in range(1, total + 1)]
+    after = dict(zip(counts, values, strict=True))
+    return [_finite(after[count]) for count in computed]
 
 
 def _finite(epsilon: float) -> float | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from locksfl._console import Json, one_line_errors, use_all_cores
+from locksfl._console import Json, one_line_errors, start_jax
 
 
 def reproduce(
@@ -36,7 +36,7 @@ def reproduce(
 ) -> None:
     """The paper's experiment: uniform against LOCKS at epsilon infinity, 50 and 10."""
     with one_line_errors():
-        use_all_cores()
+        start_jax()
         from rich.console import Console
 
         from locksfl.reproduce.runs import Bench, Folder

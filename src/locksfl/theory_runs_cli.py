@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locksfl._console import Json, one_line_errors, use_all_cores
+from locksfl._console import Json, one_line_errors, start_jax
 
 if TYPE_CHECKING:
     from locksfl.config import Config
@@ -98,7 +98,7 @@ def estimate(
         count(**{"--seeds": seeds, "--looks": looks})
         _check_place(picture)
         config, drawn = _source(source, changes, seed)
-        use_all_cores()
+        start_jax()
         from rich.console import Console
 
         from locksfl.theory.estimate import NOTE, study

@@ -287,7 +287,7 @@ def test_a_large_cohort_widens_the_layout(simulators, monkeypatch):
 def test_computing_again_is_keeping(simulators, monkeypatch, name, work):
     plan = plan_for(LOCKS, noise=0.3)
     kept = play(simulators[name], plan, work)  # compiled before the limit is lowered
-    monkeypatch.setattr(block, "KEEP_BYTES", 0)
+    monkeypatch.setattr(simulate, "KEEP_BYTES", 0)
     again = play(fresh(simulators, name, chunk=2), plan, work)
     assert_equal(again, kept, exact=False)
 

@@ -10,7 +10,8 @@ import pytest
 from locksfl import LocalConfig, OptimizerConfig, Population, train
 from locksfl.config import parse_config
 from locksfl.local import LocalWork, Records, SizeClass, choose_rows, measure
-from locksfl.tasks.conv import convolve, group_norm, max_pool
+from locksfl.tasks import conv
+from locksfl.tasks.conv import group_norm, max_pool
 from locksfl.tasks.models import activations, build_model, records_at_once, scores_of
 
 SMALL = {
@@ -59,8 +60,18 @@ def test_sizes(name, shape, classes, size):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("shape", [(6, 5), (4, 9)])
-def test_patches_and_a_product_are_the_convolution(size, shape):
+@pytest.mark.parametrize("form", ["a batch", "by groups", "one by one", "by clients"])
+def test_patches_and_a_product_are_the_convolution(size, shape, form, monkeypatch):
     """Values and both gradients, against lax.conv in float64; a turned kernel is told apart."""
+    if form == "by groups":  # of two images each
+        monkeypatch.setattr(conv, "CACHE_FLOATS", 2 * shape[0] * shape[1] * size * size * 2)
+
+    def convolve(images, kernel):
+        if form == "one by one":
+            return jax.vmap(conv.convolve, (0, None))(images, kernel)
+        if form == "by clients":
+            return jax.vmap(conv.convolve)(images[None], kernel[None])[0]
+        return conv.convolve(images, kernel)
 
     def direct(images, kernel):
         numbers = ("NHWC", "HWIO", "NHWC")
@@ -70,9 +81,9 @@ def test_patches_and_a_product_are_the_convolution(size, shape):
 
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
-        images = jnp.asarray(rng.normal(size=(3, *shape, 2)))
+        images = jnp.asarray(rng.normal(size=(4, *shape, 2)))
         kernel = jnp.asarray(rng.normal(size=(size, size, 2, 4)))
-        pull = jnp.asarray(rng.normal(size=(3, *shape, 4)))
+        pull = jnp.asarray(rng.normal(size=(4, *shape, 4)))
         assert images.dtype == jnp.float64
         results = [jax.vjp(function, images, kernel) for function in (convolve, direct)]
         np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-12, atol=1e-12)

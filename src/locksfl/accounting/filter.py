@@ -32,26 +32,23 @@ class Filter:
         zeros = np.zeros(terms.clients, np.int32)
         self.norms = np.array(zeros if norms is None else norms, np.int32)
         self.uploads = np.array(zeros if uploads is None else uploads, np.int32)
+        self.exhausted = int(np.sum(~self.can_pay()))  # clients that cannot pay for another round
 
-    def can_pay(self) -> np.ndarray:
-        """For each client, whether its budget pays for one more whole round."""
-        norms = self.norms + self.asks_norms
+    def can_pay(self, clients: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """For each of these clients, whether its budget pays for one more whole round."""
+        norms = self.norms[clients] + self.asks_norms
         paid = self.table[np.minimum(norms, len(self.table) - 1)]
-        return (norms < len(self.table)) & (self.uploads + 1 <= paid)
-
-    @property
-    def exhausted(self) -> int:
-        """How many clients cannot pay for another round."""
-        return int(np.sum(~self.can_pay()))
+        return (norms < len(self.table)) & (self.uploads[clients] + 1 <= paid)
 
     def ask(self, cohort: np.ndarray) -> np.ndarray:
         """The members of a drawn cohort that may be asked."""
-        return cohort[self.can_pay()[cohort]]
+        return cohort[self.can_pay(cohort)]
 
     def enter(self, asked: np.ndarray, uploaded: np.ndarray) -> None:
         """Enter a round: a norm of each that was asked, an upload of each that was drawn."""
-        if not self.can_pay()[asked].all() or len(np.unique(asked)) < len(asked):
+        if not self.can_pay(asked).all() or len(np.unique(asked)) < len(asked):
             raise ValueError("a client was asked that cannot pay, or twice in one round")
         if self.asks_norms:
             self.norms[asked] += 1
         self.uploads[asked[uploaded]] += 1
+        self.exhausted += int(np.sum(~self.can_pay(asked)))  # nobody else's counts have changed

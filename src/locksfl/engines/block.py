@@ -18,7 +18,16 @@ from jax import Array
 
 from locksfl.algorithm import Method, Uploads, play
 from locksfl.engines.layout import Layout
-from locksfl.local import LocalWork, Records, Visit, choose_rows, combine, cross_entropy, measure
+from locksfl.local import (
+    PRECISIONS,
+    LocalWork,
+    Records,
+    Visit,
+    choose_rows,
+    combine,
+    cross_entropy,
+    measure,
+)
 from locksfl.mechanisms import Members, draw_members, draw_server
 from locksfl.randomness import Purpose, client_keys, draw_key
 from locksfl.sampling import Dials
@@ -26,8 +35,8 @@ from locksfl.server import Server, ServerState
 from locksfl.tasks.models import Model
 
 AXIS = "devices"
+SETTINGS = "settings"  # the axis of a sweep (sweep.py)
 ROUNDS_A_CALL = 64  # the most rounds of one call; how many really run is an argument
-KEEP_BYTES = 256 * 2**20  # what stage 1 may keep for stage 2 on a device, else it is computed again
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,8 @@ class Program:
     layout: Layout
     evaluate_every: int
     filtered: bool = False  # clients have a budget; without one nothing is carried for it
+    together: int = 1  # settings of a sweep that are played at once
+    keep_bytes: int = 0  # what stage 1 may keep for stage 2 on a device, else it is computed again
 
 
 class TestData(NamedTuple):
@@ -79,7 +90,7 @@ class ChunkedClients:
         """Norms of all members, and what each chunk found, where that can be kept."""
         found = [self._visit_shapes(number) for number in range(len(self.program.layout))]
         size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(found))
-        kept = _zeros(found) if size <= KEEP_BYTES else None
+        kept = _zeros(found) if size * self.program.together <= self.program.keep_bytes else None
 
         def step(number: int, k: Array, start: Array, carry: Any) -> Any:
             norms, kept = carry
@@ -136,6 +147,8 @@ class ChunkedClients:
             # up to the last chunk with a client; a filter can leave empty ones before it
             used = jnp.any(present.reshape(bucket.chunks, bucket.chunk), axis=1)
             live = jnp.max(jnp.where(used, jnp.arange(1, bucket.chunks + 1), 0))
+            if self.program.together > 1:
+                live = jax.lax.pmax(live, SETTINGS)  # one loop for all settings
 
             def body(
                 k: Array, c: Any, number: int = number, first: int = first, size: int = bucket.chunk
@@ -201,9 +214,11 @@ def charge(spending: Spending, members: Members, uploaded: Array, asks_norms: bo
     """The counts after a round, on every device: an upload that was not drawn is not entered."""
     nobody = spending.counts.shape[1]  # out of range: dropped
     clients = jnp.where(members.present, members.clients, nobody)
-    released = jnp.stack([members.present & asks_norms, members.present & uploaded])
-    here = jnp.zeros_like(spending.counts).at[:, clients].add(released, mode="drop")
-    return spending._replace(counts=spending.counts + jax.lax.psum(here, AXIS))
+    released = jnp.stack([members.present & asks_norms, members.present & uploaded], axis=-1)
+    # the members of all devices, not the counts of all clients: work for the cohort only
+    clients, released = jax.lax.all_gather((clients, released), AXIS, tiled=True)
+    counts = spending.counts.at[:, clients].add(released.T.astype(jnp.int32), mode="drop")
+    return spending._replace(counts=counts)
 
 
 def play_block(
@@ -251,7 +266,8 @@ def play_block(
         state = program.server.step(state, result.update, dials.step, t)
 
         def score() -> tuple[Array, Array]:
-            right, losses = evaluate(program.model, program.server.model(state, t + 1), test)
+            with jax.default_matmul_precision(PRECISIONS[program.work.precision]):
+                right, losses = evaluate(program.model, program.server.model(state, t + 1), test)
             return total(right) / answers, total(losses) / tests
 
         due = ((t + 1) % program.evaluate_every == 0) | (t + 1 == program.server.rounds)

@@ -35,12 +35,14 @@ class Bucket:
 Layout = tuple[Bucket, ...]
 
 
-def size_classes(sizes: np.ndarray, work: LocalWork) -> tuple[list[SizeClass], np.ndarray]:
+def size_classes(
+    sizes: np.ndarray, work: LocalWork, most: int = MOST_CLASSES
+) -> tuple[list[SizeClass], np.ndarray]:
     """Classes in which the smallest client uses at least two thirds of the rows of the largest
-    (less where that would make more than MOST_CLASSES), and the class of every client."""
+    (less where that would make more than `most`), and the class of every client."""
     used = used_samples(sizes, work)
     low, high = int(used.min()), int(used.max())
-    ratio = max(1.5, (high / max(low, 1)) ** (1 / MOST_CLASSES) * 1.001)
+    ratio = max(1.5, (high / max(low, 1)) ** (1 / most) * 1.001)
     edges = [high]  # the largest use in each class, downwards
     present = np.unique(used)
     while (smaller := present[present < edges[-1] / ratio]).size:

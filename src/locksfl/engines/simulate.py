@@ -22,6 +22,7 @@ from locksfl.accounting.filter import Filter
 from locksfl.engines.block import (
     AXIS,
     ROUNDS_A_CALL,
+    SETTINGS,
     Log,
     Program,
     Spending,
@@ -29,6 +30,7 @@ from locksfl.engines.block import (
     play_block,
 )
 from locksfl.engines.layout import (
+    MOST_CLASSES,
     Bucket,
     Layout,
     class_counts,
@@ -49,6 +51,7 @@ from locksfl.tasks.population import Population
 BLOCK_SECONDS = 2.0
 TEST_ROWS = 1000  # held-out records evaluated at a time
 TEST_FLOATS = 2**26  # what a model may hold of them meanwhile, on a CPU
+KEEP_BYTES = 2**28  # what a core may keep of stage 1 for stage 2; a GPU keeps an eighth of it all
 MEMORY = 2**36  # bytes, of a device that does not say how many it has
 SHARE = 24  # a float held for each so many bytes: a sixth going forward, as much on the way back
 
@@ -114,14 +117,14 @@ class Simulator:
         kept = None
         if plan.budget is not None:
             kept = Filter(plan.terms, plan.budget, *(released or ()))
-        classes, class_of = size_classes(self.population.sizes, work)
-        layout = self._layout(classes, class_of, plan.sampling_rate, work)
+        classes, class_of = self.classes(work)
+        layout = self.layout(classes, class_of, plan.sampling_rate, work)
         weights = plan.scaled_weights()
         public = self._replicate(np.float32(1.0) if weights is None else weights)
-        key, dials = self._replicate_tree((randomness.arm_key(plan.name), plan.dials()))
+        key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
         if state is None:
             state = server.init(self.model.init(randomness.model_key()))
-        state = self._replicate_tree(state)
+        state = self.replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:
             length = min(length, ROUNDS_A_CALL, server.rounds - t)
@@ -129,36 +132,47 @@ class Simulator:
                 length = min(length, pause_every - t % pause_every)
             coins = [randomness.host(plan.name, r, Purpose.COHORT) for r in range(t, t + length)]
             cohorts = [draw_cohort(rng, plan.clients, plan.sampling_rate) for rng in coins]
-            layout = self._fit(layout, cohorts, class_of)
-            filtered = kept is not None
+            layout = self.fit(layout, cohorts, class_of)
             program = Program(
-                plan.method, self.model, work, server, layout, evaluate_every, filtered
+                plan.method,
+                self.model,
+                work,
+                server,
+                layout,
+                evaluate_every,
+                filtered=kept is not None,
+                keep_bytes=self.keep_bytes,
             )
-            slots = self._slots(cohorts, class_of, layout)
-            arguments = (self.records, self.test, public, dials, key, slots)
+            slots = self.slots(cohorts, class_of, layout)
+            arguments = (self.records, self.test, public, dials, key, self.put_slots(slots))
             numbers = (np.int32(t), np.int32(length), self._spending(kept))
-            call, compile_seconds = self._compile(program, state, *arguments, *numbers)
+            call, compile_seconds = self.compile(program, state, *arguments, *numbers)
             began = time.perf_counter()
-            state, log = _finish(call(state, *arguments, *numbers))
+            state, log = finish(call(state, *arguments, *numbers))
             seconds = time.perf_counter() - began
-            rounds = _read_log(t, cohorts, slots, log)
+            rounds = read_log(t, slots, log)
             if kept is not None:
                 rounds = [_asked(played, kept) for played in rounds]
             yield BlockLog(rounds, state, seconds, compile_seconds)
             t += length
             length = max(1, int(BLOCK_SECONDS / (seconds / length)))
 
-    def _compile(self, program: Program, *arguments: Any) -> tuple[Any, float]:
-        """The compiled block, made once for each program and shape of its arguments."""
+    def compile(self, program: Program, *arguments: Any) -> tuple[Any, float]:
+        """The compiled block, made once for each program and shape of its arguments. That of a
+        sweep has an axis more for what differs between settings: state, dials, key and slots."""
         shapes = tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(arguments))
         if (program, shapes) in self._compiled:
             return self._compiled[program, shapes], 0.0
         began = time.perf_counter()
+        block: Any = functools.partial(play_block, program)
         slots, split = P(None, AXIS), P(AXIS)
+        if program.together > 1:
+            axes = (0, None, None, None, 0, 0, 0, None, None, None)
+            block, slots = jax.vmap(block, axes, axis_name=SETTINGS), P(None, None, AXIS)
         logs: Any = Log(*[slots] * 2, *[P()] * 7)  # type: ignore[arg-type]
         tests: Any = TestData(split, split, P())  # type: ignore[arg-type]
         mapped = jax.shard_map(
-            functools.partial(play_block, program),
+            block,
             mesh=self.mesh,
             in_specs=(P(), P(), tests, P(), P(), P(), slots, P(), P(), P()),
             out_specs=(P(), logs),
@@ -174,22 +188,37 @@ class Simulator:
         counts = np.stack([kept.norms, kept.uploads])
         return Spending(self._replicate(counts), self._replicate(kept.table))
 
-    def _layout(
-        self, classes: list[SizeClass], class_of: np.ndarray, rate: float, work: LocalWork
+    def classes(self, work: LocalWork) -> tuple[list[SizeClass], np.ndarray]:
+        """A program for each class is compiled into the round, so: as few as pay for themselves.
+        A core skips the steps that a small client has no rows for; a GPU works on all clients of a
+        class at once, and on the classes one after another."""
+        gradient_on_cpu = self.on_cpu and work.update == "gradient"
+        return size_classes(self.population.sizes, work, MOST_CLASSES if gradient_on_cpu else 2)
+
+    def layout(
+        self,
+        classes: list[SizeClass],
+        class_of: np.ndarray,
+        rate: float,
+        work: LocalWork,
+        together: int = 1,
     ) -> Layout:
+        """Slots for the cohorts that a round is likely to have, of each of the settings at once."""
         layout = []
         for number, shape in enumerate(classes):
             members = int(np.sum(class_of == number))
             on_device = -(-likely_count(members, rate) // self.mesh.size)
             usual = -(-usual_count(members, rate) // self.mesh.size)
-            chunk = min(self.chunk or self._chunk(shape, work, usual), on_device)
+            most = max(1, self.most_at_once(shape, work) // together)
+            # equal chunks that the usual cohort fills: one more costs as much as a full one
+            chunk = min(self.chunk or -(-usual // -(-usual // most)), on_device)
             layout.append(Bucket(shape, chunk, -(-on_device // chunk)))
         return tuple(layout)
 
-    def _chunk(self, shape: SizeClass, work: LocalWork, usual: int) -> int:
+    def most_at_once(self, shape: SizeClass, work: LocalWork) -> int:
         """Clients at a time: what keeps a core's caches, or a GPU, busy.
 
-        On a GPU both their updates and what the model holds of their batches must fit.
+        On a GPU their updates, what the model holds of their batches, and their records must fit.
         """
         if uses_errors(self.model, shape.rows, work):
             return max(1, (1024 if self.on_cpu else 65536) // shape.rows)
@@ -197,28 +226,38 @@ class Simulator:
             return 1
         updates = 2**28 // self.model.size  # 1 GiB of them
         batch = min(work.batch, shape.rows) if work.update == "epochs" else shape.rows
-        record = self.population.features.shape[1:]
-        held = records_at_once(self.model, record, self._floats) // batch
-        return int(np.clip(min(updates, held, usual), 1, 4096))
+        record = self.population.features[:1]
+        held = records_at_once(self.model, record.shape[1:], self._memory // SHARE) // batch
+        read = self._memory // 8 // (shape.rows * record.nbytes)
+        return int(np.clip(min(updates, held, read), 1, 4096))
 
     @property
-    def _floats(self) -> int:
-        """What a model may hold at a time of the records that a GPU works on."""
+    def _memory(self) -> int:
+        """Bytes of a device."""
         stats = self.mesh.devices.flat[0].memory_stats() or {}
-        return int(stats.get("bytes_limit", MEMORY)) // SHARE
+        return int(stats.get("bytes_limit", MEMORY))
 
-    def _fit(self, layout: Layout, cohorts: list[np.ndarray], class_of: np.ndarray) -> Layout:
+    @property
+    def keep_bytes(self) -> int:
+        """What stage 1 may keep for stage 2."""
+        return KEEP_BYTES if self.on_cpu else self._memory // 8
+
+    def fit(self, layout: Layout, cohorts: list[np.ndarray], class_of: np.ndarray) -> Layout:
         """The layout, widened if a cohort of the block needs it."""
         counts = [class_counts(cohort, class_of, len(layout)) for cohort in cohorts]
         return widen(layout, np.max(counts, axis=0).tolist(), self.mesh.size)
 
-    def _slots(self, cohorts: list[np.ndarray], class_of: np.ndarray, layout: Layout) -> Array:
-        """The client in each slot of each round, -1 where empty."""
-        width = sum(bucket.slots for bucket in layout)
-        slots = np.full((ROUNDS_A_CALL, self.mesh.size, width), -1, np.int32)
-        for r, cohort in enumerate(cohorts):
-            slots[r] = pack(cohort, class_of, layout, self.mesh.size)
-        return jax.device_put(slots, NamedSharding(self.mesh, P(None, AXIS)))
+    def slots(self, cohorts: list[np.ndarray], class_of: np.ndarray, layout: Layout) -> np.ndarray:
+        """The client in each slot of each round, -1 where empty. [rounds, devices, slots]"""
+        return np.stack([pack(cohort, class_of, layout, self.mesh.size) for cohort in cohorts])
+
+    def put_slots(self, slots: np.ndarray) -> Array:
+        """Slots as a compiled block takes them: room for its most rounds, dealt to the devices. A
+        sweep has an axis of settings before."""
+        room = np.full((*slots.shape[:-3], ROUNDS_A_CALL, *slots.shape[-2:]), -1, np.int32)
+        room[..., : slots.shape[-3], :, :] = slots
+        spec = P(*[None] * (slots.ndim - 2), AXIS)
+        return jax.device_put(room, NamedSharding(self.mesh, spec))
 
     def _records(self, population: Population) -> Records:
         return Records(
@@ -232,7 +271,7 @@ class Simulator:
     def _test(self, population: Population) -> TestData:
         """Held-out records in batches, dealt to the devices."""
         features, labels = population.test_features, population.test_labels
-        floats = TEST_FLOATS if self.on_cpu else self._floats
+        floats = TEST_FLOATS if self.on_cpu else self._memory // SHARE
         most = min(TEST_ROWS, records_at_once(self.model, features.shape[1:], floats))
         rows = min(most, -(-len(labels) // self.mesh.size))
         batches = -(-len(labels) // (rows * self.mesh.size)) * self.mesh.size
@@ -255,14 +294,14 @@ class Simulator:
         copies = [jax.device_put(array, d, may_alias=True) for d in self.mesh.devices]
         return jax.make_array_from_single_device_arrays(np.shape(array), everywhere, copies)
 
-    def _replicate_tree(self, tree: Any) -> Any:
+    def replicate_tree(self, tree: Any) -> Any:
         return jax.device_put(tree, NamedSharding(self.mesh, P()))
 
 
 def _asked(log: RoundLog, kept: Filter) -> RoundLog:
     """The round with those members only that could pay, entered into the host's own filter. It
     decides by the same whole numbers as the device, and refuses if the device did otherwise."""
-    there = kept.can_pay()[log.cohort]
+    there = kept.can_pay(log.cohort)
     if log.uploaded[~there].any():
         raise AssertionError("a client uploaded that could not pay")
     exhausted = kept.exhausted
@@ -276,7 +315,7 @@ def _asked(log: RoundLog, kept: Filter) -> RoundLog:
     )
 
 
-def _finish(results: Any) -> Any:
+def finish(results: Any) -> Any:
     """Wait for a block; Ctrl-C is heard at its end, since a process must not end amid one."""
     try:
         return jax.block_until_ready(results)
@@ -285,12 +324,12 @@ def _finish(results: Any) -> Any:
         raise
 
 
-def _read_log(first: int, cohorts: list[np.ndarray], filled: Array, log: Log) -> list[RoundLog]:
-    """The block's log round by round, members in the order of their numbers."""
-    slots, norms, uploaded = np.asarray(filled), np.asarray(log.norms), np.asarray(log.uploaded)
+def read_log(first: int, slots: np.ndarray, log: Log) -> list[RoundLog]:
+    """The log of as many rounds as there are slots for, members in the order of their numbers."""
+    norms, uploaded = np.asarray(log.norms), np.asarray(log.uploaded)
     a_round = [np.asarray(a) for a in log[2:]]
     rounds = []
-    for r in range(len(cohorts)):
+    for r in range(len(slots)):
         there = slots[r] >= 0
         clients = slots[r][there]
         order = np.argsort(clients)

@@ -41,8 +41,14 @@ class Model:
     __hash__ = object.__hash__
 
 
-def from_equinox(name: str, build: Callable[[Array], eqx.Module], dense: bool = False) -> Model:
-    """A model from a function that makes an Equinox module of one record from a key."""
+def from_equinox(
+    name: str,
+    build: Callable[[Array], eqx.Module],
+    dense: bool = False,
+    batches: bool = False,
+) -> Model:
+    """A model from a function that makes an Equinox module from a key: of one record, or, with
+    `batches`, of many at once, [B, features] to [B, classes]."""
     example = build(jax.random.key(0))
     arrays, static = eqx.partition(example, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(arrays)
@@ -53,7 +59,7 @@ def from_equinox(name: str, build: Callable[[Array], eqx.Module], dense: bool = 
 
     def apply(weights: Any, records: Array) -> Array:
         module: Any = eqx.combine(weights, static)
-        scores: Array = jax.vmap(module)(records.reshape(records.shape[0], -1))
+        scores: Array = (module if batches else jax.vmap(module))(records.reshape(len(records), -1))
         return scores
 
     return Model(name, int(flat.size), init, unravel, apply, dense)
@@ -103,7 +109,9 @@ def cnn(
     first, second = widths("filters", tuple(filters), 2)
     count(**{"model.options.dense": dense})
     return from_equinox(
-        "cnn", lambda key: TwoConvolutions(image, classes, (first, second), dense, key)
+        "cnn",
+        lambda key: TwoConvolutions(image, classes, (first, second), dense, key),
+        batches=True,
     )
 
 
@@ -121,7 +129,9 @@ def cifar_cnn(
                 f"model.options.filters = {list(sizes)}: expected multiples of "
                 f"model.options.groups = {groups}"
             )
-    return from_equinox("cifar-cnn", lambda key: GroupedStack(image, classes, sizes, groups, key))
+    return from_equinox(
+        "cifar-cnn", lambda key: GroupedStack(image, classes, sizes, groups, key), batches=True
+    )
 
 
 def chars(
