@@ -222,12 +222,14 @@ def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, bench, monkeypatch)
     """With made-up scores: the largest wins, and an edge of the grid is said to be one."""
     tried = []
 
-    def score(*arguments: Any) -> dict[str, Any]:
-        plan = arguments[2]
-        tried.append((plan.name, plan.clip_norm, round(plan.step, 6)))
-        best = (1.0, 1.0) if plan.name == "uniform" else (3.0, 10.0 / 3.0)
-        near = np.allclose((plan.clip_norm, plan.step), best)
-        return {"accuracy": [0.9 if near else 0.1]}
+    def score(*arguments: Any) -> list[dict[str, Any]]:
+        found = []
+        for plan, _ in arguments[2]:
+            tried.append((plan.name, plan.clip_norm, round(plan.step, 6)))
+            best = (1.0, 1.0) if plan.name == "uniform" else (3.0, 10.0 / 3.0)
+            near = np.allclose((plan.clip_norm, plan.step), best)
+            found.append({"accuracy": [0.9 if near else 0.1]})
+        return found
 
     monkeypatch.setattr(tune, "play", score)
     folder = Folder.create(tmp_path / "tuned", TINY, (0,))

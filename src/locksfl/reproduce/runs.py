@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from locksfl.config import Config
 from locksfl.diagnostics import compared_clients, likeness, measuring_key
 from locksfl.engines.simulate import Simulator
+from locksfl.engines.sweep import Setting, play_sweep
 from locksfl.experiment import local_work, open_task, server_for
 from locksfl.plan import ArmPlan, plan_arms
 from locksfl.privacy import statement
@@ -119,14 +120,21 @@ class Bench:
         return config_for(self.scale, panel, tuned, self.data_dir)
 
 
-def play(simulator: Simulator, config: Config, plan: ArmPlan, seed: int) -> Record:
-    """One run: its accuracy by round and what it sent."""
-    server, randomness = server_for(config.train), Randomness.seeded(seed)
-    blocks = simulator.play(plan, local_work(config.local), server, randomness)
-    size = simulator.model.size
-    lines = [round_record(plan, log, size, None) for block in blocks for log in block.rounds]
-    totals = {name: sum(line[name] for line in lines) for name in COUNTED}
-    return {"seed": seed, "accuracy": [line["accuracy"] for line in lines], **totals}
+def play(
+    simulator: Simulator, config: Config, settings: Sequence[tuple[ArmPlan, int]]
+) -> list[Record]:
+    """Runs of these plans with these seeds, together on a GPU: accuracy by round, and what was
+    sent."""
+    sources = [Setting(plan, Randomness.seeded(seed)) for plan, seed in settings]
+    work, server = local_work(config.local), server_for(config.train)
+    found = []
+    for (plan, seed), played in zip(
+        settings, play_sweep(simulator, sources, work, server), strict=True
+    ):
+        lines = [round_record(plan, log, simulator.model.size, None) for log in played.rounds]
+        totals = {name: sum(line[name] for line in lines) for name in COUNTED}
+        found.append({"seed": seed, "accuracy": [line["accuracy"] for line in lines], **totals})
+    return found
 
 
 COUNTED = ("cohort", "uploads", "bytes_up", "bytes_down")
@@ -140,22 +148,26 @@ def play_panels(
     for panel in panels(folder.scale):
         config = bench.config(panel, tuned[panel])
         missing = [s for s in folder.seeds if lines.find(panel=panel.label, seed=s) is None]
+        for _ in range(len(folder.seeds) - len(missing)):
+            on_run(panel.label)
         if not missing:
-            for _ in folder.seeds:
-                on_run(panel.label)
             continue
         plans = plan_arms(config)
-        costs = {plan.name: _costs(plan, config) for plan in plans}
+        costs = [_costs(plan, config) for plan in plans]
         simulator = bench.simulator(config)
-        for seed in folder.seeds:
-            if seed in missing:
+        together = [[seed] for seed in missing] if simulator.on_cpu else [missing]
+        for seeds in together:
+            found = play(simulator, config, [(plan, seed) for seed in seeds for plan in plans])
+            for i, seed in enumerate(seeds):
+                mine = found[i * len(plans) : (i + 1) * len(plans)]
                 arms = {
-                    plan.name: {**play(simulator, config, plan, seed), **costs[plan.name]}
-                    for plan in plans
+                    plan.name: {**run, **cost}
+                    for plan, run, cost in zip(plans, mine, costs, strict=True)
                 }
                 lines.add({"panel": panel.label, "seed": seed, "arms": arms})
-            on_run(panel.label)
-    return lines.records
+                on_run(panel.label)
+    order = {panel.label: i for i, panel in enumerate(panels(folder.scale))}
+    return sorted(lines.records, key=lambda record: (order[record["panel"]], record["seed"]))
 
 
 def _costs(plan: ArmPlan, config: Config) -> Record:
