@@ -35,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stopped peers must not stay behind
     options = _options(arguments)
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
     if options.device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
     try:

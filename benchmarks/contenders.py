@@ -36,8 +36,13 @@ class Contender:
     def start(self, workload: str) -> Peer:
         """Its processes, loaded and warmed up."""
         if self.environment is None:
-            # several contenders share a GPU: none may take all of its memory at the start
-            environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
+            environment = {
+                # as the program sets it: each core is a device
+                "XLA_FLAGS": f"--xla_force_host_platform_device_count={CORES}",
+                # several contenders share a GPU: none may take all of its memory at the start
+                "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+                **os.environ,
+            }
             command = [str(self.python), "-m", "benchmarks.ours", workload, self.rule]
             return Peer(command, environment=environment)
         environment = {**os.environ, "PFL_PYTORCH_DEVICE": "cpu"}

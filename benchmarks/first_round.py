@@ -33,7 +33,7 @@ def _first_round(cache: Path) -> float:
     """Start the program, wait for the first line of its rounds, end it."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+        environment = {**os.environ, "LOCKS_CACHE": str(cache)}
         environment.pop("JAX_COMPILATION_CACHE_DIR", None)
         command = [sys.executable, "-c", PROGRAM, "run", "--seed", "0", "--out", str(out), "--json"]
         began = time.perf_counter()

@@ -18,7 +18,6 @@ import numpy as np
 from benchmarks.peer import forget_peak, serve
 from benchmarks.workloads import CLASSES, Network, Workload, join, load
 from locksfl.algorithm import Method
-from locksfl.cli import _use_all_cores
 from locksfl.engines.simulate import BlockLog, Simulator
 from locksfl.local import LocalWork
 from locksfl.plan import ArmPlan
@@ -199,6 +198,5 @@ def device() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    _use_all_cores()  # as the program does it, before JAX makes its devices
     rule = sys.argv[2]
     serve(lambda workload: Program(rule, workload), gemm=gemm, device=device)

@@ -116,6 +116,6 @@ def train_client(
 
 
 def use_one_thread() -> None:
-    """Two OpenMP threads collapse on a machine that does anything else: processes share the work."""
+    """Two OpenMP threads collapse when the machine does anything else: processes do not."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # as XLA does
