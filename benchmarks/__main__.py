@@ -67,7 +67,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     add("--peers", nargs="*", choices=list(PEERS), default=None, metavar="NAME",
         help=f"{', '.join(PEERS)}; without it: {', '.join(DEFAULT_PEERS)}")  # fmt: skip
-    add("--blocks", type=int, default=4, help="blocks of each contender (4)")
+    add("--blocks", type=int, default=3, help="blocks of each contender (3)")
     add("--device", choices=["auto", "cpu"], default="auto", help="cpu: leave a GPU alone")
     add("--json", type=Path, default=RESULTS, help="results, merged in by workload")
     add("--figure", type=Path, help="draw the results to this file")
