@@ -17,7 +17,7 @@ from benchmarks.peer import Peer, PeerError
 from benchmarks.workloads import SCALING, WORKLOADS, Workload, checks
 
 BLOCK_SECONDS = 2.5  # of each contender; one round at least
-SLOW_SECONDS = 9.0  # whose round takes longer plays in every other block only
+SLOW_SECONDS = 5.0  # whose round takes longer plays in every other block only
 Say = Callable[[str], None]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = "from locksfl.cli import main; main()"
-TRIES = 3
+TRIES = 2
 LIMIT_S = 120.0
 
 
