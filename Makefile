@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run install test test-all lint bench docs lock clean
+.PHONY: run install test test-all lint bench bench-peers docs lock clean
 
 run: install           ## train LOCKS beside uniform sampling on the embedded digits
 	$(BIN)/locks run --seed 0
@@ -17,11 +17,19 @@ test-all: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-bench: install         ## see benchmarks/README.md for the peers
+bench: install         ## this project and the peers that are installed, in one run
 	$(BIN)/python -m benchmarks
+
+bench-peers: bench-peer-pfl bench-peer-flwr bench-peer-fedjax bench-peer-torch
+bench-peer-%:          ## an environment for each, with torch before what asks for less of it
+	test -x benchmarks/.venv-$*/bin/python || $(PYTHON) -m venv benchmarks/.venv-$*
+	for torch in $$(grep '^torch==' benchmarks/requirements-$*.txt); do \
+	  benchmarks/.venv-$*/bin/python -m pip install --quiet $$torch; done
+	benchmarks/.venv-$*/bin/python -m pip install --quiet -r benchmarks/requirements-$*.txt
 
 docs: install          ## every picture in docs/, made anew
 	$(BIN)/python scripts/make_pictures.py
+	$(BIN)/python -m benchmarks --show --json docs/performance.json --figure docs/performance.png
 
 lock: $(VENV)/.installed   ## resolve constraints.txt anew
 	$(PIP) uv

@@ -1,117 +1,207 @@
-"""This project on the workloads: the program's own simulator, nothing built for the benchmark."""
+"""This project on the workloads: the program's own simulator, nothing built for the benchmark.
+
+python -m benchmarks.ours W2 uniform      (or norm: LOCKS, two stages, the same cohort)
+"""
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.data import CLASSES, Workload, join, load, split
+from benchmarks.peer import forget_peak, serve
+from benchmarks.workloads import CLASSES, Network, Workload, join, load
 from locksfl.algorithm import Method
 from locksfl.engines.simulate import BlockLog, Simulator
 from locksfl.local import LocalWork
 from locksfl.plan import ArmPlan
 from locksfl.randomness import Randomness
 from locksfl.server import Server
-from locksfl.tasks.models import mlp
+from locksfl.tasks.conv import Convolution, max_pool
+from locksfl.tasks.models import Model, cnn, from_equinox, mlp
 from locksfl.tasks.population import Population
 
-ROUNDS = 100_000  # a generator of blocks: the driver takes as many as it wants
+ROUNDS = 1_000_000  # a generator of blocks: the harness takes as many as it wants
 
 
-class Ours:
-    """One workload, ready to play blocks of rounds."""
+class CifarNet(eqx.Module):
+    """3x3x32, 3x3x64, pool, 128, 10: a model of one's own, as docs/models.md says."""
 
-    def __init__(self, workload: Workload, rule: str = "uniform") -> None:
-        self.workload = workload
-        self.pixels, self.labels = load(workload)
-        self.model = mlp(self.pixels.shape[-1], CLASSES)
+    convolutions: tuple[Convolution, Convolution]
+    layers: tuple[eqx.nn.Linear, eqx.nn.Linear]
+
+    def __init__(self, key: jax.Array) -> None:
+        keys = jax.random.split(key, 4)
+        self.convolutions = (Convolution(3, 3, 32, keys[0]), Convolution(3, 32, 64, keys[1]))
+        self.layers = (
+            eqx.nn.Linear(16384, 128, key=keys[2]),
+            eqx.nn.Linear(128, CLASSES, key=keys[3]),
+        )
+
+    def __call__(self, record: jax.Array) -> jax.Array:
+        image = jax.nn.relu(self.convolutions[0](record.reshape(32, 32, 3)))
+        image = jax.nn.relu(max_pool(self.convolutions[1](image)))
+        return self.layers[1](jax.nn.relu(self.layers[0](image.ravel())))
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "mlp": lambda: mlp(784, CLASSES),
+    "cnn": lambda: cnn((28, 28), CLASSES),
+    "cifar": lambda: from_equinox("cifar", CifarNet),
+}
+
+
+class Program:
+    """A workload in the simulator, by one rule."""
+
+    def __init__(self, rule: str, workload: Workload) -> None:
+        self.workload, self.rule = workload, rule
+        self.population = population(workload)
+        self.model = MODELS[workload.network_name]()
+        self.simulator = Simulator(self.population, self.model)
         self.work = LocalWork()
-        if workload.batch is not None:
-            self.work = LocalWork(
-                "epochs", workload.epochs, workload.batch, step=workload.local_step
-            )
-        self.blocks = self._play(rule)
+        if workload.batch is not None or workload.epochs > 1:
+            batch = workload.batch or workload.samples
+            self.work = LocalWork("epochs", workload.epochs, batch, step=workload.local_step)
+        self.blocks = self._play()
 
-    def run(self, seconds: float) -> list[float]:
-        """Seconds a round of some blocks, for about so long; compiling apart."""
+    def run(self, rounds: int) -> list[float]:
+        """Wall-clock seconds a round of compiled blocks, drawing the cohorts and reading the log
+        included; a block that was compiled is not counted.
+
+        A Poisson cohort is larger or smaller than asked for: a block's seconds are taken over the
+        clients that it asked, times the workload's cohort. Nobody gains by the luck of a draw.
+        """
         played: list[float] = []
-        while sum(played) < seconds:
+        while len(played) < rounds:
+            began = time.perf_counter()
             block = next(self.blocks)
-            if not block.compile_seconds:  # the first block also warms up
-                played += [block.seconds / len(block.rounds)] * len(block.rounds)
+            seconds = time.perf_counter() - began
+            if not np.isfinite(np.asarray(block.state.weights)).all():
+                raise AssertionError("the weights are no numbers any more")
+            asked = sum(len(log.cohort) for log in block.rounds)
+            if asked and not block.compile_seconds:
+                played += [seconds / asked * self.workload.cohort] * len(block.rounds)
         return played
 
-    def mean_update(
-        self, weights: np.ndarray, clients: Sequence[int], clip_norm: float
-    ) -> np.ndarray:
-        """The mean clipped update of these clients from these weights, by one whole round."""
-        population = self._population(list(clients))
-        n = population.clients
-        plan = ArmPlan("check", Method("full", "capped", "none"), n, 1, n, n, clip_norm, 1.0)
+    def mean_update(self) -> np.ndarray:
+        """Of all clients, from the initial weights, by one whole round."""
+        network, n = self.workload.network, self.workload.clients
+        method = Method("full", "capped", "none")
+        plan = ArmPlan("check", method, n, 1, n, n, self.workload.clip_norm, 1.0)
         server = Server(schedule="constant", rounds=1)
-        start = jnp.asarray(_turn(weights))
-        state = server.init(start)
-        simulator = Simulator(population, self.model)
-        (block,) = simulator.play(plan, self.work, server, Randomness.seeded(0), state=state)
-        return _turn_back(_turn(weights) - np.asarray(block.state.weights))
+        start = to_model(network, network.initial_weights())
+        (block,) = self.simulator.play(
+            plan, self.work, server, Randomness.seeded(0), state=server.init(jnp.asarray(start))
+        )
+        return from_model(network, np.asarray(block.state.weights) - start)
 
-    def _play(self, rule: str) -> Iterator[BlockLog]:
-        w = self.workload
-        uploads = w.cohort if rule == "uniform" else 2 * w.cohort / 3
+    def _play(self) -> Iterator[BlockLog]:
+        work, uniform = self.workload, self.rule == "uniform"
         plan = ArmPlan(
             "timed",
-            Method(rule, "capped", "central"),
-            clients=w.clients,
+            Method(self.rule, "capped", "central"),
+            clients=work.clients,
             rounds=ROUNDS,
-            cohort=w.cohort,
-            uploads=uploads,
-            clip_norm=w.clip_norm,
-            step=w.server_step,
-            floor=0.0 if rule == "uniform" else 0.1,
-            norm_low=1.0 if rule == "uniform" else 0.9,
-            noise_multiplier=w.noise_multiplier,
-            norm_multiplier=0.0 if rule == "uniform" else 10.0,
+            cohort=work.cohort,
+            uploads=work.cohort if uniform else 2 * work.cohort / 3,
+            clip_norm=work.clip_norm,
+            step=1.0,
+            floor=0.0 if uniform else 0.1,
+            norm_low=1.0 if uniform else 0.9,
+            noise_multiplier=work.noise_multiplier,
+            norm_multiplier=0.0 if uniform else 10.0,
         )
         server = Server(schedule="constant", rounds=ROUNDS)
-        simulator = Simulator(self._population(range(w.clients)), self.model)
-        return simulator.play(plan, self.work, server, Randomness.seeded(0), evaluate_every=ROUNDS)
-
-    def _population(self, clients: Sequence[int]) -> Population:
-        whole = len(clients) == self.workload.clients
-        pixels = self.pixels if whole else self.pixels[list(clients)]
-        labels = self.labels if whole else self.labels[list(clients)]
-        samples = pixels.shape[1]
-        flat = pixels.reshape(-1, pixels.shape[-1])
-        return Population(
-            features=flat,
-            labels=labels.reshape(-1).astype(np.int32),
-            offsets=np.arange(len(clients) + 1) * samples,
-            test_features=flat[:100],
-            test_labels=labels.reshape(-1)[:100].astype(np.int32),
-            classes=CLASSES,
-            name="synthetic",
-            scale=1 / 255,
+        start = jnp.asarray(to_model(work.network, work.network.initial_weights()))
+        return self.simulator.play(
+            plan,
+            self.work,
+            server,
+            Randomness.seeded(0),
+            evaluate_every=ROUNDS,
+            state=server.init(start),
         )
 
 
-def _turn(flat: np.ndarray) -> np.ndarray:
-    """The benchmark's layout (weight [in, out]) to the model's (weight [out, in])."""
-    return join([(weight.T, bias) for weight, bias in split(flat)])
+def population(workload: Workload) -> Population:
+    """The workload's clients; bytes stay bytes."""
+    pixels, labels = load(workload)
+    flat = pixels.reshape(-1, pixels.shape[-1])
+    numbers = labels.reshape(-1).astype(np.int32)
+    del labels
+    forget_peak()
+    return Population(
+        features=flat,
+        labels=numbers,
+        offsets=np.arange(workload.clients + 1) * workload.samples,
+        test_features=flat[:100],
+        test_labels=numbers[:100],
+        classes=CLASSES,
+        name="synthetic",
+        scale=1 / 255,
+    )
 
 
-def _turn_back(flat: np.ndarray) -> np.ndarray:
-    layers, start = [], 0
-    for weight, bias in split(flat):
-        middle, end = start + weight.size, start + weight.size + bias.size
-        turned = flat[start:middle].reshape(weight.shape[::-1]).T
-        layers.append((turned, flat[middle:end]))
-        start = end
-    return join(layers)
+def to_model(network: Network, flat: np.ndarray) -> np.ndarray:
+    """The workloads' layout to the model's, whose dense weights are [out, in]."""
+    return join([part for w, b in network.split(flat) for part in (w.T if w.ndim == 2 else w, b)])
 
 
-def peak_memory_mb() -> float:
-    """The most memory that this process has held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def from_model(network: Network, flat: np.ndarray) -> np.ndarray:
+    """The inverse of `to_model`."""
+    parts, start = [], 0
+    for weight, bias in network.split(flat):
+        part = flat[start : start + weight.size]
+        parts.append(part.reshape(weight.shape[::-1]).T if weight.ndim == 2 else part)
+        start += weight.size + bias.size
+        parts.append(flat[start - bias.size : start])
+    return join(parts)
+
+
+def gemm(seconds: float = 0.3) -> dict[str, Any]:
+    """FLOP/s of square matrix products on the device: float32, and on a GPU also TF32 and
+    bfloat16. On a CPU by numpy's BLAS on every core."""
+    if jax.default_backend() == "cpu":
+        a = np.random.default_rng(0).random((2048, 2048), np.float32)
+        return {"gemm": {"float32": _rate(lambda: a @ a, a.shape[0], seconds)}}
+    rates = {}
+    for name, kind, precision in (
+        ("float32", jnp.float32, "highest"),
+        ("tf32", jnp.float32, "tensorfloat32"),
+        ("bfloat16", jnp.bfloat16, "default"),
+    ):
+        b = jax.random.normal(jax.random.key(0), (8192, 8192), kind)
+        product = jax.jit(lambda x, precision=precision: jnp.matmul(x, x, precision=precision))
+        rates[name] = _rate(lambda: product(b).block_until_ready(), b.shape[0], seconds)  # noqa: B023
+    return {"gemm": rates}
+
+
+def _rate(product: Callable[[], Any], side: int, seconds: float) -> float:
+    product()
+    times: list[float] = []
+    while sum(times) < seconds:
+        began = time.perf_counter()
+        product()
+        times.append(time.perf_counter() - began)
+    return 2 * side**3 / float(np.median(times))
+
+
+def device() -> dict[str, Any]:
+    """What the rounds run on, and the most of a GPU's memory that was in use."""
+    first = jax.devices()[0]
+    found: dict[str, Any] = {"platform": first.platform, "device": first.device_kind}
+    if stats := first.memory_stats():
+        found["device_peak_mb"] = round(stats.get("peak_bytes_in_use", 0) / 2**20)
+    return found
+
+
+if __name__ == "__main__":
+    rule = sys.argv[2]
+    serve(lambda workload: Program(rule, workload), gemm=gemm, device=device)

@@ -1,62 +1,120 @@
-"""The peer as seen from this project's environment: standard library only.
+"""How the harness and a contender talk: JSON lines. Standard library only, for every environment.
 
-    with Peer("W2", processes=2) as peer:   # starts, loads, warms up; then idle
-        block = peer.run(5)                 # {"median_s": ..., "seconds": [...], ...}
-        peer.check("mean.npy", clients=[0, 1, 2])
+The harness holds a `Peer`: a contender on one workload, in processes of its own. A contender calls
+`serve` with a function that makes its `Program`. Commands, each answered with one line:
 
-Between commands its processes wait on stdin and use no processor time, so that a driver can
-alternate blocks of ours and of the peer's in one run. From a shell:
+    ["run", 5]                       play 5 rounds, or some more: {"seconds": [...], ...}
+    ["check", {workload}, "m.npy"]   write the mean update of a workload of `workloads.checks`
+    ["gemm"], ["device"]             how fast the device multiplies matrices; its name (ours only)
+    ["quit"]
 
-    python -m benchmarks.peer W2 --rounds 5 --blocks 3 --processes 2 --check mean.npy
+Between commands the processes are stopped (SIGSTOP), so that nobody polls in another's time.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import selectors
+import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 HERE = Path(__file__).resolve().parent
-PYTHON = HERE / ".venv-pfl" / "bin" / "python"
-CHECK_CLIENTS = tuple(range(0, 100, 3))  # these ids exist in every workload
+WARM_UP_SECONDS = 2.0
+
+
+class Program(Protocol):
+    """A contender set up on one workload."""
+
+    def run(self, rounds: int) -> Sequence[float]:
+        """Play that many rounds, or some more: the seconds of each."""
+
+    def mean_update(self) -> Any:
+        """The flat mean clipped update of all clients from the initial weights, without noise."""
+
+
+def serve(build: Callable[[Any], Program], **extra: Callable[[], dict[str, Any]]) -> None:
+    """Set up the workload named on the command line, say so, answer until stdin closes."""
+    import numpy as np
+
+    from benchmarks.workloads import SCALING, WORKLOADS, Workload
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints must not mix with the answers
+
+    def answer(**fields: Any) -> None:
+        print(json.dumps({**fields, "peak_mb": peak_memory_mb()}), file=answers, flush=True)
+
+    def run(rounds: int) -> dict[str, Any]:
+        return {"seconds": list(program.run(rounds))}
+
+    def check(fields: dict[str, Any], out: str) -> dict[str, Any]:
+        mean = build(Workload(**fields)).mean_update()
+        if int(os.environ.get("RANK", 0)) == 0:
+            np.save(out, mean)
+        return {}
+
+    program = build((WORKLOADS | SCALING)[sys.argv[1]])
+    answer()
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        if command == "quit":
+            break
+        answer(**{"run": run, "check": check, **extra}[command](*arguments))
+
+
+def forget_peak() -> None:
+    """Count peak memory from now on: what making the data took is nobody's."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory_mb() -> float:
+    """The most memory that this process has held (resident set size)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    return 0.0
 
 
 class PeerError(RuntimeError):
-    """The peer could not be started, died or did not answer in time."""
+    """A contender could not be started, died or did not answer in time."""
 
 
 class Peer:
-    """pfl-research in `processes` processes of one thread each, on commands from here."""
+    """A contender at work on one workload, on commands from here; idle between them."""
 
     def __init__(
         self,
-        workload: str,
-        processes: int = 2,
-        python: Path | str = PYTHON,
-        timeout_s: float = 600.0,
+        command: Sequence[str],
+        processes: int = 1,
+        environment: dict[str, str] | None = None,
+        watch_tree: bool = False,
+        timeout_s: float = 300.0,
     ) -> None:
-        if not Path(python).exists():
-            raise PeerError(f"no {python}: make it as benchmarks/README.md says")
-        self.workload, self.processes, self.timeout_s = workload, processes, timeout_s
+        self.command, self.timeout_s = command, timeout_s
         # A file, not a pipe: nobody reads it unless the peer fails, and a full pipe would block.
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `close`
-        address = f"127.0.0.1:{_free_port()}"
+        port = _free_port()
         self._workers = [
             subprocess.Popen(
-                [str(python), "-m", "benchmarks.peer_pfl", workload],
+                command,
                 cwd=HERE.parent,
-                env=_environment(rank, processes, address),
+                env={
+                    **(os.environ if environment is None else environment),
+                    **_group(rank, processes, port),
+                },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -64,38 +122,55 @@ class Peer:
             )
             for rank in range(processes)
         ]
+        self._watch = watch_tree or processes > 1
+        self._warm = False
+        self._tree_mb = self._peak_mb = 0.0
         try:
-            self.versions = self._answers()
+            self._answers()
+            ready, self.pace = time.monotonic(), 1.0
+            while time.monotonic() < ready + WARM_UP_SECONDS:
+                self.run(0.0)
+            self._warm = True
         except BaseException:
             self.close()
             raise
 
-    def run(self, rounds: int) -> dict[str, Any]:
-        """Run rounds from the initial weights: their seconds, and what all processes used together.
+    @property
+    def memory(self) -> dict[str, Any]:
+        """Peak memory: of one process the resident set size; of several the proportional set sizes
+        (a page shared by k processes is 1/k in each) added up, read until the warm-up ended."""
+        kind, peak = ("PSS", self._tree_mb) if self._watch else ("RSS", self._peak_mb)
+        return {"memory_mb": round(peak), "memory_kind": kind}
 
-        `cpu_s` is processor seconds a round: where it is far below `median_s * processes`, the
-        machine was busy with something else. The warm-up rounds are not among these rounds.
-        """
-        return self._command("run", rounds)
+    def run(self, seconds: float) -> list[float]:
+        """Play rounds for about so long, one at least: the seconds of each."""
+        rounds = max(1, round(seconds / self.pace))  # said to all processes, who must agree
+        played: list[float] = self.ask("run", rounds)["seconds"]
+        self.pace = statistics.median(played)
+        return played
 
-    def check(
-        self,
-        out: Path | str,
-        clients: Sequence[int],
-        weights: Path | str | None = None,
-        clip_norm: float | None = None,
-    ) -> dict[str, Any]:
-        """Write the mean clipped update of `clients`, without noise, to `out` (.npy, flat layout).
+    def ask(self, *command: Any) -> dict[str, Any]:
+        """Wake the processes, send a command, and stop them when they have answered."""
+        self._signal(signal.SIGCONT)
+        line = json.dumps(command) + "\n"
+        for worker in self._workers:
+            assert worker.stdin is not None
+            try:
+                worker.stdin.write(line)
+                worker.stdin.flush()
+            except OSError as error:
+                raise self._failure(f"cannot send {command[0]!r}") from error
+        found = self._answers()
+        self._signal(signal.SIGSTOP)
+        return found
 
-        It starts from the flat vector in the file `weights`, or from `data.initial_weights()`, and
-        clips to `clip_norm`, or to the workload's, which at the initial weights clips every client:
-        a check of both branches needs another one. The answer's `clipped` is the fraction.
-        """
-        source = None if weights is None else str(Path(weights).resolve())
-        return self._command("check", str(Path(out).resolve()), list(clients), source, clip_norm)
+    def check(self, workload: Any, out: Path) -> None:
+        """Write the mean update of a workload of `workloads.checks`."""
+        self.ask("check", dataclasses.asdict(workload), str(out))
 
     def close(self) -> None:
         """End the processes: by asking, and after ten seconds by force."""
+        self._signal(signal.SIGCONT)
         for worker in self._workers:
             assert worker.stdin is not None
             with contextlib.suppress(OSError):  # it died before: nothing left to ask
@@ -124,28 +199,25 @@ class Peer:
     ) -> None:
         self.close()
 
-    def _command(self, *command: Any) -> dict[str, Any]:
-        line = json.dumps(command) + "\n"
+    def _signal(self, number: signal.Signals) -> None:
         for worker in self._workers:
-            assert worker.stdin is not None
-            try:
-                worker.stdin.write(line)
-                worker.stdin.flush()
-            except OSError as error:
-                raise self._failure(f"cannot send {command[0]!r}") from error
-        return self._answers()
+            if worker.poll() is None:
+                worker.send_signal(number)
 
     def _answers(self) -> dict[str, Any]:
-        """One answer from each process: the first one's, with what all have used added up."""
+        """One answer from each process: the first one's."""
         deadline = time.monotonic() + self.timeout_s
         found: dict[int, dict[str, Any]] = {}
         with selectors.DefaultSelector() as selector:
             for rank, worker in enumerate(self._workers):
                 assert worker.stdout is not None
                 selector.register(worker.stdout, selectors.EVENT_READ, rank)
-            while len(found) < self.processes:
-                events = selector.select(max(0.0, deadline - time.monotonic()))
-                if not events:
+            while len(found) < len(self._workers):
+                if self._watch and not self._warm:  # only then: reading it takes processor time
+                    pids = [worker.pid for worker in self._workers]
+                    self._tree_mb = max(self._tree_mb, proportional_mb(pids))
+                events = selector.select(self.timeout_s if self._warm else 0.25)
+                if not events and time.monotonic() > deadline:
                     raise self._failure(f"no answer in {self.timeout_s:g} s")
                 for key, _ in events:
                     line = self._workers[key.data].stdout.readline()  # type: ignore[union-attr]
@@ -153,8 +225,8 @@ class Peer:
                         raise self._failure(f"process {key.data} died")
                     found[key.data] = json.loads(line)
                     selector.unregister(key.fileobj)
-        used = {"peak_rss_mb", "cpu_s"} & found[0].keys()
-        return found[0] | {name: sum(one[name] for one in found.values()) for name in sorted(used)}
+        self._peak_mb = max(self._peak_mb, *(one["peak_mb"] for one in found.values()))
+        return found[0]
 
     def _failure(self, reason: str) -> PeerError:
         """The error to raise; the processes are stopped first, so that none waits for another."""
@@ -162,54 +234,49 @@ class Peer:
             worker.kill()
         self._stderr.seek(0)
         tail = "".join(self._stderr.readlines()[-20:])
-        return PeerError(f"pfl on {self.workload}: {reason}\n{tail}")
+        return PeerError(f"{' '.join(self.command[-3:])}: {reason}\n{tail}")
 
 
-def _environment(rank: int, processes: int, address: str) -> dict[str, str]:
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "PFL_PYTORCH_DEVICE": "cpu",
+def proportional_mb(roots: Sequence[int]) -> float:
+    """Proportional set size of these processes and all that they started."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+    total = 0
+    for pid in parents:
+        ancestor = pid
+        while ancestor and ancestor not in roots:
+            ancestor = parents.get(ancestor, 0)
+        if ancestor:
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                    if line.startswith("Pss:"):
+                        total += int(line.split()[1])
+    return total / 1024
+
+
+def _group(rank: int, processes: int, port: int) -> dict[str, str]:
+    """Who is who among the processes, in the names of torch.distributed and of pfl."""
+    names = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
     }
-    environment.pop("PYTHONPATH", None)  # this project's packages are not the peer's
-    if processes > 1:  # pfl's own way to say who is in the group; torch.distributed with gloo
-        environment |= {
+    if processes > 1:
+        names |= {
             "PFL_WORKER_RANK": str(rank),
-            "PFL_WORKER_ADDRESSES": ",".join([address] * processes),
+            "PFL_WORKER_ADDRESSES": ",".join([f"127.0.0.1:{port}"] * processes),
             "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": str(processes),
         }
-    return environment
+    return names
 
 
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The peer alone: a JSON line a block."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peer", description=main.__doc__)
-    parser.add_argument("workload", choices=["W1-MLP", "W2"])
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds a block")
-    parser.add_argument("--blocks", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--check", metavar="OUT.npy", help="also write the mean clipped update")
-    given = parser.parse_args(arguments)
-    try:
-        with Peer(given.workload, given.processes) as peer:
-            for _ in range(given.blocks):
-                block = peer.run(given.rounds)
-                print(json.dumps({"workload": given.workload, **block}), flush=True)
-            if given.check:
-                print(json.dumps(peer.check(given.check, CHECK_CLIENTS)))
-    except PeerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
