@@ -26,7 +26,7 @@ def keep_compiled() -> Path | None:
     For programs: it sets JAX for the whole process, which is not a library's to do.
     """
     chosen = os.environ.get(VARIABLE, "")
-    if chosen == OFF or jax.config.jax_compilation_cache_dir:
+    if chosen == OFF or getattr(jax.config, "jax_compilation_cache_dir", None):
         return None
     root = Path(chosen) if chosen else Path(pooch.os_cache("locks-fl")) / "compiled"
     # a program for one processor may not run on another that shares the home folder

@@ -206,7 +206,7 @@ class Simulator:
             on_device = -(-likely_count(members, rate) // self.mesh.size)
             usual = -(-usual_count(members, rate) // self.mesh.size)
             most = max(1, self.most_at_once(shape, work) // together)
-            # equal chunks that the usual cohort fills: a few clients in one more cost as many as fit
+            # equal chunks that the usual cohort fills: one more for a few clients costs a whole one
             chunk = min(self.chunk or -(-usual // -(-usual // most)), on_device)
             layout.append(Bucket(shape, chunk, -(-on_device // chunk)))
         return tuple(layout)

@@ -98,9 +98,7 @@ def _alone(
     played = []
     for plan, randomness in group:
         rounds: list[RoundLog] = []
-        for block in simulator.play(
-            plan, work, server, randomness, evaluate_every=evaluate_every
-        ):
+        for block in simulator.play(plan, work, server, randomness, evaluate_every=evaluate_every):
             rounds += block.rounds
         weights = np.asarray(server.model(block.state, server.rounds))
         played.append(Played(rounds, weights))
