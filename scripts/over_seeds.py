@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={os.cpu_count()}")
@@ -16,6 +17,7 @@ import numpy as np
 from locksfl.cli import example_config
 from locksfl.config import Config, parse_config, read_config
 from locksfl.engines.simulate import Simulator
+from locksfl.engines.sweep import Setting, play_sweep
 from locksfl.experiment import local_work, open_task, server_for
 from locksfl.plan import plan_arms
 from locksfl.randomness import Randomness
@@ -24,23 +26,22 @@ from locksfl.randomness import Randomness
 def accuracies(config: Config, seeds: int, rounds: int) -> dict[str, np.ndarray]:
     """For each arm, the accuracy after `rounds` rounds with each seed. Noise is calibrated for
     all the rounds of the experiment, so that stopping to look changes nothing."""
-    population, model = open_task(config)
-    simulator = Simulator(population, model)
+    simulator = Simulator(*open_task(config))
+    server = server_for(config.train)
+    if rounds < server.rounds:  # before iterates are averaged
+        server = replace(server, rounds=rounds, average_last=0)
+    settings = [
+        Setting(plan, Randomness.seeded(seed))
+        for plan in plan_arms(config)
+        for seed in range(seeds)
+    ]
+    work = local_work(config.local)
+    played = play_sweep(simulator, settings, work, server, evaluate_every=rounds)
     found: dict[str, list[float]] = {}
-    for plan in plan_arms(config):
-        for seed in range(seeds):
-            blocks = simulator.play(
-                plan,
-                local_work(config.local),
-                server_for(config.train),
-                Randomness.seeded(seed),
-                evaluate_every=rounds,
-            )
-            logs = (log for block in blocks for log in block.rounds)
-            accuracy = next(log.accuracy for log in logs if log.round + 1 == rounds)
-            if accuracy is None:
-                raise AssertionError("the round was not evaluated")
-            found.setdefault(plan.name, []).append(accuracy)
+    for (plan, _), (logs, _) in zip(settings, played, strict=True):
+        if (accuracy := logs[-1].accuracy) is None:
+            raise AssertionError("the last round was not evaluated")
+        found.setdefault(plan.name, []).append(accuracy)
     return {name: np.array(values) for name, values in found.items()}
 
 

@@ -24,8 +24,8 @@ class LocalWork:
     """How a client makes its update.
 
     "gradient": the mean gradient of its samples. "epochs": w - w_i after some epochs of SGD.
-    Precision "reduced" lets a GPU keep 10 bits of the factors of a product (TF32) on the way to an
-    update; norms, clipping and sums are exact to float32 in either.
+    Precision "reduced" lets a GPU round the factors of products on the way to an update: to TF32,
+    in convolutions to 16 bits. Norms, clipping and sums are exact to float32 in either.
     """
 
     update: str = "gradient"

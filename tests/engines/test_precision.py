@@ -12,6 +12,7 @@ import pytest
 from checks import ragged
 from locksfl.config import parse_config
 from locksfl.local import LocalWork, Records, SizeClass, choose_rows, combine, measure
+from locksfl.tasks import conv
 from locksfl.tasks.models import cnn, mlp
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -69,12 +70,39 @@ def test_full_precision_reaches_every_product(model, work, rows):
 
 @pytest.mark.parametrize(("model", "work", "rows"), CASES)
 def test_reduced_precision_is_close(model, work, rows):
-    """The same bits on a CPU; on a GPU the 10 bits of TF32, some steps long."""
+    """The same bits on a CPU; on a GPU what rounded factors make of it in some steps."""
     weights = model.init(jax.random.key(0))
     full = jax.jit(update(model, work, rows))(weights)
     reduced = jax.jit(update(model, replace(work, precision="reduced"), rows))(weights)
     apart = float(jnp.linalg.norm(full - reduced) / jnp.linalg.norm(full))
     assert apart <= (0 if jax.default_backend() == "cpu" else 1e-2)
+
+
+def test_sixteen_bit_patches_are_close_to_the_convolution(monkeypatch):
+    """As reduced precision has them on a GPU. A rounded factor is off by 2**-9 at most; a wrong
+    kernel by more than that, and exact numbers by less."""
+    images, kernel, pull = (
+        jax.random.normal(jax.random.key(i), shape)
+        for i, shape in enumerate([(4, 9, 8, 3), (3, 3, 3, 5), (4, 9, 8, 5)])
+    )
+
+    def apart(wanted_kernel):
+        found = jax.vjp(conv.convolve, images, kernel)
+        wanted = jax.vjp(full, images, wanted_kernel)
+        pairs = zip((found[0], *found[1](pull)), (wanted[0], *wanted[1](pull)), strict=True)
+        return [float(jnp.linalg.norm(a - b) / jnp.linalg.norm(b)) for a, b in pairs]
+
+    def full(images, kernel):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            images, kernel, (1, 1), "SAME", dimension_numbers=numbers, precision=HIGHEST
+        )
+
+    assert max(apart(kernel)) < 1e-6
+    monkeypatch.setattr(conv, "_sixteen_bits", lambda: True)
+    assert conv.convolve(images, kernel).dtype == jnp.float32
+    assert 1e-4 < min(apart(kernel)) <= max(apart(kernel)) < 1e-2
+    assert max(apart(kernel[::-1])) > 0.5
 
 
 def test_the_setting_is_checked():

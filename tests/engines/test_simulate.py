@@ -389,3 +389,56 @@ def test_resuming_gives_the_same_bits(simulators, monkeypatch):
             assert_equal((whole[0][:done] + rest[0], rest[1]), whole)
         late = play(simulator, plan, GRADIENT, LATE, state=state, first_round=done - 1)
         assert not np.array_equal(late[1].weights, whole[1].weights)
+
+
+# --- Compiling ------------------------------------------------
+
+
+class Compilations:
+    """Counts what XLA compiles, whoever asks for it."""
+
+    def __init__(self):
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+
+    def _heard(self, name, seconds, **_):
+        del seconds
+        self.count += name == "/jax/core/compile/backend_compile_duration"
+
+
+def test_seeds_rounds_and_arms_share_a_program(simulators, monkeypatch):
+    """After the first arm nothing is compiled: not for other cohorts, seeds, clips, steps, noises,
+    names or lengths of blocks. Another rule is another program, and is compiled once."""
+    simulator, compilations = fresh(simulators, "mlp"), Compilations()
+    plan, server = plan_for(LOCKS, noise=0.3), Server(rounds=9)
+    play(simulator, plan, GRADIENT, server)
+    assert compilations.count > 0, "the count can move"
+    before = compilations.count
+    for seed in range(4):
+        other = plan_for(LOCKS, noise=0.1 * seed, clip_norm=0.2 + seed, step=0.1, uploads=4.0)
+        play(simulator, other, GRADIENT, server, Randomness.seeded(seed))
+    play(simulator, ArmPlan(**{**vars(plan), "name": "another"}), GRADIENT, server)
+    monkeypatch.setattr(simulate, "BLOCK_SECONDS", 0.0)
+    play(simulator, plan, GRADIENT, server)
+    assert compilations.count == before
+    assert len(simulator._compiled) == 1
+    uniform = plan_for(Method("uniform", "capped", "central"), noise=0.3)
+    for seed in (5, 6):
+        play(simulator, uniform, GRADIENT, server, Randomness.seeded(seed))
+    assert len(simulator._compiled) == 2
+    assert compilations.count == before + 1
+
+
+def test_the_data_are_on_the_devices_once():
+    """Neither a constant of the compiled program, nor copied for each core."""
+    population = ragged(np.full(40, 25), 64)
+    simulator = Simulator(population, softmax(64, 3))
+    plan = plan_for(LOCKS, clients=40)
+    play(simulator, plan, GRADIENT)
+    shards = simulator.records.features.addressable_shards
+    assert len(shards) == simulator.mesh.size == 2
+    assert len({shard.data.unsafe_buffer_pointer() for shard in shards}) == 1
+    (compiled,) = simulator._compiled.values()
+    data = [line for line in compiled.as_text().splitlines() if "f32[1000,64]" in line]
+    assert any("parameter(" in line for line in data)
+    assert not any("constant(" in line for line in data)
