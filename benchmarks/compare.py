@@ -40,6 +40,7 @@ def compare(name: str, peers: Sequence[str], blocks: int, say: Say) -> dict[str,
         say(f"{name}: comparing mean updates")
         result["parity"] = parity(workload, started)
         result["gemm"] = {kind: statistics.median(r[kind] for r in rates) for kind in rates[0]}
+        result["gemm_range"] = [pick(r["float32"] for r in rates) for pick in (min, max)]
         result["contenders"] = {
             who: {"about": contenders[who].about, **describe(values), **started[who].memory}
             for who, values in seconds.items()
@@ -91,7 +92,8 @@ def _interleave(
 ) -> tuple[dict[str, list[float]], list[dict[str, float]]]:
     """Seconds of every contender's rounds, and how fast matrices were multiplied meanwhile."""
     seconds: dict[str, list[float]] = {who: [] for who in started}
-    rates = []
+    first = next(iter(started.values()))
+    rates = [first.ask("gemm")["gemm"]]
     for block in range(blocks):
         for who, peer in started.items():
             if who not in seconds or (block % 2 and peer.pace > SLOW_SECONDS):
@@ -102,7 +104,7 @@ def _interleave(
             except PeerError as error:
                 del seconds[who]
                 _fail(result, who, error, say)
-        rates.append(next(iter(started.values())).ask("gemm")["gemm"])
+        rates.append(first.ask("gemm")["gemm"])
     return seconds, rates
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 HEADS = ("", "s a round", "10% - 90%", "to ours", "of the limit", "memory MB", "same update")
+STEADY = 0.85  # a quiet machine's GEMM rates are within so much of each other
 NOTES = (
     "to ours: how many times longer a round takes than with this project, uniform sampling, in the "
     "same run.",
@@ -64,6 +65,11 @@ def below(result: dict[str, Any]) -> list[str]:
         lines.append(
             f"on {result['device']['device']}: {result['device']['device_peak_mb']:,} MB of its "
             f"memory; ours is at {both[0] / limit(result):.1f} times the float32 limit"
+        )
+    low, high = (rate / 1e9 for rate in result["gemm_range"])
+    if low < STEADY * high:
+        lines.append(
+            f"NOT QUIET: the GEMM rate went from {low:,.0f} to {high:,.0f} GF/s; measure again"
         )
     return lines + [f"{who} failed" for who in result["failed"]]
 

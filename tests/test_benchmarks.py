@@ -123,6 +123,7 @@ def results() -> dict[str, Any]:
         "failed": {"fedjax": "it died"},
         "device": {"platform": "cpu", "device": "cpu"},
         "gemm": {"float32": 2e11},
+        "gemm_range": [1.9e11, 2e11],
         "parity": {"pfl": 3e-6},
         "contenders": {"ours": one, "locks": {**one, "median": 0.12}, "pfl": peer},
     }
@@ -161,6 +162,13 @@ def test_a_peer_that_computes_something_else_is_named_and_fails_the_run(tmp_path
     assert table.rows(wrong["workloads"]["W2"], 1e-4)[2][-1] == "1e-02 NO"
     program.write(tmp_path / "speed.json", wrong)
     assert program.main(["--show", "--json", str(tmp_path / "speed.json")]) == 1
+
+
+def test_a_busy_machine_is_told_of() -> None:
+    timed = results()["workloads"]["W2"]
+    assert not any("NOT QUIET" in line for line in table.below(timed))
+    timed["gemm_range"] = [9.2e10, 1.9e11]
+    assert any("from 92 to 190 GF/s" in line for line in table.below(timed))
 
 
 def test_results_are_merged_by_workload_and_not_across_machines(tmp_path: Path) -> None:
