@@ -20,6 +20,7 @@ class Contender:
     environment: str | None  # the NAME of its virtual environment; None is this one
     processes: int = 1
     rule: str = ""  # ours only
+    precision: str = "full"  # ours only
 
     @property
     def python(self) -> Path:
@@ -44,6 +45,7 @@ class Contender:
                 **os.environ,
             }
             command = [str(self.python), "-m", "benchmarks.ours", workload, self.rule]
+            command.append(self.precision)
             return Peer(command, environment=environment)
         environment = {**os.environ, "PFL_PYTORCH_DEVICE": "cpu"}
         environment.pop("PYTHONPATH", None)  # this project's packages are not the peer's
@@ -58,6 +60,8 @@ OURS = {
     "locks": Contender("this project, LOCKS", None, rule="norm"),
 }
 PEERS = {
+    # for a GPU: a CPU computes in full precision either way
+    "reduced": Contender("this project, reduced precision", None, 1, "uniform", "reduced"),
     "pfl": Contender(f"pfl 0.6, {CORES} processes", "pfl", CORES),
     "pfl-1": Contender("pfl 0.6, 1 process", "pfl"),
     "flwr": Contender(f"Flower 1.41, Ray, {CORES} actors", "flwr"),

@@ -1,6 +1,6 @@
 """This project on the workloads: the program's own simulator, nothing built for the benchmark.
 
-python -m benchmarks.ours W2 uniform      (or norm: LOCKS, two stages, the same cohort)
+python -m benchmarks.ours W2 uniform full     (or norm: LOCKS, two stages, the same cohort)
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -60,15 +61,21 @@ MODELS: dict[str, Callable[[], Model]] = {
 class Program:
     """A workload in the simulator, by one rule."""
 
-    def __init__(self, rule: str, workload: Workload) -> None:
+    def __init__(self, rule: str, precision: str, workload: Workload) -> None:
         self.workload, self.rule = workload, rule
         self.population = population(workload)
         self.model = MODELS[workload.network_name]()
         self.simulator = Simulator(self.population, self.model)
-        self.work = LocalWork()
+        self.work = LocalWork(precision=precision)
         if workload.batch is not None or workload.epochs > 1:
             batch = workload.batch or workload.samples
-            self.work = LocalWork("epochs", workload.epochs, batch, step=workload.local_step)
+            self.work = replace(
+                self.work,
+                update="epochs",
+                epochs=workload.epochs,
+                batch=batch,
+                step=workload.local_step,
+            )
         self.blocks = self._play()
 
     def run(self, rounds: int) -> list[float]:
@@ -203,5 +210,5 @@ def device() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    rule = sys.argv[2]
-    serve(lambda workload: Program(rule, workload), gemm=gemm, device=device)
+    rule, precision = sys.argv[2:]
+    serve(lambda workload: Program(rule, precision, workload), gemm=gemm, device=device)

@@ -89,7 +89,7 @@ def reference_update(network: Network, pixels: np.ndarray, labels: np.ndarray, c
 
 def test_what_peers_are_checked_against_is_right_and_a_planted_difference_is_seen() -> None:
     (check,) = checks(WORKLOADS["W2"])
-    ours = Program("uniform", check).mean_update()
+    ours = Program("uniform", "full", check).mean_update()
     right = reference_update(check.network, *load(check), check.clip_norm)
     assert difference(ours, right) < check.tolerance / 5
 
