@@ -32,6 +32,7 @@ from locksfl.runfolder import write_atomically
 Record = dict[str, Any]
 OnRun = Callable[[str], None]
 LIKENESS_EVERY = 10
+MANY = 16
 
 
 class Lines:
@@ -123,13 +124,14 @@ class Bench:
 def play(
     simulator: Simulator, config: Config, settings: Sequence[tuple[ArmPlan, int]]
 ) -> list[Record]:
-    """Runs of these plans with these seeds, together on a GPU: accuracy by round, and what was
-    sent."""
+    """Runs of these plans with these seeds: accuracy by round, and what was sent. Many are played
+    together on a GPU; for few, one more program to compile would take longer than it saves."""
     sources = [Setting(plan, Randomness.seeded(seed)) for plan, seed in settings]
     work, server = local_work(config.local), server_for(config.train)
+    at_once = 1 if len(settings) < MANY else None
     found = []
     for (plan, seed), played in zip(
-        settings, play_sweep(simulator, sources, work, server), strict=True
+        settings, play_sweep(simulator, sources, work, server, at_once=at_once), strict=True
     ):
         lines = [round_record(plan, log, simulator.model.size, None) for log in played.rounds]
         totals = {name: sum(line[name] for line in lines) for name in COUNTED}
