@@ -10,11 +10,12 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.table import limit, seconds
 from benchmarks.workloads import WORKLOADS
 
-GREY, BLUE, RED = "#c8ccd0", "#4477aa", "#ee6677"
+GREY, BLUE, RED = "#888c90", "#4477aa", "#ee6677"
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
@@ -27,7 +28,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure, grid = plt.subplots(down, across, figsize=(4.6 * across, 2.9 * down), squeeze=False)
     axes = list(grid.flat)
     for axis, name in zip(axes, timed, strict=False):
-        _bars(axis, name, results["workloads"][name])
+        _dots(axis, name, results["workloads"][name])
     if sizes is not None:
         _sizes(axes[len(timed)], sizes)
     for axis in axes[panels:]:
@@ -37,23 +38,25 @@ def draw(results: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def _bars(axis: Axes, name: str, result: dict[str, Any]) -> None:
-    found = list(result["contenders"].items())
-    values = [one["median"] for _, one in found]
-    errors = [
-        [one["median"] - one["low"] for _, one in found],
-        [one["high"] - one["median"] for _, one in found],
-    ]
-    colours = [{"ours": BLUE, "locks": RED}.get(who, GREY) for who, _ in found]
-    axis.barh(range(len(found)), values, color=colours, xerr=errors, ecolor="#555555")
-    axis.set_xscale("log")
+def _dots(axis: Axes, name: str, result: dict[str, Any]) -> None:
+    """Dots, since bars on a logarithmic axis begin nowhere."""
     bound = limit(result)
-    axis.set_xlim(bound / 2, max(values) * 5)
+    found = list(result["contenders"].items())
+    for place, (who, one) in enumerate(found):
+        colour = {"ours": BLUE, "locks": RED}.get(who, GREY)
+        axis.plot([one["low"], one["high"]], [place, place], color=colour, lw=2)
+        axis.plot(one["median"], place, "o", color=colour, ms=7)
+        axis.text(one["high"] * 1.2, place, seconds(one["median"]), va="center", fontsize=8)
     axis.axvline(bound, color="black", lw=1, ls=":")
-    for place, (_, one) in enumerate(found):
-        axis.text(one["high"] * 1.15, place, seconds(one["median"]), va="center", fontsize=8)
+    axis.set_xscale("log")
+    axis.set_xlim(bound / 1.5, 3 * max(one["high"] for _, one in found))
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.grid(axis="y", color="#eeeeee")
+    axis.set_axisbelow(True)
     axis.set_yticks(range(len(found)), [one["about"] for _, one in found], fontsize=8)
-    axis.invert_yaxis()
+    axis.set_ylim(len(found) - 0.5, -0.5)
     axis.set_title(name, loc="left", fontsize=10, fontweight="bold")
     axis.set_xlabel("seconds a round (dotted: GEMM limit)", fontsize=8)
     _plain(axis)
