@@ -16,8 +16,15 @@ from locksfl.accounting.paper import MULTIPLIERS as PAPER
 from locksfl.cli import main
 from locksfl.plan import plan_arms
 from locksfl.reproduce import settings, tune
-from locksfl.reproduce.report import write_report
-from locksfl.reproduce.results import conclusion, difference, rows_of, table_of
+from locksfl.reproduce.report import report_text, write_report
+from locksfl.reproduce.results import (
+    Difference,
+    Row,
+    conclusion,
+    difference,
+    rows_of,
+    table_of,
+)
 from locksfl.reproduce.runs import (
     Bench,
     Folder,
@@ -336,3 +343,18 @@ def test_json_is_the_table() -> None:
     rows, differences = table_of({Panel(HONEST, "softmax", math.inf): panel_of(0.2)[1]})
     json.dumps([row.as_dict() for row in rows], allow_nan=False)
     assert differences[0].ahead == "LOCKS"
+
+
+def test_the_report_in_the_docs_is_what_its_numbers_give() -> None:
+    """docs/reproduction/report.md from the table.json beside it, by today's words."""
+    place = Path(__file__).parent.parent / "docs" / "reproduction"
+    table = json.loads((place / "table.json").read_text("utf-8"))
+    labels = {panel.label: panel for panel in panels(FULL)}
+    rows, differences = (
+        [kind(**{**one, "panel": labels[one["panel"]]}) for one in table[name]]
+        for name, kind in (("rows", Row), ("differences", Difference))
+    )
+    said = conclusion(differences, rows)
+    assert table["conclusion"] == said
+    folder = Folder(place, FULL, tuple(range(differences[0].seeds)))
+    assert (place / "report.md").read_text("utf-8") == report_text(folder, rows, said)
