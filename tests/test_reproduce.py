@@ -16,8 +16,15 @@ from locksfl.accounting.paper import MULTIPLIERS as PAPER
 from locksfl.cli import main
 from locksfl.plan import plan_arms
 from locksfl.reproduce import settings, tune
-from locksfl.reproduce.report import write_report
-from locksfl.reproduce.results import conclusion, difference, rows_of, table_of
+from locksfl.reproduce.report import report_text, write_report
+from locksfl.reproduce.results import (
+    Difference,
+    Row,
+    conclusion,
+    difference,
+    rows_of,
+    table_of,
+)
 from locksfl.reproduce.runs import (
     Bench,
     Folder,
@@ -94,10 +101,9 @@ def test_every_panel_is_there_once() -> None:
     assert len(list(panels(FULL))) == len(set(panels(FULL))) == 2 * 2 * len(EPSILONS)
 
 
-def test_the_stored_settings_have_every_method_of_both_scales(tmp_path) -> None:
+def test_the_stored_settings_have_every_method_of_both_scales() -> None:
     for scale in (QUICK, FULL):
-        folder = Folder.create(tmp_path / scale.name, scale, (0,))
-        table = tune.stored(scale, tune.save_copy(folder))
+        table = tune.stored(scale, tune.text_of(None), "tuned.toml")
         assert set(table) == set(panels(scale))
         for methods in table.values():
             assert set(methods) == set(METHODS)
@@ -166,6 +172,13 @@ def test_the_summary_counts_both_versions_apart() -> None:
     assert "own terms: of 3, LOCKS is ahead in 3, uniform in 0, neither in 0" in said
     assert "equal epsilon: of 3, LOCKS is ahead in 0, uniform in 3, neither in 0" in said
     assert "Of 6 intervals at 95%, about 0.3 miss by chance" in said
+    assert "Of 12 tuned pairs of clip and step, 0 lie at an end of the grid" in said
+
+
+def test_an_end_of_the_grid_is_seen() -> None:
+    assert tune.edges(1.0, 1.0) == []
+    assert tune.edges(1.0, 10.0) == ["reach"]
+    assert tune.edges(0.3, 33.333333) == ["clip_norm", "reach"]
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -243,9 +256,8 @@ def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, bench, monkeypatch)
     assert len(by_method["locks"]) == len(tune.GRID)
     text = (folder.path / "tuned.toml").read_text()
     assert text.count('at_edge_of_grid = [\n    "clip_norm",\n    "reach",\n]') == len(EPSILONS) * 2
-    assert tune.stored(TINY, folder.path / "tuned.toml")[Panel(HONEST, "softmax", 10.0)][
-        "uniform"
-    ] == (1.0, 1.0)
+    again = tune.stored(TINY, text, "tuned.toml")
+    assert again[Panel(HONEST, "softmax", 10.0)]["uniform"] == (1.0, 1.0)
 
 
 def test_settings_name_what_is_reconstructed() -> None:
@@ -259,6 +271,10 @@ def test_settings_name_what_is_reconstructed() -> None:
         (("--seed", "999"), "--seed 999: expected seeds from 0 to 999"),
         (("--resume",), "--resume: expected --out DIR"),
         (("--tune", "--tuned", "x.toml"), "--tuned x.toml: not with --tune"),
+        (("--resume", "--out", "x", "--seeds", "3"), "--seeds: not with --resume"),
+        (("--resume", "--out", "x", "--seed", "0"), "--seed: not with --resume"),
+        (("--resume", "--out", "x", "--tuned", "y"), "--tuned: not with --resume"),
+        (("--resume", "--out", "x", "--quick"), "--quick: not with --resume"),
     ],
 )
 def test_bad_input(arguments: tuple[str, ...], said: str, capsys) -> None:
@@ -269,6 +285,37 @@ def test_missing_data_say_how_to_fetch_them(tmp_path, capsys) -> None:
     line = refused(("--data-dir", str(tmp_path), "--out", str(tmp_path / "out")), capsys)
     assert "locks data fetch mnist" in line
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (None, "No such file"),
+        (("[[tuned]]", "[[x]]"), "not a file that --tune wrote (no 'tuned')"),
+        (('method = "locks"', 'way = "locks"'), "not a file that --tune wrote (no 'method')"),
+        (("step = 10.0", "step = -1.0"), "step = -1.0: expected a number > 0"),
+        (("step = 10.0", 'step = "x"'), "step = 'x': expected a number"),
+        (('scale = "quick"', 'scale = "slow"'), "nothing for quick as-printed-softmax-inf uniform"),
+    ],
+)
+def test_a_bad_file_of_clips_and_steps_is_refused_before_a_folder_is_made(
+    tmp_path, capsys, change: tuple[str, str] | None, said: str
+) -> None:
+    file, out = tmp_path / "tuned.toml", tmp_path / "out"
+    if change is not None:
+        file.write_text(tune.text_of(None).replace(*change))
+    line = refused(("--quick", "--out", str(out), "--tuned", str(file)), capsys)
+    assert said in line
+    assert str(file) in line
+    assert not out.exists()
+
+
+def test_clips_and_steps_stay_with_the_runs_that_use_them(tmp_path) -> None:
+    """So that --resume cannot go on with others."""
+    folder = Folder.create(tmp_path / "out", TINY, (0,), "mine")
+    assert (folder.path / "tuned.toml").read_text() == "mine"
+    tuning = Folder.create(tmp_path / "tuning", TINY, (0,))
+    assert not (tuning.path / "tuned.toml").exists()
 
 
 def test_a_folder_that_holds_something_is_not_written_over(tmp_path, capsys) -> None:
@@ -297,3 +344,18 @@ def test_json_is_the_table() -> None:
     rows, differences = table_of({Panel(HONEST, "softmax", math.inf): panel_of(0.2)[1]})
     json.dumps([row.as_dict() for row in rows], allow_nan=False)
     assert differences[0].ahead == "LOCKS"
+
+
+def test_the_report_in_the_docs_is_what_its_numbers_give() -> None:
+    """docs/reproduction/report.md from the table.json beside it, by today's words."""
+    place = Path(__file__).parent.parent / "docs" / "reproduction"
+    table = json.loads((place / "table.json").read_text("utf-8"))
+    labels = {panel.label: panel for panel in panels(FULL)}
+    rows, differences = (
+        [kind(**{**one, "panel": labels[one["panel"]]}) for one in table[name]]
+        for name, kind in (("rows", Row), ("differences", Difference))
+    )
+    said = conclusion(differences, rows)
+    assert table["conclusion"] == said
+    folder = Folder(place, FULL, tuple(range(differences[0].seeds)))
+    assert (place / "report.md").read_text("utf-8") == report_text(folder, rows, said)

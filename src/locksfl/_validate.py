@@ -21,11 +21,13 @@ def positive(**settings: float) -> None:
 
 
 def non_negative(**settings: float) -> None:
-    """Refuse values that are not finite numbers, zero or above."""
+    """Refuse values that are not numbers, zero or above, or whose square would be infinite."""
     for name, value in settings.items():
         _number(name, value)
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} = {value!r}: expected a number >= 0")
+        if value > 1e30:
+            raise ValueError(f"{name} = {value!r}: expected a number from 0 to 1e30")
 
 
 def rate(**settings: float) -> None:

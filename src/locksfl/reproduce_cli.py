@@ -18,8 +18,10 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="The folder. Without it: runs/reproduce-TIME.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many runs of every method.")] = 3,
-    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many runs of every method. Without it: 3.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The first seed. Without it: 0.")] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Find clip and step of every method anew first.")
     ] = False,
@@ -30,7 +32,7 @@ def reproduce(
         Path | None, typer.Option(help="Where the data sets are. Without it: LOCKS_DATA.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the reproduction in --out.")
+        bool, typer.Option("--resume", help="Continue the reproduction in --out, as it began.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -43,25 +45,27 @@ def reproduce(
         from locksfl.reproduce.settings import FULL, QUICK
         from locksfl.runfolder import default_path
 
-        _check(seeds, seed, tune, tuned)
-        scale = QUICK if quick else FULL
-        bench = Bench(scale, str(data_dir) if data_dir else None)
+        where = str(data_dir) if data_dir else None
         if resume:
             if out is None:
                 raise ValueError("--resume: expected --out DIR, the folder to continue")
+            _check_resumed(quick=quick, seeds=seeds, seed=seed, tune=tune, tuned=tuned)
             folder = Folder.open(out)
-            bench = Bench(folder.scale, bench.data_dir)
+            bench = Bench(folder.scale, where)
         else:
-            bench.check_data()  # before anything is written
-            path = out or default_path("reproduce")
-            folder = Folder.create(path, scale, tuple(range(seed, seed + seeds)))
+            # every refusal comes before anything is written
+            numbers = _seeds(3 if seeds is None else seeds, seed or 0)
+            scale = QUICK if quick else FULL
+            bench = Bench(scale, where)
+            text = _tuned(scale, tune, tuned)
+            bench.check_data()
+            folder = Folder.create(out or default_path("reproduce"), scale, numbers, text)
         console = Console(stderr=as_json)
         try:
-            rows, said = _work(folder, bench, tune, tuned, console)
+            rows, said = _work(folder, bench, console)
         except KeyboardInterrupt:
-            again = " --tune" if tune else ""
             console.print(
-                f"stopped; continue with: locks reproduce --resume{again} --out {folder.path}",
+                f"stopped; continue with: locks reproduce --resume --out {folder.path}",
                 highlight=False, markup=False, soft_wrap=True,
             )  # fmt: skip
             raise typer.Exit(130) from None
@@ -75,17 +79,36 @@ def reproduce(
         console.print(f"report: {folder.path / 'report.md'}", highlight=False, soft_wrap=True)
 
 
-def _check(seeds: int, seed: int, tune: bool, tuned: Path | None) -> None:
+def _check_resumed(**given: Any) -> None:
+    """Runs of other settings would be mixed with those that are there."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise ValueError(f"--{name}: not with --resume, which goes on as it began")
+
+
+def _seeds(seeds: int, seed: int) -> tuple[int, ...]:
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: expected at least 1")
     if seed < 0 or seed + seeds > 1000:
         raise ValueError(f"--seed {seed}: expected seeds from 0 to 999; from 1000 on are --tune's")
+    return tuple(range(seed, seed + seeds))
+
+
+def _tuned(scale: Any, tune: bool, tuned: Path | None) -> str | None:
+    """The clips and steps to use, checked; None where they are to be found."""
+    from locksfl.reproduce.tune import stored, text_of
+
     if tune and tuned is not None:
         raise ValueError(f"--tuned {tuned}: not with --tune, which finds its own")
+    if tune:
+        return None
+    text = text_of(tuned)
+    stored(scale, text, tuned or "tuned.toml")
+    return text
 
 
-def _work(folder: Any, bench: Any, tune: bool, tuned: Path | None, console: Any) -> Any:
-    """Tune if asked, play every run, write the report; its rows and its conclusion."""
+def _work(folder: Any, bench: Any, console: Any) -> Any:
+    """Tune unless that is done, play every run, write the report; its rows and its conclusion."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -97,9 +120,11 @@ def _work(folder: Any, bench: Any, tune: bool, tuned: Path | None, console: Any)
     from locksfl.reproduce.report import write_report
     from locksfl.reproduce.runs import play_panels, runs_by_panel, watch_likeness
     from locksfl.reproduce.settings import HONEST, METHODS, Panel, panels
-    from locksfl.reproduce.tune import GRID, save_copy, stored
+    from locksfl.reproduce.tune import GRID, stored, text_of
     from locksfl.reproduce.tune import tune as find_best
 
+    file = folder.path / "tuned.toml"
+    tune = not file.exists()
     number = len(list(panels(folder.scale)))
     tries = number * len(METHODS) * len(GRID) if tune else 0
     total = tries + number * len(folder.seeds) + len(folder.scale.models)
@@ -120,7 +145,7 @@ def _work(folder: Any, bench: Any, tune: bool, tuned: Path | None, console: Any)
         if tune:
             table = find_best(folder, bench, on_run)
         else:
-            table = stored(folder.scale, tuned or save_copy(folder))
+            table = stored(folder.scale, text_of(file), file)
         by_panel = runs_by_panel(folder.scale, play_panels(folder, bench, table, on_run))
         alike = {}
         for model in folder.scale.models:

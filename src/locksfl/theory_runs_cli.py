@@ -170,7 +170,7 @@ def _source(
 
 def _check_place(picture: Path | None) -> None:
     """Before minutes of work: a picture needs a folder."""
-    if picture is not None and not picture.parent.is_dir():
+    if picture is not None and (picture.is_dir() or not picture.parent.is_dir()):
         raise ValueError(f"--picture {picture}: expected a file in a folder that is there")
 
 

@@ -166,6 +166,9 @@ uploads = 2
 """
 
 
+KINDS = ("gradient", "epochs")
+
+
 def looked(changes=(), **options):
     return study(parse_config(SMALL, changes, 0), looks=2, **options)
 
@@ -188,7 +191,8 @@ def bounded(changes=(), arm=0):
     config = parse_config(SMALL, changes, 0)
     plan = experiment.plan_arms(config)[arm]
     made_up = Estimates(0.9, 1.0, 2.3, 1.0, 1.0, 0.5, 1.0, 0.5, 2.0, 0.1, 0.2, 20, 20, 7850)
-    return bounds_by_round(made_up, plan, experiment.server_for(config.train), exact=True)
+    work, server = experiment.local_work(config.local), experiment.server_for(config.train)
+    return bounds_by_round(made_up, plan, server, work, exact=True)
 
 
 def test_where_there_is_no_bound_it_says_why():
@@ -203,12 +207,22 @@ def test_where_there_is_no_bound_it_says_why():
     assert constant["corrected"] is not None
     assert "'inverse-sqrt'" in reasons["printed"]
     assert "the bound is for sgd" in bounded(["train.optimizer.name=adam"])[1]["corrected"]
-    shrinks = bounded(
-        ["privacy.trust=local", "arm.uniform.rule=norm", "arm.uniform.noise_multiplier=1.0",
-         "arm.uniform.norm_multiplier=1.0", "arm.literal.noise_multiplier=1.0",
-         "arm.literal.norm_multiplier=1.0"]
-    )[1]  # fmt: skip
-    assert "shrinks the mean" in shrinks["corrected"]
+    noised = [
+        "privacy.trust=local", "arm.uniform.rule=norm", "arm.uniform.noise_multiplier=1.0",
+        "arm.uniform.norm_multiplier=1.0", "arm.literal.noise_multiplier=1.0",
+        "arm.literal.norm_multiplier=1.0", "arm.literal.floor=0.0",
+    ]  # fmt: skip
+    assert "shrinks the mean" in bounded(noised)[1]["corrected"]
+    assert "does not average" in bounded(noised, arm=1)[1]["corrected"]  # no floor, as printed
+
+
+def test_how_gradients_differ_does_not_bound_updates_of_local_epochs():
+    """sigma_G is small beside C here, and would give the smaller bound: with gradients it does."""
+    wide = ["train.clip_norm=1000.0"]
+    by_gradient, by_epochs = (
+        bounded([*wide, f"local.update={kind}"])[0]["corrected"][-1] for kind in KINDS
+    )
+    assert by_gradient < by_epochs
 
 
 def test_what_cannot_be_studied_is_refused():

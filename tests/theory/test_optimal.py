@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from locksfl.theory.optimal import (
     importance,
     printed_objective,
     printed_optimum,
+    printed_scale,
     rate_variance,
 )
 
@@ -127,6 +129,14 @@ def test_the_papers_program_is_solved_by_uniform_sampling():
     assert found.fun == pytest.approx(1.0, abs=1e-8)
     for _ in range(20):
         assert printed_objective(rng.uniform(0.3, 1.0, n), C) > solved.objective
+
+
+def test_the_objective_is_the_sum_over_rounds():
+    """However many: a sum to 10^12 would take hours."""
+    p = np.array([0.5, 0.8, 1.0])
+    summed = printed_scale(C, 3) * sum(1 / (t + 1) for t in range(10)) * np.sum(1 / p)
+    assert printed_objective(p, C) == pytest.approx(summed, rel=1e-12)
+    assert printed_objective(p, replace(C, rounds=10**12)) < summed
 
 
 def test_the_papers_program_may_have_no_point_at_all():

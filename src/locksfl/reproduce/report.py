@@ -64,7 +64,7 @@ def write_report(
         "conclusion": said,
     }
     write_atomically(folder.path / "table.json", (json.dumps(table, indent=2) + "\n").encode())
-    write_atomically(folder.path / "report.md", _text(folder, rows, said).encode())
+    write_atomically(folder.path / "report.md", report_text(folder, rows, said).encode())
     return rows, said
 
 
@@ -73,7 +73,8 @@ def _clip(rows: list[Row], model: str, method: str) -> float:
     return next(row.clip_norm for row in rows if (row.panel, row.method) == (panel, method))
 
 
-def _text(folder: Folder, rows: list[Row], said: list[str]) -> str:
+def report_text(folder: Folder, rows: list[Row], said: list[str]) -> str:
+    """report.md."""
     scale = folder.scale
     lines = [
         f"# The paper's experiment, {scale.name}",

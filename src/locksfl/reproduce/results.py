@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 from locksfl.reproduce.settings import EPSILONS, HONEST, METHODS, PRINTED, Panel
+from locksfl.reproduce.tune import edges
 
 CONFIDENCE = 0.95
 SHARE = 0.8  # of the best final accuracy of the panel: the bar for "rounds to"
@@ -127,14 +128,19 @@ def conclusion(differences: list[Difference], rows: list[Row]) -> list[str]:
         silent = [d for d in mine if math.isinf(d.panel.epsilon)]
         noisy = [d for d in mine if d.panel.epsilon == min(EPSILONS)]
         said += [
-            f'"Mild speed-ups" without noise, {terms}: {_speed(silent, rows)}.',
+            f'"Mild speed-ups" without noise, {terms}: {_speed(silent, rows)} (of the mean '
+            "over seeds; no interval).",
             f'"Better for high-noise / high-privacy cases", {terms}: {_count(noisy)}.',
             f"In all, {terms}: {_count(mine)}.",
         ]
     chance = (1 - CONFIDENCE) * len(differences)
-    said.append(
-        f"Of {len(differences)} intervals at {CONFIDENCE:.0%}, about {chance:.1f} miss by chance."
-    )
+    beyond = sum(bool(edges(row.clip_norm, row.step)) for row in rows)
+    said += [
+        f"Of {len(differences)} intervals at {CONFIDENCE:.0%}, about {chance:.1f} miss by chance. "
+        "They are over the coins and the noise of the seeds: one split, one clip and step.",
+        f"Of {len(rows)} tuned pairs of clip and step, {beyond} lie at an end of the grid, where a "
+        "better one may lie beyond it.",
+    ]
     return said
 
 

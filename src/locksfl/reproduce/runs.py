@@ -75,13 +75,18 @@ class Folder:
     seeds: tuple[int, ...]
 
     @classmethod
-    def create(cls, path: Path, scale: Scale, seeds: tuple[int, ...]) -> Folder:
-        """A new folder; one that holds something is never written over."""
+    def create(
+        cls, path: Path, scale: Scale, seeds: tuple[int, ...], tuned: str | None = None
+    ) -> Folder:
+        """A new folder; one that holds something is never written over. `tuned` is kept as its
+        tuned.toml; without it the folder has none until it is tuned."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ValueError(
                 f"--out {path}: already there; expected a new folder, or --resume to continue it"
             )
         path.mkdir(parents=True, exist_ok=True)
+        if tuned is not None:
+            write_atomically(path / "tuned.toml", tuned.encode())
         settings = {"scale": scale.name, "seeds": list(seeds)}
         write_atomically(path / "settings.json", (json.dumps(settings) + "\n").encode())
         return cls(path, scale, seeds)

@@ -38,8 +38,8 @@ RECONSTRUCTED = {
     "model": "softmax regression, and an MLP 784-200-10",
     "split": "two classes a client, equal sizes",
     "local work": "batches of 32, step 0.05",
-    "clip norm and server step": "tuned for every method on one grid, without privacy; "
-    "the step is eta / sqrt(t + 1) as in the paper's theorem",
+    "clip norm and server step": "tuned for every method on one grid, without privacy, with other "
+    "seeds but on the same held-out data; the step is eta / sqrt(t + 1) as in the paper's theorem",
 }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from locksfl._validate import positive
 from locksfl.plan import plan_arms
 from locksfl.reproduce.runs import Bench, Folder, Lines, OnRun, play
 from locksfl.reproduce.settings import METHODS, Panel, Scale, Tuned, panels
@@ -30,18 +31,27 @@ GRID = [Tuned(clip, reach / clip) for clip in CLIPS for reach in REACHES]
 Table = dict[Panel, dict[str, Tuned]]
 
 
-def stored(scale: Scale, file: Path) -> Table:
-    """What a file that --tune wrote has for every method of every panel."""
-    try:
-        text = file.read_text("utf-8")
-        entries = tomllib.loads(text)["tuned"]
-    except (tomllib.TOMLDecodeError, KeyError) as error:
-        raise ValueError(f"{file}: not a file that --tune wrote ({error})") from None
+def text_of(file: Path | None) -> str:
+    """A file that --tune wrote; without one, the package's own."""
+    if file is not None:
+        return file.read_text("utf-8")
+    return resources.files("locksfl.reproduce").joinpath("tuned.toml").read_text("utf-8")
+
+
+def stored(scale: Scale, text: str, file: Path | str) -> Table:
+    """What the text of such a file has for every method of every panel."""
     table: Table = {panel: {} for panel in panels(scale)}
-    for entry in entries:
-        panel = Panel(entry["version"], entry["model"], float(entry["epsilon"]))
-        if entry["scale"] == scale.name and panel in table:
-            table[panel][entry["method"]] = Tuned(entry["clip_norm"], entry["step"])
+    try:
+        for entry in tomllib.loads(text)["tuned"]:
+            panel = Panel(entry["version"], entry["model"], float(entry["epsilon"]))
+            if entry["scale"] == scale.name and panel in table:
+                pair = Tuned(entry["clip_norm"], entry["step"])
+                positive(**pair._asdict())
+                table[panel][entry["method"]] = pair
+    except KeyError as error:
+        raise ValueError(f"{file}: not a file that --tune wrote (no {error})") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file}: not a file that --tune wrote ({error})") from None
     for panel, methods in table.items():
         for method in METHODS:
             if method not in methods:
@@ -50,18 +60,6 @@ def stored(scale: Scale, file: Path) -> Table:
                     "expected it, or --tune to find it"
                 )
     return table
-
-
-def _ours() -> str:
-    return resources.files("locksfl.reproduce").joinpath("tuned.toml").read_text("utf-8")
-
-
-def save_copy(folder: Folder) -> Path:
-    """The package's settings beside the runs that use them."""
-    path = folder.path / "tuned.toml"
-    if not path.exists():
-        write_atomically(path, _ours().encode())
-    return path
 
 
 def tune(folder: Folder, bench: Bench, on_run: OnRun) -> Table:
@@ -116,12 +114,6 @@ def _entry(
     scale: Scale, panel: Panel, method: str, best: int, scores: list[float]
 ) -> dict[str, Any]:
     clip, step = GRID[best]
-    reach = REACHES[best % len(REACHES)]
-    edges = [
-        name
-        for name, value, values in (("clip_norm", clip, CLIPS), ("reach", reach, REACHES))
-        if value in (values[0], values[-1])
-    ]
     return {
         "scale": scale.name,
         "version": panel.version,
@@ -131,5 +123,12 @@ def _entry(
         "clip_norm": clip,
         "step": round(step, 6),
         "accuracy": round(scores[best], 4),
-        "at_edge_of_grid": edges,
+        "at_edge_of_grid": edges(clip, step),
     }
+
+
+def edges(clip_norm: float, step: float) -> list[str]:
+    """Which of the two is at an end of the grid, so that a better one may lie beyond it."""
+    pairs = (("clip_norm", clip_norm, CLIPS), ("reach", clip_norm * step, REACHES))
+    inside = {name: ends[0] * 1.001 < value < ends[-1] * 0.999 for name, value, ends in pairs}
+    return [name for name, there in inside.items() if not there]

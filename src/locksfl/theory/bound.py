@@ -73,7 +73,8 @@ class Constants:
             _validate.non_negative(client_spread=self.client_spread)
         if self.clip_norm is not None:
             _validate.positive(clip_norm=self.clip_norm)
-        if not (math.isfinite(self.stretch) and self.stretch >= 1):
+        _validate.positive(stretch=self.stretch)
+        if self.stretch < 1:
             raise ValueError(f"stretch = {self.stretch!r}: expected a number >= 1")
         if self.most_samples < self.fewest_samples:
             raise ValueError(

@@ -34,9 +34,9 @@ def converted(order: float, rdp: float, delta: float) -> float:
     """The paper's conversion at one order: tau + (log(1/delta) + (alpha-1) log(1 - 1/alpha)
     - log alpha) / (alpha - 1). It is right, and to be minimised over the orders."""
     _validate.probability(delta=delta)
-    _validate.non_negative(rdp=rdp)
     if not (math.isfinite(order) and order > 1):
         raise ValueError(f"order = {order!r}: expected a number > 1")
+    _validate.non_negative(rdp=rdp)
     top = math.log(1 / delta) + (order - 1) * math.log1p(-1 / order) - math.log(order)
     return max(0.0, rdp + top / (order - 1))
 
@@ -52,7 +52,9 @@ def answer(
     order: float,
 ) -> dict[str, Any]:
     """Everything that `locks theory composition` says."""
-    _validate.positive(epsilon_norm=epsilon_norm, cohort=cohort, uploads=uploads)
+    _validate.positive(
+        epsilon_step=epsilon_step, epsilon_norm=epsilon_norm, cohort=cohort, uploads=uploads
+    )
     _validate.count(rounds=rounds)
     _validate.probability(delta=delta)
     slack = delta / 2  # the other half is for the steps: delta / (2 T) each

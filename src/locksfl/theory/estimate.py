@@ -172,7 +172,7 @@ def study(
     falling = np.sqrt(1.0 + np.arange(plan.rounds)) if server.schedule == "inverse-sqrt" else 1.0
     steps = plan.step / falling * np.ones(plan.rounds)
     gradient = np.array([[look.gradient for look in rows] for rows in seen])
-    bounds, reasons = bounds_by_round(estimates, plan, server, observer.exact)
+    bounds, reasons = bounds_by_round(estimates, plan, server, work, observer.exact)
     return Study(plan.name, numbers, estimates, steps, gradient, **bounds, reasons=reasons)
 
 
@@ -203,9 +203,10 @@ def _estimates(
 
 
 def bounds_by_round(
-    e: Estimates, plan: ArmPlan, server: Server, exact: bool
+    e: Estimates, plan: ArmPlan, server: Server, work: LocalWork, exact: bool
 ) -> tuple[dict[str, list[float] | None], dict[str, str]]:
-    """Both bounds after each number of rounds, or why there is none."""
+    """Both bounds after each number of rounds, or why there is none. How gradients differ says
+    nothing about updates of local epochs: of those only the clip norm is known."""
     c = Constants(
         rounds=plan.rounds,
         step=plan.step,
@@ -214,7 +215,7 @@ def bounds_by_round(
         uploads=plan.uploads,
         parameters=e.parameters,
         sample_spread=0.0 if exact else e.sample_spread,
-        client_spread=e.client_spread,
+        client_spread=e.client_spread if work.update == "gradient" else None,
         dissimilarity=e.dissimilarity,
         clip_bias=e.clip_bias,
         fewest_samples=e.fewest_samples,

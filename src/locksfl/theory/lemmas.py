@@ -161,6 +161,7 @@ CLAIMS = (
 def findings(repetitions: int = 20_000, seed: int = 0) -> list[Finding]:
     """Every claim, tried at the paper's size (n = 100, m = 30, b = 20) and on 6 clients."""
     _validate.count(repetitions=repetitions)
+    _validate.non_negative(seed=seed)
     if repetitions < 100:
         raise ValueError(f"repetitions = {repetitions}: expected 100 at least, for an error")
     return [_try(claim, repetitions, seed) for claim in CLAIMS]

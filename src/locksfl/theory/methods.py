@@ -30,13 +30,14 @@ def with_method(c: Constants, plan: ArmPlan) -> Constants:
     * local: each upload's noise is z C before its weight 1/p (horvitz-thompson), or z C m / b after
       it at equal p: sigma_0 = z C either way.
     * V_0 = 1 where |g_i| / p_i <= S: then (1/n^2) sum |g_i|^2 / (q p_i) <= C S / m <= C^2 / b. With
-      noised norms only the floor bounds it: p_i >= lambda b / m, V_0 = 1 / lambda.
+      noised norms only the floor bounds it: p_i >= lambda b / m, V_0 = 1 / lambda. (Without a
+      floor no covered method has noised norms.)
     * By norm, rates follow the norms, and an average dissimilarity says nothing about that sum:
       only the clip norm does.
     """
     noise = plan.noise_multiplier * plan.clip_norm
     by_norm = plan.method.rule == "norm"
-    noised_norms = by_norm and plan.method.trust == "local"
+    noised_norms = by_norm and plan.method.trust == "local" and plan.floor > 0
     return replace(
         c,
         uploads=plan.uploads,

@@ -14,12 +14,12 @@ pi_i = min(q, c a_i) by water-filling (Chen, Horvath and Richtarik 2022 for q = 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 from locksfl import _validate
 from locksfl.theory.bound import Constants, require, sum_constraint
@@ -103,7 +103,7 @@ def printed_scale(c: Constants, clients: int) -> float:
 def printed_objective(relative: npt.ArrayLike, c: Constants) -> float:
     """sum over t < T and i of C_1 / (p_i (t + 1)), with the same p_i in every round."""
     p = np.asarray(relative, float)
-    harmonic = math.fsum(1 / (t + 1) for t in range(c.rounds))
+    harmonic = float(special.digamma(c.rounds + 1.0) + np.euler_gamma)  # sum of 1/(t+1), t < T
     return printed_scale(c, p.size) * harmonic * float(np.sum(1 / p))
 
 
