@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-HEADS = ("", "s a round", "10% - 90%", "to ours", "of the limit", "memory MB", "same update")
+HEADS = (
+    "",
+    "s a round",
+    "10% - 90%",
+    "rounds",
+    "to ours",
+    "of the limit",
+    "memory MB",
+    "same update",
+)
 STEADY = 0.85  # a quiet machine's GEMM rates are within so much of each other
 NOTES = (
     "to ours: how many times longer a round takes than with this project, uniform sampling, in the "
@@ -32,6 +41,7 @@ def rows(result: dict[str, Any], tolerance: float) -> list[list[str]]:
                 one["about"],
                 seconds(one["median"]),
                 f"{seconds(one['low'])} - {seconds(one['high'])}",
+                str(one["rounds"]),
                 "" if who == "ours" else f"{one['median'] / ours:.2f}",
                 f"{limit(result) / one['median']:.0%}",
                 f"{one['memory_mb']:,}{'*' if one['memory_kind'] == 'PSS' else ''}",
@@ -66,8 +76,9 @@ def below(result: dict[str, Any]) -> list[str]:
             f"on {result['device']['device']}: {result['device']['device_peak_mb']:,} MB of its "
             f"memory; ours is at {both[0] / limit(result):.1f} times the float32 limit"
         )
-    low, high = (rate / 1e9 for rate in result["gemm_range"])
-    if low < STEADY * high:
+    if "gemm_range" not in result:
+        lines.append("whether the machine was quiet was not recorded")
+    elif (low := result["gemm_range"][0] / 1e9) < STEADY * (high := result["gemm_range"][1] / 1e9):
         lines.append(
             f"NOT QUIET: the GEMM rate went from {low:,.0f} to {high:,.0f} GF/s; measure again"
         )
