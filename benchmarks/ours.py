@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.peer import forget_peak, serve
 from benchmarks.workloads import CLASSES, Network, Workload, join, load
+from locksfl._arrays import aligned
 from locksfl.algorithm import Method
 from locksfl.engines.simulate import BlockLog, Simulator
 from locksfl.local import LocalWork
@@ -140,9 +141,9 @@ class Program:
 def population(workload: Workload) -> Population:
     """The workload's clients; bytes stay bytes."""
     pixels, labels = load(workload)
-    flat = pixels.reshape(-1, pixels.shape[-1])
-    numbers = labels.reshape(-1).astype(np.int32)
-    del labels
+    flat = aligned(pixels.reshape(-1, pixels.shape[-1]))  # as data are that the program opens
+    numbers = aligned(labels.reshape(-1).astype(np.int32))
+    del pixels, labels
     forget_peak()
     return Population(
         features=flat,

@@ -1,4 +1,4 @@
-"""Arrays and a JSON header in one .npz: the format of checkpoints, ledgers and models. No JAX."""
+"""Arrays on disk, with a JSON header in one .npz (checkpoints, models), and in memory. No JAX."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+ALIGNMENT = 64  # bytes; what XLA asks for
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy of it, at an address that XLA takes as it is. Any other array it would
+    copy, once for each device; NumPy's large ones are 16 bytes off, those of a mapped file fit."""
+    if array.ctypes.data % ALIGNMENT == 0 and array.flags.c_contiguous:
+        return array
+    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    first = -room.ctypes.data % ALIGNMENT
+    copy = room[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def pack_arrays(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:

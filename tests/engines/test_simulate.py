@@ -15,6 +15,7 @@ import pytest
 
 import reference
 from checks import ragged
+from locksfl._arrays import aligned
 from locksfl.algorithm import Method
 from locksfl.engines import block, simulate
 from locksfl.engines.simulate import Simulator
@@ -26,6 +27,7 @@ from locksfl.randomness import Randomness
 from locksfl.sampling import RULES
 from locksfl.server import Server
 from locksfl.tasks.models import mlp, softmax
+from locksfl.tasks.population import Population
 
 CLIENTS = 24
 SIZES = np.tile([1, 2, 3, 9, 14, 30], 4)
@@ -442,3 +444,27 @@ def test_the_data_are_on_the_devices_once():
     data = [line for line in compiled.as_text().splitlines() if "f32[1000,64]" in line]
     assert any("parameter(" in line for line in data)
     assert not any("constant(" in line for line in data)
+
+
+def test_the_devices_of_a_cpu_share_the_populations_own_memory() -> None:
+    """XLA copies what is not aligned, once for each device: a population that was opened is, and a
+    mapped file too (its header has 128 bytes)."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 255, (64, 784), dtype=np.uint8)
+    owner = rng.permutation(np.arange(64) % 8)  # unsorted: dealt to clients, in a new array
+    people = Population.from_split(
+        rows, rng.integers(0, 10, 64), owner, rows[:4], rng.integers(0, 10, 4), classes=10
+    )
+    simulator = Simulator(people, softmax(784, 10))
+    places = [s.data.unsafe_buffer_pointer() for s in simulator.records.features.addressable_shards]
+    assert places == [people.features.ctypes.data] * len(jax.devices())
+
+
+def test_an_unaligned_array_is_copied_once() -> None:
+    room = np.zeros(4096 + 64, np.uint8)
+    off = room[(16 - room.ctypes.data) % 64 :][:4096]
+    off[:] = np.arange(4096) % 251
+    copy = aligned(off)
+    assert copy.ctypes.data % 64 == 0
+    np.testing.assert_array_equal(copy, off)
+    assert aligned(copy) is copy

@@ -18,6 +18,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from locksfl._arrays import aligned
 from locksfl.accounting.filter import Filter
 from locksfl.engines.block import (
     AXIS,
@@ -291,6 +292,8 @@ class Simulator:
     def _replicate(self, array: np.ndarray | np.generic) -> Array:
         """One copy for all CPU devices (they share the host's memory), one on each GPU."""
         everywhere = NamedSharding(self.mesh, P())
+        if self.on_cpu and isinstance(array, np.ndarray):
+            array = aligned(array)
         copies = [jax.device_put(array, d, may_alias=True) for d in self.mesh.devices]
         return jax.make_array_from_single_device_arrays(np.shape(array), everywhere, copies)
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from locksfl import _validate
+from locksfl._arrays import aligned
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +134,7 @@ class Population:
         sizes = _sizes(numbers, clients)
         if (numbers[1:] < numbers[:-1]).any():
             order = np.argsort(numbers, kind="stable")
-            rows, targets = rows[order], targets[order]
+            rows, targets = aligned(rows[order]), targets[order]
         return cls(
             features=rows,
             labels=targets,
