@@ -143,6 +143,12 @@ def test_one_seed_shows_nothing() -> None:
     assert "one seed shows nothing" in found.sentence()
 
 
+def test_seeds_that_are_all_alike_show_nothing() -> None:
+    found = difference(Panel(HONEST, "mlp", 50.0), made_up([[0.1]] * 3, [[0.2]] * 3))
+    assert found.ahead is None
+    assert "without a spread show nothing" in found.sentence()
+
+
 def test_the_interval_covers_as_often_as_it_says() -> None:
     """2,000 panels of equal methods: 95% intervals miss zero in 5%, give or take 5 s.e. (2.4%,
     false alarm 1e-6); taking the smaller of two methods' errors would not."""

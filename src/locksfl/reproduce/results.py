@@ -52,7 +52,7 @@ class Difference:
 
     panel: Panel
     accuracy: float
-    low: float | None  # of the interval; None for one seed
+    low: float | None  # of the interval; None for one seed, or seeds that are all alike
     high: float | None
     seeds: int
 
@@ -67,7 +67,8 @@ class Difference:
         """The comparison in words."""
         where = f"{self.panel.version}, {self.panel.model}, epsilon {self.panel.epsilon_text}: "
         if self.low is None or self.high is None:
-            return f"{where}LOCKS minus uniform {self.accuracy:+.3f}; one seed shows nothing."
+            why = "one seed shows" if self.seeds == 1 else "seeds without a spread show"
+            return f"{where}LOCKS minus uniform {self.accuracy:+.3f}; {why} nothing."
         interval = (
             f"{CONFIDENCE:.0%} interval {self.low:+.3f} to {self.high:+.3f}, {self.seeds} seeds"
         )
@@ -115,8 +116,8 @@ def difference(panel: Panel, runs: Runs) -> Difference:
         return Difference(panel, apart, None, None, 1)
     found = stats.ttest_ind(locks, uniform, equal_var=False).confidence_interval(CONFIDENCE)
     low, high = float(found.low), float(found.high)
-    if math.isnan(low):  # no spread at all
-        low = high = apart
+    if math.isnan(low):  # no spread at all: methods that do nothing, and an interval of no width
+        return Difference(panel, apart, None, None, len(runs))
     return Difference(panel, apart, low, high, len(runs))
 
 
