@@ -114,11 +114,10 @@ def difference(panel: Panel, runs: Runs) -> Difference:
     apart = float(locks.mean() - uniform.mean())
     if len(runs) == 1:
         return Difference(panel, apart, None, None, 1)
-    found = stats.ttest_ind(locks, uniform, equal_var=False).confidence_interval(CONFIDENCE)
-    low, high = float(found.low), float(found.high)
-    if math.isnan(low):  # no spread at all: methods that do nothing, and an interval of no width
+    if np.ptp(uniform) + np.ptp(locks) < 1e-9:  # methods that do nothing: no spread, no interval
         return Difference(panel, apart, None, None, len(runs))
-    return Difference(panel, apart, low, high, len(runs))
+    found = stats.ttest_ind(locks, uniform, equal_var=False).confidence_interval(CONFIDENCE)
+    return Difference(panel, apart, float(found.low), float(found.high), len(runs))
 
 
 def conclusion(differences: list[Difference], rows: list[Row]) -> list[str]:
