@@ -89,6 +89,9 @@ class RoundTerms:
         )
         if not sane:
             raise Refused(Refusal.MALFORMED)
+        for name in ("clip_norm", "noise_multiplier", "norm_multiplier"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else float(value))
 
     @classmethod
     def parse(cls, run: str, asked: Mapping[str, Any]) -> RoundTerms:
@@ -97,7 +100,7 @@ class RoundTerms:
             raise Refused(Refusal.MALFORMED)
         try:
             return cls(run=run, **asked)
-        except TypeError:  # a part is missing or unknown, or no plain word
+        except (TypeError, ValueError):  # a part is missing or unknown, or no plain word
             raise Refused(Refusal.MALFORMED) from None
 
     def as_dict(self) -> dict[str, Any]:

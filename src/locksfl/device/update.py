@@ -20,7 +20,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from locksfl.device.terms import Refusal, Refused, within
+
 Vector = npt.NDArray[np.float64]
+
+ESTIMATORS = {"capped": True, "horvitz-thompson": True, "weighted": False, "literal": False}  # 1/p?
 
 log = logging.getLogger(__name__)
 
@@ -75,19 +79,15 @@ def norm(vector: npt.ArrayLike) -> float:
     return length if math.isfinite(length) else 0.0
 
 
-def contribution(
-    estimator: str, clipped: npt.ArrayLike, probability: float, bound: float
-) -> Vector:
-    """What an uploader sends before noise: the estimator's weight times its clipped update.
+def contribution(estimator: str, clipped: npt.ArrayLike, probability: float) -> Vector:
+    """What an uploader sends, before the guard cuts it to its bound and adds noise.
 
-    `bound` is S = C / p_C for the capped estimator, C / p_i for Horvitz-Thompson, else C, and
-    whatever the server says of both numbers, the result is no longer than `bound`.
+    capped and horvitz-thompson: g_i / p_i; the guard's bound is S = C / p_C for the one, C / p_i
+    for the other. weighted and literal: g_i, with bound C. Numbers are the server's: odd ones are
+    `Refused`.
     """
     flat = np.asarray(clipped, np.float64).reshape(-1)
-    if estimator in ("capped", "horvitz-thompson"):
-        if not 0 < probability <= 1:  # p = 0: no upload, never 0/0
-            return np.zeros(flat.size)
-        flat = flat / probability
-    elif estimator not in ("weighted", "literal"):
-        raise ValueError(f"estimator = {estimator!r}: not known to a device")
-    return clip(flat, bound)
+    if estimator not in ESTIMATORS or not within((0.0, 1.0), probability) or probability == 0:
+        raise Refused(Refusal.MALFORMED)
+    with np.errstate(over="ignore"):
+        return flat / probability if ESTIMATORS[estimator] else flat
