@@ -208,6 +208,7 @@ class TrainConfig:
             )
 
 
+Engine = Literal["flower", "flower-simulation"]
 Accounting = Literal["sound", "as-printed"]  # the second reproduces the paper: no guarantee
 
 
@@ -321,6 +322,7 @@ class Config:
 
     name: str = "digits"
     seed: int | None = None
+    engine: Engine | None = None  # a federation's, written by `locks federation`
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     features: FeaturesConfig = field(default_factory=FeaturesConfig)

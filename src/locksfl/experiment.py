@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +82,27 @@ def server_for(train: TrainConfig, rounds: int | None = None) -> Server:
         average_last=min(train.average_last, rounds),
         **momentum,
     )
+
+
+class Engine(Protocol):
+    """What plays an arm's rounds: the simulator, or a federation."""
+
+    model: Model
+    simulates: bool  # it sees what no server can, and logs it apart
+
+    def play(
+        self,
+        plan: ArmPlan,
+        work: LocalWork,
+        server: Server,
+        randomness: Randomness,
+        *,
+        evaluate_every: int = 1,
+        state: ServerState | None = None,
+        first_round: int = 0,
+        released: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> Iterator[BlockLog]:
+        """Play the rounds from `first_round` on, block by block."""
 
 
 @dataclass
@@ -188,8 +209,9 @@ def run_experiment(
     resume: bool = False,
     on_round: Callable[[Record], None] = lambda record: None,
     say: Callable[[str], None] = lambda text: None,
+    engine: Callable[[Population, Model, list[ArmPlan]], Engine] | None = None,
 ) -> Record:
-    """Train every arm and fill the folder; the summary."""
+    """Train every arm and fill the folder; the summary. Without an `engine`: the simulator."""
     simulated = config.seed is not None
     if resume:
         progress = Progress.load(folder, config)
@@ -201,13 +223,15 @@ def run_experiment(
         source = Randomness.from_system() if config.seed is None else Randomness.seeded(config.seed)
         identity = ledger.experiment_id(to_table(config))
         progress = Progress(source.entropy, prepared.plans, identity, config.privacy)
-        folder.append("diagnostics.jsonl", [DIAGNOSTICS_NOTE])
+        if engine is None:
+            folder.append("diagnostics.jsonl", [DIAGNOSTICS_NOTE])
         folder.write_json("environment.json", environment([str(d) for d in jax.devices()]))
         progress.save(folder, simulated)
     randomness = Randomness(progress.entropy, simulated)
-    simulator = Simulator(population, model)
+    player: Engine
+    player = engine(population, model, progress.plans) if engine else Simulator(population, model)
     for plan in progress.plans[len(progress.arms) :]:
-        _run_arm(config, folder, plan, simulator, randomness, progress, on_round, say)
+        _run_arm(config, folder, plan, player, randomness, progress, on_round, say)
     summary = _summary(config, progress)
     draw_figure(folder, summary)
     progress.save(folder, simulated, finished=True)
@@ -219,19 +243,19 @@ def _run_arm(
     config: Config,
     folder: RunFolder,
     plan: ArmPlan,
-    simulator: Simulator,
+    engine: Engine,
     randomness: Randomness,
     progress: Progress,
     on_round: Callable[[Record], None],
     say: Callable[[str], None],
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
-    model, server = simulator.model, server_for(config.train, plan.rounds)
+    model, server = engine.model, server_for(config.train, plan.rounds)
     say(f"accounting and compiling {plan.name}")
     epsilons = epsilon_so_far(plan, config.privacy)
     state = restore(server, model, progress.state)
     counts = ledger.counts(progress.ledger, plan.name, plan.terms, progress.rounds_done)
-    blocks = simulator.play(
+    blocks = engine.play(
         plan,
         local_work(config.local),
         server,
@@ -244,7 +268,8 @@ def _run_arm(
     for block in blocks:
         records = [round_record(plan, r, model.size, epsilons[r.round]) for r in block.rounds]
         folder.append("rounds.jsonl", records)
-        folder.append("diagnostics.jsonl", [diagnostics_record(plan, r) for r in block.rounds])
+        if engine.simulates:
+            folder.append("diagnostics.jsonl", [diagnostics_record(plan, r) for r in block.rounds])
         _add(progress, plan, block, records)
         progress.save(folder, randomness.simulated)
         state = block.state
@@ -282,7 +307,14 @@ def _add(progress: Progress, plan: ArmPlan, block: BlockLog, records: list[Recor
     if f"ledger_{plan.name}_uploads" not in progress.ledger:
         progress.ledger |= ledger.empty_arrays(plan.name, plan.clients)
     for log in block.rounds:
-        ledger.charge(progress.ledger, plan.name, log.cohort, log.uploaded, plan.releases_norms)
+        ledger.charge(
+            progress.ledger,
+            plan.name,
+            log.cohort,
+            log.uploaded,
+            plan.releases_norms,
+            log.received,
+        )
     progress.rounds_done += len(block.rounds)
     progress.state = [np.asarray(leaf) for leaf in jax.tree.leaves(block.state)]
 

@@ -126,6 +126,11 @@ class SqliteLedger:
             self._check_round(arm, round_number, EVERYBODY)
             self._journal.append(arm, round_number, EVERYBODY, "reserve", 1)
 
+    def reserved(self, arm: str, round_number: int) -> list[int]:
+        """Who was reserved for a round: after a crash, those not to be asked again."""
+        query = "SELECT client FROM entries WHERE arm = ? AND round = ? AND kind = 'reserve'"
+        return [client for (client,) in self._journal.query(query, (arm, round_number))]
+
     def commit(self, arm: str, round_number: int, client: int, uploaders: int = 1) -> None:
         """The upload was drawn, among so many uploaders (for PUBLIC's credit; 1 is the worst)."""
         if uploaders < 1:

@@ -70,6 +70,8 @@ class RoundLog:
     accuracy: float | None
     loss: float | None
     exhausted: int | None = None  # clients that could not pay, with a filter
+    received: np.ndarray | None = None  # a federation: whose update came, of those that uploaded
+    stages: dict[str, Any] | None = None  # a federation: what became of the questions
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class BlockLog:
 
 class Simulator:
     """A population on the devices. Arms are played one after another on the same data."""
+
+    simulates = True
 
     def __init__(self, population: Population, model: Model, chunk: int | None = None) -> None:
         self.model, self.population = model, population

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from locksfl.device import Guard, Policy, Refusal, Refused, RoundTerms
+from locksfl.device.answers import answer_norm, answer_update, clipped_update
 from locksfl.device.noise import SYSTEM, Noise
-from locksfl.device.update import LocalUpdate, clip, contribution, norm, safe_update
+from locksfl.device.update import LocalUpdate
 from locksfl.engines.flower.network import Answer, Question
 
 log = logging.getLogger(__name__)
@@ -55,28 +56,32 @@ class Device:
                 guard.end_round(run, terms.round)
                 return Answer(released=np.zeros(0, np.float32))
             if question.stage == "norm":
-                guard.check(terms, "norm")
-                clipped = self._train(question, terms)
+                kept.clear()
+                released, clipped = answer_norm(guard, terms, self.update, _model(question))
                 kept[KEPT], kept[KEPT_ROUND] = clipped, np.array([terms.round])
-                released = guard.release_norm(terms, norm(clipped))
                 return Answer(released=np.array([released]))
-            guard.check(terms, "update")
-            clipped = self._kept(kept, terms) if terms.asks_norms else self._train(question, terms)
-            kept.clear()
             if question.estimator is None or question.probability is None or question.bound is None:
                 raise Refused(Refusal.MALFORMED)
-            sent = contribution(question.estimator, clipped, question.probability, question.bound)
-            return Answer(released=guard.release_update(terms, sent, question.bound))
+            if terms.asks_norms:
+                clipped = _kept(kept, terms)
+            else:
+                clipped = clipped_update(guard, terms, "update", self.update, _model(question))
+            sent = answer_update(
+                guard, terms, clipped, question.estimator, question.probability, question.bound
+            )
+            kept.clear()
+            return Answer(released=sent)
 
-    def _train(self, question: Question, terms: RoundTerms) -> np.ndarray:
-        if question.weights is None:
-            raise Refused(Refusal.MALFORMED)
-        return clip(safe_update(self.update, question.weights, terms.round), terms.clip_norm)
 
-    @staticmethod
-    def _kept(kept: MutableMapping[str, np.ndarray], terms: RoundTerms) -> np.ndarray:
-        """The clipped update of stage 1; after a restart it is gone, and the round goes on without
-        this device."""
-        if KEPT not in kept or int(kept[KEPT_ROUND][0]) != terms.round:
-            raise Refused(Refusal.LOST)
-        return kept[KEPT]
+def _model(question: Question) -> np.ndarray:
+    if question.weights is None:
+        raise Refused(Refusal.MALFORMED)
+    return question.weights
+
+
+def _kept(kept: MutableMapping[str, np.ndarray], terms: RoundTerms) -> np.ndarray:
+    """The clipped update of stage 1; after a restart it is gone, and the round goes on without this
+    device."""
+    if KEPT not in kept or int(kept[KEPT_ROUND][0]) != terms.round:
+        raise Refused(Refusal.LOST)
+    return kept[KEPT]

@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA, CERTIFICATE, KEY = "ca.pem", "server.pem", "server.key"
 EXPIRES = "expires="
@@ -51,7 +51,7 @@ def make_server(folder: Path, hosts: list[str], days: int, began: datetime | Non
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(issuer, critical=False)
         .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
         .sign(ca_key, hashes.SHA384())
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,9 +60,7 @@ def make_server(folder: Path, hosts: list[str], days: int, began: datetime | Non
     _write(folder / CERTIFICATE, certificate.public_bytes(pem))
     _write_private(
         folder / KEY,
-        key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
 
 

@@ -1,6 +1,6 @@
 """A Flower command as a child process that ends with its parent, however the parent ends.
 
-    python -m locksfl.engines.flower.child superlink --port 8000 ...
+python -m locksfl.engines.flower.child superlink --port 8000 ...
 """
 
 from __future__ import annotations

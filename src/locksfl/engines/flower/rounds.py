@@ -26,19 +26,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from locksfl.algorithm import (
+    Norms,
     RoundResult,
     aggregate,
     choose_uploads,
+    contribution_bound,
     no_norms,
     query_norms,
+    settle_norms,
 )
 from locksfl.device import Refusal, RoundTerms
+from locksfl.device.noise import SYSTEM, add_noise, gaussian_std, grid_for
 from locksfl.engines.flower.network import Answer, Network, Question
 from locksfl.mechanisms import Members, ServerDraws, draw_members, draw_server
 from locksfl.plan import ArmPlan
 from locksfl.randomness import Purpose, Randomness
 from locksfl.sampling import draw_cohort, upload_probability
 
+SLACK = 1.001  # for rounding
 TAIL = 10.0  # a chi variable passes its root of d by this with probability below exp(-50)
 
 
@@ -74,7 +79,7 @@ class Draws:
 
     cohort: np.ndarray  # client numbers
     members: Members  # the second coins, a slot for each of the n clients
-    server: ServerDraws  # central trust only
+    server: ServerDraws | None  # central trust; None: exact noise from the operating system
 
 
 def draw_round(plan: ArmPlan, randomness: Randomness, t: int, size: int) -> Draws:
@@ -84,15 +89,15 @@ def draw_round(plan: ArmPlan, randomness: Randomness, t: int, size: int) -> Draw
     public = np.ones(plan.clients, np.float32) if weights is None else weights
     key = randomness.arm_key(plan.name)
     members = draw_members(key, t, jnp.arange(plan.clients), jnp.asarray(public))
-    server = draw_server(key, t, size)
+    server = draw_server(key, t, size) if randomness.simulated else None
     return Draws(draw_cohort(rng, plan.clients, plan.sampling_rate), members, server)
 
 
-def round_terms(plan: ArmPlan, run: str, t: int, relation: str) -> RoundTerms:
-    """What the devices are asked to agree to, in round t (from 0)."""
+def round_terms(plan: ArmPlan, run: str, number: int, relation: str) -> RoundTerms:
+    """What the devices are asked to agree to. Numbers grow within a run, over all its arms."""
     return RoundTerms(
         run=run,
-        round=t + 1,
+        round=number,
         asks_norms=plan.releases_norms,
         clip_norm=float(plan.clip_norm),
         noise_multiplier=float(plan.noise_multiplier),
@@ -102,116 +107,158 @@ def round_terms(plan: ArmPlan, run: str, t: int, relation: str) -> RoundTerms:
     )
 
 
-Charge = Callable[[np.ndarray], np.ndarray]  # reserve a round: which of these clients may be asked
+Reserve = Callable[[np.ndarray], np.ndarray]  # pay for the round first: who of these may be asked
 
 
 def play_round(
     plan: ArmPlan,
     network: Network,
     weights: np.ndarray,
-    t: int,
     draws: Draws,
     *,
-    relation: str,
+    terms: RoundTerms,
     seconds: float,
-    reserve: Charge,
+    reserve: Reserve,
 ) -> Played:
-    """Play round t on the devices. `reserve` is called once, before the first question."""
+    """Play a round on the devices. `reserve` is called once, before the first question."""
     rule, _, _ = plan.method.parts
-    dials, n = plan.dials(), plan.clients
-    terms = round_terms(plan, network.run, t, relation).as_dict()
-    local = plan.method.trust == "local"
+    dials, n, table = plan.dials(), plan.clients, terms.as_dict()
+    # devices in local trust have added their own noise already: none is drawn here
+    members = draws.members._replace(norm_noise=jnp.zeros(n))
     tallies: dict[str, Tally] = {}
-    silent = jnp.zeros(n)  # devices have added their own noise already
-    members = draws.members._replace(norm_noise=silent)
     if rule.uses_norms:
         asked = mask(reserve(draws.cohort), n)
-        answers = network.ask(
-            {int(i): Question("norm", terms, weights) for i in np.flatnonzero(asked)}, seconds, t
-        )
-        found, present, _, tallies["norm"] = check_norms(asked, answers, plan.clip_norm)
+        questions = {int(i): Question("norm", table, weights) for i in np.flatnonzero(asked)}
+        answers = network.ask(questions, seconds, terms.round)
+        found, present, tallies["norm"] = check_norms(asked, answers, plan.clip_norm)
         members = members._replace(present=jnp.asarray(present))
-        norms = query_norms(
-            plan.method, jnp.asarray(found), members, draws.server.norm_noise, dials, jnp.sum
-        )
-    else:
-        norms = no_norms(members, dials)
+        norms = _settle(plan, found, members, draws)
+    else:  # both coins are tossed before anybody is asked
         members = members._replace(present=jnp.asarray(mask(draws.cohort, n)))
+        norms = no_norms(members, dials)
     uploads = choose_uploads(plan.method, norms.scores, members, norms.scores, norms.used, dials)
     drawn = np.asarray(uploads.uploaded)
-    if not rule.uses_norms:  # both coins are tossed before anybody is asked
+    if not rule.uses_norms:
         asked = drawn = mask(reserve(np.flatnonzero(drawn)), n)
     p = np.asarray(upload_probability(rule, norms.scores, norms.used, members.weights, dials))
-    bounds = np.asarray(jnp.broadcast_to(uploads.scale, (n,)), np.float64)
+    bounds = np.asarray(uploads.scale, np.float64)
+    model = None if rule.uses_norms else weights
     questions = {
         int(i): Question(
-            "update",
-            terms,
-            None if rule.uses_norms else weights,
-            plan.method.estimator,
-            float(p[i]),
-            float(bounds[i]),
+            "update", table, model, plan.method.estimator, float(p[i]), float(bounds[i])
         )
         for i in np.flatnonzero(drawn)
     }
-    answers = network.ask(questions, seconds, t)
-    noise = plan.noise_multiplier if local else 0.0
-    limits = bounds * update_limit(noise, weights.size)
-    summed, received, refused, tallies["update"] = check_updates(
-        drawn, answers, weights.size, limits
-    )
+    answers = network.ask(questions, seconds, terms.round)
+    updates = check_updates(plan, drawn, answers, weights.size, bounds)
+    tallies["update"] = updates.tally
+    summed, noise = _noised(plan, updates.summed, norms, draws)
     result = aggregate(
         plan.method,
         jnp.asarray(summed, jnp.float32),
-        uploads._replace(uploaded=jnp.asarray(received)),
+        uploads._replace(uploaded=jnp.asarray(updates.received)),
         norms,
-        jnp.zeros(weights.size) if local else draws.server.update_noise,
+        jnp.asarray(noise),
         dials,
         jnp.sum,
     )
-    return Played(result, asked, drawn & ~refused, received, tallies)
+    return Played(result, asked, drawn & ~updates.refused, updates.received, tallies)
+
+
+def _settle(plan: ArmPlan, found: np.ndarray, members: Members, draws: Draws) -> Norms:
+    """Stage 1 at the server: what `algorithm.query_norms` does with the norms that came."""
+    dials, norms = plan.dials(), jnp.asarray(found)
+    if plan.method.trust == "central" and draws.server is None:
+        std = gaussian_std(plan.norm_multiplier, plan.clip_norm)
+        total = np.array([_on_grid(found.astype(np.float64), std).sum()])
+        return settle_norms(norms, jnp.float32(add_noise(total, std, SYSTEM)[0]), dials)
+    noise = jnp.zeros(()) if draws.server is None else draws.server.norm_noise
+    return query_norms(plan.method, norms, members, noise, dials, jnp.sum)
+
+
+def _noised(
+    plan: ArmPlan, summed: np.ndarray, norms: Norms, draws: Draws
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sum, and the standard noise that the server still has to add to it."""
+    silent = np.zeros(summed.size, np.float32)
+    if plan.method.trust != "central":
+        return summed, silent
+    if draws.server is not None:
+        return summed, np.asarray(draws.server.update_noise)
+    return add_noise(summed, _central_std(plan, norms), SYSTEM), silent
+
+
+def _central_std(plan: ArmPlan, norms: Norms) -> float:
+    bound = float(contribution_bound(plan.method, norms.used, plan.dials()))
+    return gaussian_std(plan.noise_multiplier, bound)
+
+
+def _on_grid(values: np.ndarray, std: float) -> np.ndarray:
+    """Cut toward zero to the grid of the noise, before anything is summed: the sums of neighbours
+    then differ by one client's cut value, which is no longer than it was."""
+    grid = grid_for(std)
+    return np.trunc(values / grid) * grid
 
 
 def update_limit(noise_multiplier: float, size: int) -> float:
     """How long an honest update can be, over its bound S: S itself and its noise, whose length is
-    below z S (sqrt(d) + 10) but for a chance of exp(-50); 0.1% for rounding. What is longer is
-    rejected, and a device that lies can add that much."""
-    return 1.001 * (1.0 + noise_multiplier * (math.sqrt(size) + TAIL))
+    below z S (sqrt(d) + 10) but for a chance of exp(-50). What is longer is rejected, and a device
+    that lies can add that much."""
+    return SLACK * (1.0 + noise_multiplier * (math.sqrt(size) + TAIL))
 
 
 def check_norms(
     asked: np.ndarray, answers: Mapping[int, Answer], clip_norm: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, Tally]:
-    """The released norms, who sent one, who refused, and the tally."""
+) -> tuple[np.ndarray, np.ndarray, Tally]:
+    """The released norms, who sent one, and the tally."""
     found = np.zeros(asked.size, np.float32)
 
     def take(number: int, value: np.ndarray) -> bool:
-        if value.shape != (1,) or not 0.0 <= float(value[0]) <= clip_norm * 1.001:
+        if value.shape != (1,) or not 0.0 <= float(value[0]) <= clip_norm * SLACK:
             return False  # NaN, too
-        found[number] = value[0]
+        found[number] = min(float(value[0]), clip_norm)
         return True
 
-    present, refused, tally = _sort(asked, answers, take)
-    return found, present, refused, tally
+    present, _, tally = _sort(asked, answers, take)
+    return found, present, tally
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The sum of the updates that are sound, whose they are, who refused, and the tally."""
+
+    summed: np.ndarray
+    received: np.ndarray
+    refused: np.ndarray
+    tally: Tally
 
 
 def check_updates(
-    asked: np.ndarray, answers: Mapping[int, Answer], size: int, limits: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, Tally]:
-    """The sum of the updates that are sound, whose they are, who refused, and the tally."""
+    plan: ArmPlan,
+    asked: np.ndarray,
+    answers: Mapping[int, Answer],
+    size: int,
+    bounds: np.ndarray,
+) -> Updates:
+    """Sum what is of the right shape, finite, and no longer than an honest answer can be."""
+    central = plan.method.trust == "central"
+    limit = SLACK if central else update_limit(plan.noise_multiplier, size)
     summed = np.zeros(size, np.float64)
 
     def take(number: int, value: np.ndarray) -> bool:
         if value.shape != (size,) or value.dtype != np.float32:
             return False
-        length = float(np.linalg.norm(value.astype(np.float64)))
-        if not length <= limits[number]:  # NaN and Inf, too
+        update = value.astype(np.float64)
+        length = float(np.linalg.norm(update))
+        if not length <= limit * bounds[number]:  # NaN and Inf, too
             return False
-        summed[:] += value
+        if central:
+            update *= min(1.0, bounds[number] / max(length, 1e-300))
+            update = _on_grid(update, gaussian_std(plan.noise_multiplier, bounds[number]))
+        summed[:] += update
         return True
 
-    received, refused, tally = _sort(asked, answers, take)
-    return summed, received, refused, tally
+    return Updates(summed, *_sort(asked, answers, take))
 
 
 def _sort(
@@ -248,5 +295,3 @@ def mask(numbers: np.ndarray, n: int) -> np.ndarray:
     found = np.zeros(n, bool)
     found[np.asarray(numbers, int)] = True
     return found
-
-

@@ -28,7 +28,9 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
 from locksfl.engines.flower import certificates, settings
@@ -129,7 +131,7 @@ class SuperLink:
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         with self._control() as control:
             started = control.StartRun(StartRunRequest(fab=fab_to_proto(fab)))
-        interceptors = [
+        interceptors: list[ProtobufClientInterceptor] = [
             RuntimeVersionHttpInterceptor(component_name="SuperExec"),
             SuperExecAuthHttpInterceptor(master_secret=self._secret, protected_methods={ACQUIRE}),
         ]
@@ -188,8 +190,11 @@ class Run:
         self._heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
         self._heart.start()
         answer = client.PullTaskInput(PullTaskInputRequest())
-        self.context = context_from_proto(answer.context)
-        self.grid.set_run(run_from_proto(answer.run))
+        run = run_from_proto(answer.run)
+        # messages of this process are signed with these
+        TaskIdentity.task_id, TaskIdentity.run_id = answer.task_id, run.run_id
+        TaskIdentity.node_id = context_from_proto(answer.context).node_id
+        self.grid.set_run(run)
 
     def __enter__(self) -> Run:
         return self
