@@ -1,6 +1,7 @@
-"""A Flower command as a child process that ends with its parent, however the parent ends.
+"""A command as a child process that ends with its parent, however the parent ends.
 
 python -m locksfl.engines.flower.child superlink --port 8000 ...
+python -m locksfl.engines.flower.child client --server localhost:8000 ...
 """
 
 from __future__ import annotations
@@ -27,16 +28,20 @@ def end_with_parent() -> None:
 
 
 def main() -> None:
-    """Run `flower-superlink` with the arguments given."""
+    """Run `flower-superlink`, or `locks federation client`, with the arguments given."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear
     command, *arguments = sys.argv[1:]
-    sys.argv = [f"flower-{command}", *arguments]
-    if command != "superlink":
-        raise SystemExit(f"{command}: expected superlink")
-    from flwr.superlink.cli.flower_superlink import flower_superlink
+    if command == "superlink":
+        from flwr.superlink.cli.flower_superlink import flower_superlink
 
-    flower_superlink()
+        sys.argv = ["flower-superlink", *arguments]
+        flower_superlink()
+    else:
+        from locksfl.cli import main as locks
+
+        sys.argv = ["locks", "federation", command, *arguments]
+        locks()
 
 
 if __name__ == "__main__":

@@ -7,14 +7,17 @@ as readily (docs/federation.md, trust).
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from locksfl.device import Refusal
+from locksfl.engines.flower.device_files import DeviceFiles
 from locksfl.engines.flower.messages import to_question, to_reply
 from locksfl.engines.flower.network import Answer, Respond
 
@@ -67,3 +70,21 @@ def client_app(device: Callable[[Context], Respond]) -> ClientApp:
     made.train("update")(answer)
     made.query("end")(answer)
     return made
+
+
+@functools.cache
+def device_of(files: DeviceFiles) -> Respond:
+    """The device with these files; opened once in a process."""
+    return files.open()
+
+
+def _configured(context: Context) -> Respond:
+    """The device that a stock SuperNode's --node-config describes, as `locks federation client`'s
+    options do: policy, ledger, and data with experiment, or update."""
+    names = ("policy", "ledger", "data", "experiment", "update")
+    given = {k: str(v) for k, v in context.node_config.items() if k in names}
+    update = given.pop("update", None)
+    return device_of(DeviceFiles(**{k: Path(v) for k, v in given.items()}, update=update))
+
+
+app = client_app(_configured)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -89,7 +90,7 @@ class Node:
                 run = head.metadata.run_id
                 try:
                     ids = [part.object_id for part in iterate_object_tree(tree)]
-                    parts = pull_objects(ids, pull_object_fn=lambda i, r=run: pull(r, i))
+                    parts = pull_objects(ids, pull_object_fn=partial(pull, run))
                     confirm(run, head.metadata.message_id)
                     message = inflate_object_from_contents(head.metadata.message_id, parts)
                     if not isinstance(message, Message):
@@ -104,7 +105,7 @@ class Node:
                         )
                         push_objects(
                             get_all_nested_objects(reply),
-                            lambda i, content, r=run, s=session: push(r, s, i, content),
+                            partial(push, run, session),
                             object_ids_to_push=wanted,
                         )
                 except (RunNotRunningException, ObjectPullError, ObjectPushError) as error:
