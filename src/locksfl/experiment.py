@@ -304,6 +304,11 @@ def _add(progress: Progress, plan: ArmPlan, block: BlockLog, records: list[Recor
     totals["compile_seconds"] = totals.get("compile_seconds", 0.0) + block.compile_seconds
     for name in ("accuracy", "loss", "exhausted"):
         totals[name] = records[-1][name]
+    for record in records:
+        for stage, tally in record.get("stages", {}).items():
+            kept = totals.setdefault("stages", {}).setdefault(stage, [0, 0])
+            kept[0] += tally["answered"]
+            kept[1] += tally["asked"]
     if f"ledger_{plan.name}_uploads" not in progress.ledger:
         progress.ledger |= ledger.empty_arrays(plan.name, plan.clients)
     for log in block.rounds:
@@ -349,10 +354,18 @@ def _arm_summary(config: Config, plan: ArmPlan, progress: Progress) -> Record:
         "noise_multiplier": plan.noise_multiplier if plan.noisy else None,
         "norm_multiplier": plan.norm_multiplier or None,
         "exhausted": totals.get("exhausted"),  # clients that could not pay in the last round
+        "answered": _answered(totals),
         "claimed_epsilon": plan.claimed_epsilon(privacy),
         "privacy": [cost.as_dict() for cost in costs],
         "spent_so_far": [cost.as_dict() for cost in so_far],  # never the guarantee
     }
+
+
+def _answered(totals: Record) -> dict[str, float] | None:
+    """For each stage of a federation's rounds, the share of the questions that was answered."""
+    if "stages" not in totals:
+        return None
+    return {stage: came / max(1, asked) for stage, (came, asked) in totals["stages"].items()}
 
 
 def _summary(config: Config, progress: Progress) -> Record:
@@ -363,6 +376,7 @@ def _summary(config: Config, progress: Progress) -> Record:
     return {
         "name": config.name,
         "experiment": progress.experiment,
+        "engine": config.engine,
         "simulated": config.seed is not None,
         "tuned_without_privacy": privacy.tuned_without_privacy,
         "accounting": privacy.accounting,

@@ -40,18 +40,19 @@ def demo(
         from locksfl._validate import one_of
         from locksfl.engines.flower import require
 
-        one_of(("flower", "flower-simulation"), **{"--engine": engine})
-        one_of(("local", "central"), **{"--trust": trust})
         require()
+        from locksfl.config import ENGINES, parse_config
+
+        one_of(ENGINES, **{"--engine": engine})
+        one_of(("local", "central"), **{"--trust": trust})
         if engine == "flower-simulation":
-            require("ray", "flower-simulation")
-        from locksfl.config import parse_config
+            require("ray", "flwr[simulation]==1.41.0")
         from locksfl.engines.flower.demo import experiment_text
         from locksfl.engines.flower.serving import as_federation
         from locksfl.runfolder import default_path
 
         text = experiment_text(nodes, rounds, trust, epsilon)
-        config = as_federation(parse_config(text), engine)  # type: ignore[arg-type]
+        config = as_federation(parse_config(text), engine)
         path = out or default_path(config.name)
         play = _simulated if engine == "flower-simulation" else _on_this_machine
         _run_new(config, path, as_json, lambda prepared: play(prepared, seconds), None)

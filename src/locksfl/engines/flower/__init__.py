@@ -20,12 +20,12 @@ import os
 from pathlib import Path
 
 
-def require(module: str = "flwr", extra: str = "flower") -> None:
+def require(module: str = "flwr", package: str = "locks-fl[flower]") -> None:
     """Refuse in one line where the extra is not installed."""
     if importlib.util.find_spec(module) is None:
         raise ValueError(
             f"{module} is not installed: expected it for `locks federation`; install it with "
-            f'pip install "locks-fl[{extra}]"'
+            f'pip install "{package}"'
         )
 
 

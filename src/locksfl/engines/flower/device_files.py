@@ -103,8 +103,10 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
         name=data.name,
     )
     mine = with_features(mine, config.features.name, config.features.file)
-    model = model_for(config, mine)
-    return local_update(model, local_work(config.local), mine.features, mine.labels, mine.scale)
+    model, work = model_for(config, mine), local_work(config.local)
+    update = local_update(model, work, mine.features, mine.labels, mine.scale)
+    update(np.zeros(model.size, np.float32), 0)  # compiled before the first question, not in it
+    return update
 
 
 def read_data(path: Path) -> dict[str, np.ndarray]:

@@ -10,12 +10,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from locksfl.engines.flower.messages import TYPES, to_answer, to_content
 from locksfl.engines.flower.network import Answer, Question
 
 PULL_SECONDS = 0.2
+GONE = (  # said by the SuperLink: nothing will come
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+)
+
+
+def _gone(reply: Message) -> bool:
+    return reply.has_error() and reply.error.code in GONE
 
 
 class GridNetwork:
@@ -27,12 +37,10 @@ class GridNetwork:
         nodes: Sequence[int],
         size: int,
         *,
-        online: Callable[[], set[int]] | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self.run = str(grid.run.run_id)
         self._grid, self._nodes, self._size, self._check = grid, list(nodes), size, check
-        self._online = online
 
     def ask(
         self, questions: Mapping[int, Question], seconds: float, round_number: int
@@ -46,7 +54,7 @@ class GridNetwork:
         while waiting and time.monotonic() < ends:
             for reply in self._grid.pull_messages(list(waiting)):
                 number = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if number is not None:
+                if number is not None and not _gone(reply):
                     answers[number] = to_answer(reply, self._size)
             if waiting:
                 self._check()

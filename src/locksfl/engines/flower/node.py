@@ -11,12 +11,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Message, RecordDict
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -30,14 +33,47 @@ from flwr.supercore.inflatable.inflatable_utils import (
     pull_objects,
     push_objects,
 )
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.run import RunNotRunningException
+from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.fleet_http_connection import http_request_response
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from locksfl.engines.flower import certificates
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
 
 App = Callable[[Message, Context], Message]
 RETRY_SECONDS = 3.0
 log = logging.getLogger(__name__)
+
+
+class _Number:
+    """The node's number, in a file beside its key; one process at a time holds it."""
+
+    def __init__(self, path: Path) -> None:
+        path.touch(mode=0o600)
+        self._file = path.open("r+", encoding="utf-8")
+        try:
+            if fcntl is not None:  # not on Windows
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{path}: another process is using this node's key") from None
+
+    def read(self) -> int | None:
+        self._file.seek(0)
+        text = self._file.read().strip()
+        return int(text) if text.isdigit() else None
+
+    def write(self, number: int) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(f"{number}\n")
+        self._file.flush()
 
 
 class Node:
@@ -51,6 +87,7 @@ class Node:
             raise ValueError(f"{key}: expected a key on a NIST curve (certs --node)")
         self.address, self.ca, self.app, self.poll = address, ca, app, poll
         self._keys = (private, private.public_key())
+        self._number = _Number(key.with_name(f"{key.name}.node"))
         self._contexts: dict[int, Context] = {}
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # one line of ours instead of pages
 
@@ -65,6 +102,7 @@ class Node:
                 time.sleep(RETRY_SECONDS)
                 continue
             waited = False
+            self._leave()
             try:
                 self._connected(say)
             except SystemExit:  # how Flower ends a connection that was not let in
@@ -80,6 +118,7 @@ class Node:
             self.address, False, self.ca.read_bytes(), self._keys
         ) as connection:
             node, receive, send, _, _, pull, push, confirm = connection
+            self._number.write(node)
             say(f"{self.address}: connected as node {node}")
             while True:
                 received = receive()
@@ -110,6 +149,24 @@ class Node:
                         )
                 except (RunNotRunningException, ObjectPullError, ObjectPushError) as error:
                     log.warning("a message of run %d was not answered: %s", run, error)
+
+    def _leave(self) -> None:
+        """Sign off as the node that this one was before a crash: for a minute the SuperLink takes
+        it for connected, and would let nobody in with the same key."""
+        number = self._number.read()
+        if number is None:
+            return
+        interceptors: list[ProtobufClientInterceptor] = [
+            RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+            NodeAuthHttpInterceptor(*self._keys),
+        ]
+        with (
+            FleetHttpClient.from_server_address(
+                self.address, False, self.ca.read_bytes(), interceptors=interceptors
+            ) as client,
+            suppress(httpx.HTTPError),
+        ):
+            client.DeactivateNode(DeactivateNodeRequest(node_id=number))
 
     def _context(self, run: int, node: int) -> Context:
         """What is kept between the messages of a run; another run's is forgotten."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from locksfl.accounting import ledger
-from locksfl.config import Config, Engine, to_table
+from locksfl.config import Config, to_table
 from locksfl.engines.flower import certificates, settings
 from locksfl.engines.flower.engine import Federation
 from locksfl.engines.flower.network import Network
@@ -52,7 +52,7 @@ class Place:
         return found
 
 
-def as_federation(config: Config, engine: Engine = "flower") -> Config:
+def as_federation(config: Config, engine: str = "flower") -> Config:
     """The experiment, marked as one of real devices: who is asked may not answer."""
     if config.privacy.trust == "none":
         raise ValueError(

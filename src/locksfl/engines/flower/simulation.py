@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ def simulate(
 ) -> dict[str, Any]:
     """Play the experiment on virtual nodes; each answers through the guard of its own files."""
     os.environ.update(settings(home))
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
@@ -52,7 +54,7 @@ def simulate(
 
     cores = os.cpu_count() or 1
     resources = {"num_cpus": 1.0, "num_gpus": 0.0}
-    backend = {"client_resources": resources, "init_args": {"num_cpus": cores}}
+    backend: dict[str, Any] = {"client_resources": resources, "init_args": {"num_cpus": cores}}
     try:
         run_simulation(server_app, client_app(device), len(devices), backend_config=backend)
     except Exception:
