@@ -22,6 +22,7 @@ from locksfl.engines.flower.device_files import DeviceFiles
 from locksfl.experiment import Prepared
 from locksfl.plan import ArmPlan
 
+POLLS_A_SECOND = 20  # of all nodes together: a SuperLink on a busy machine can take them
 HEADROOM = 1.001  # a device's budget above what the run needs: epsilons are found by search
 
 EXPERIMENT = """
@@ -108,7 +109,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def client_command(files: DeviceFiles, address: str, ca: Path, key: Path) -> list[str]:
+def client_command(
+    files: DeviceFiles, address: str, ca: Path, key: Path, poll: float = 0.2
+) -> list[str]:
     """The options of `locks federation client` for one device."""
     options = {
         "--server": address,
@@ -118,7 +121,7 @@ def client_command(files: DeviceFiles, address: str, ca: Path, key: Path) -> lis
         "--ledger": files.ledger,
         "--data": files.data,
         "--experiment": files.experiment,
-        "--poll": 0.2,
+        "--poll": poll,
     }
     return [str(part) for option in options.items() for part in option]
 
@@ -129,10 +132,11 @@ def running_clients(
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A process for each device; all are gone afterwards, however it ends."""
     processes: list[subprocess.Popen[bytes]] = []
+    poll = max(0.2, len(devices) / POLLS_A_SECOND)
     try:
         for i, files in enumerate(devices):
             key = keys / f"node-{i:03d}.key"
-            options = client_command(files, address, certs / certificates.CA, key)
+            options = client_command(files, address, certs / certificates.CA, key, poll)
             processes.append(start_client(options, home, files.policy.parent / "client.log"))
         yield processes
     finally:

@@ -103,8 +103,7 @@ def serve(
     from locksfl.engines.flower.superlink import SuperLink
 
     say("starting the SuperLink")
-    link = SuperLink(home, place.certs, place.port, place.host, home / "superlink.db")
-    with link:
+    with SuperLink(home, place.certs, place.port, place.host) as link:
         nodes = link.register(keys)
         started()
         _wait_for(nodes, link.online, place.wait, say)

@@ -4,6 +4,9 @@ Flower has no login: whoever reaches the port with the CA certificate can regist
 runs. Two things follow. The SuperLink runs with `--isolation process` and a secret, so that nobody
 else is handed the run's ServerApp, and no bundle that somebody uploads is ever executed here. And
 devices run this package's app, never the bundle (node.py).
+
+It keeps its state in memory: in central trust the messages are secrets, and a killed server begins
+a new run anyway. Nodes are known by their keys, not by the numbers that a SuperLink gives them.
 """
 
 from __future__ import annotations
@@ -61,7 +64,6 @@ class SuperLink:
     certs: Path
     port: int
     host: str = "127.0.0.1"
-    database: Path | None = None
 
     def __post_init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,8 +87,6 @@ class SuperLink:
             *("--ssl-certfile", str(self.certs / certificates.CERTIFICATE)),
             *("--ssl-keyfile", str(self.certs / certificates.KEY)),
         ]
-        if self.database is not None:
-            command += ["--database", str(self.database)]
         with (self.home / "superlink.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=settings(self.home), stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -112,13 +112,10 @@ class SuperLink:
             raise ValueError(f"the SuperLink has ended; its log: {self.home / 'superlink.log'}")
 
     def register(self, public_keys: Sequence[bytes]) -> list[int]:
-        """The node numbers of these keys; those registered in an earlier run keep theirs."""
+        """Let these keys in; the numbers of their nodes."""
         with self._control() as control:
-            known = {bytes(n.public_key): n.node_id for n in self._nodes(control)}
-            for key in public_keys:
-                if key not in known:
-                    known[key] = control.RegisterNode(RegisterNodeRequest(public_key=key)).node_id
-        return [int(known[key]) for key in public_keys]
+            requests = [RegisterNodeRequest(public_key=key) for key in public_keys]
+            return [int(control.RegisterNode(request).node_id) for request in requests]
 
     def online(self) -> set[int]:
         """The nodes that are connected now."""
