@@ -1,4 +1,4 @@
-"""A federation in one process whose messages meet faults: the harness of test_faults.py.
+"""A federation in one process whose messages meet faults: the harness of test_guard_faults.py.
 
 A server plays rounds of rule norm with devices that answer through a guard. Under the messages,
 faults are drawn: a device is killed before a random line (its memory is lost, its ledger stays), a
