@@ -87,6 +87,8 @@ def test_a_killed_server_is_resumed(tmp_path):
         assert resumed.wait(240) == 0, loop.log("server.log")
         rounds = lines(loop)
         assert [line["round"] for line in rounds] == [1, 2, 3]
+        answered = [line["stages"]["update"]["answered"] for line in rounds]
+        assert answered[0] == answered[2] == 3  # the nodes came back to the new server
     for files in loop.devices:
         runs = {run for run, _, _ in entries(files.ledger)}
         rounds = [number for _, number, kind in entries(files.ledger) if kind == "reserve"]

@@ -19,7 +19,8 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Message, RecordDict
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -34,6 +35,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
     push_objects,
 )
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -48,7 +50,8 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 App = Callable[[Message, Context], Message]
-RETRY_SECONDS = 3.0
+RETRY_SECONDS = 2.0
+REFUSALS = 5  # until a node believes that it is not wanted
 log = logging.getLogger(__name__)
 
 
@@ -92,25 +95,28 @@ class Node:
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # one line of ours instead of pages
 
     def serve(self, say: Callable[[str], None] = print) -> None:
-        """Answer until interrupted; a server that is away is waited for."""
-        waited = False
+        """Answer until interrupted. A server that is away is waited for; one that does not let this
+        node in is asked a few times more, since it may just be starting."""
+        waiting, refusals = False, 0
         while True:
             if not certificates.check_connection(self.address, self.ca):
-                if not waited:
+                if not waiting:
                     say(f"{self.address}: no server there yet; waiting")
-                waited = True
+                waiting = True
                 time.sleep(RETRY_SECONDS)
                 continue
-            waited = False
-            self._leave()
-            try:
+            waiting = False
+            if self._admitted():
+                refusals = 0
                 self._connected(say)
-            except SystemExit:  # how Flower ends a connection that was not let in
+                say(f"{self.address}: the connection was lost; trying again")
+            else:
+                refusals += 1
+            if refusals == REFUSALS:
                 raise ValueError(
                     f"{self.address}: the server turned this node away; expected its public key "
                     "to be registered there (locks federation server --keys)"
-                ) from None
-            say(f"{self.address}: the connection was lost; trying again")
+                )
             time.sleep(RETRY_SECONDS)
 
     def _connected(self, say: Callable[[str], None]) -> None:
@@ -150,23 +156,34 @@ class Node:
                 except (RunNotRunningException, ObjectPullError, ObjectPushError) as error:
                     log.warning("a message of run %d was not answered: %s", run, error)
 
-    def _leave(self) -> None:
-        """Sign off as the node that this one was before a crash: for a minute the SuperLink takes
-        it for connected, and would let nobody in with the same key."""
-        number = self._number.read()
-        if number is None:
-            return
+    def _admitted(self) -> bool:
+        """Whether the server lets this node in; afterwards it is signed off.
+
+        Signed off first as well: for a minute after a crash the SuperLink takes a node for
+        connected, and lets nobody in with the same key. Flower's own connection would end the
+        process at a refusal, a few seconds later.
+        """
         interceptors: list[ProtobufClientInterceptor] = [
             RuntimeVersionHttpInterceptor(component_name="SuperNode"),
             NodeAuthHttpInterceptor(*self._keys),
         ]
-        with (
-            FleetHttpClient.from_server_address(
-                self.address, False, self.ca.read_bytes(), interceptors=interceptors
-            ) as client,
-            suppress(httpx.HTTPError),
-        ):
-            client.DeactivateNode(DeactivateNodeRequest(node_id=number))
+        with FleetHttpClient.from_server_address(
+            self.address, False, self.ca.read_bytes(), interceptors=interceptors
+        ) as client:
+            number = self._number.read()
+            if number is not None:
+                with suppress(httpx.HTTPError):
+                    client.DeactivateNode(DeactivateNodeRequest(node_id=number))
+            public = public_key_to_bytes(self._keys[1])
+            request = ActivateNodeRequest(
+                public_key=public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
+            )
+            try:
+                number = client.ActivateNode(request).node_id
+                client.DeactivateNode(DeactivateNodeRequest(node_id=number))
+            except httpx.HTTPError:
+                return False
+        return True
 
     def _context(self, run: int, node: int) -> Context:
         """What is kept between the messages of a run; another run's is forgotten."""
