@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -57,6 +58,11 @@ class Timed(Network):
         return ids
 
 
+def _megabytes(process: int) -> float:
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
 def main() -> None:
     """Run, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -78,15 +84,19 @@ def main() -> None:
             certificates.make_node(keys, f"node-{i:03d}", days=1)
         devices = demo.make_devices(folder, config, prepared)
         place = Place(certs, keys, demo.free_port(), seconds=120.0, wait=300.0)
-        began, rounds = time.perf_counter(), []
+        began, rounds, nodes = time.perf_counter(), [], []
 
         def started() -> None:
             times["the SuperLink's start"] = time.perf_counter() - began
             address = f"127.0.0.1:{place.port}"
-            stack.enter_context(demo.running_clients(devices, address, certs, keys, home))
+            running = demo.running_clients(devices, address, certs, keys, home)
+            nodes.extend(stack.enter_context(running))
+
+        memory: list[float] = []
 
         def say(told: str) -> None:
             if told.startswith("accounting"):
+                memory.extend(_megabytes(process.pid) for process in nodes)
                 start = times["the SuperLink's start"] + began
                 times["the nodes' start, all at once"] = time.perf_counter() - start
 
@@ -95,6 +105,7 @@ def main() -> None:
             config, run, place, prepared=prepared, started=started, say=say,
             on_round=lambda record: rounds.append(time.perf_counter()),
         )  # fmt: skip
+        times["memory of a node, MB"] = statistics.median(memory)
         totals = [b - a for a, b in itertools.pairwise(rounds)]
     of = {stage: [t for s, _, t in asked if s == stage] for stage in ("end", "norm", "update")}
     times["a round"] = statistics.median(totals)

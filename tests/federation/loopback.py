@@ -82,6 +82,26 @@ class Loopback:
         command = [sys.executable, str(HERE / "killed_client.py"), str(uploads), "client"]
         return self._start([*command, *self.options(node)], f"client-{node}.log")
 
+    def stock_supernode(self, node: int) -> subprocess.Popen[bytes]:
+        """Start a node as Flower does: another process for every message."""
+        names = ("policy", "ledger", "data", "experiment")
+        files = {name: getattr(self.devices[node], name) for name in names}
+        start = "from flwr.supernode.cli.flower_supernode import flower_supernode as f; f()"
+        options = {
+            "--superlink": self.address,
+            "--root-certificates": self.certs / certificates.CA,
+            "--auth-supernode-private-key": self.keys / f"node-{node:03d}.key",
+            "--port": free_port(),
+            "--node-config": " ".join(f'{name}="{path}"' for name, path in files.items()),
+        }
+        given = [str(part) for pair in options.items() for part in pair]
+        return self._start([sys.executable, "-c", start, *given], f"client-{node}.log")
+
+    def listens(self) -> bool:
+        """Whether the SuperLink is up, and its nodes are registered."""
+        log = self.run / "flower" / "superlink.log"
+        return log.exists() and "ControlServicer.ListNodes" in log.read_text("utf-8", "replace")
+
     def server(self, *options: str) -> subprocess.Popen[bytes]:
         """Start the server, on the experiment or, with --resume, on the run."""
         command = [sys.executable, "-m", "locksfl.engines.flower.child", "server"]
@@ -95,7 +115,7 @@ class Loopback:
         with (self.folder / log).open("ab") as out:
             started = subprocess.Popen(
                 command,
-                env={**settings(self.home), "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"},
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -103,6 +123,12 @@ class Loopback:
             )
         self.processes.append(started)
         return started
+
+    def _environment(self) -> dict[str, str]:
+        scripts = str(Path(sys.executable).parent)  # a stock SuperNode starts others by their names
+        path = f"{scripts}{os.pathsep}{os.environ['PATH']}"
+        quick = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "PATH": path}
+        return {**settings(self.home), **quick}
 
     def log(self, name: str) -> str:
         """What a process printed."""

@@ -98,6 +98,24 @@ def test_a_killed_server_is_resumed(tmp_path):
     assert processes_with(str(tmp_path)) == []
 
 
+def test_a_stock_supernode_can_take_part(tmp_path):
+    """Flower's own SuperNode loads the app that the bundle names, from the installed package."""
+    with Loopback(tmp_path, nodes=2, rounds=1) as loop:
+        server = loop.server("--seconds", "100")
+        loop.client(0)
+        loop.until("the SuperLink", lambda: loop.listens())
+        stock = loop.stock_supernode(1)
+        try:
+            assert server.wait(240) == 0, loop.log("server.log")
+        finally:
+            os.killpg(stock.pid, signal.SIGKILL)  # it, and what it started
+            stock.wait()
+        (line,) = lines(loop)
+    assert {stage: t["answered"] for stage, t in line["stages"].items()} == {"norm": 2, "update": 2}
+    assert [kind for _, _, kind in entries(loop.devices[1].ledger)] == ["reserve", "commit"]
+    assert_within_budget(loop)
+
+
 @pytest.mark.parametrize("ending", [None, signal.SIGINT, signal.SIGKILL])
 def test_the_demo_leaves_no_process_behind(tmp_path, ending):
     mark, run = f"mark-{uuid.uuid4()}", tmp_path / "run"
