@@ -3,14 +3,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run install test test-all lint bench bench-peers docs lock clean
+.PHONY: run install test test-federation test-all lint bench bench-peers docs lock clean
 
 run: install           ## train LOCKS beside uniform sampling on the embedded digits
 	$(BIN)/locks run --seed 0
 
 install: $(VENV)/.installed
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 -rs -m "not slow"
+	$(BIN)/python -m pytest -n 2 -rs -m "not slow and not federation"
+test-federation: $(VENV)/.installed-test   ## real processes on loopback, TLS and node keys on
+	$(BIN)/python -m pytest -n 2 -rs -m federation tests/federation
 test-all: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 -rs
 
@@ -47,5 +49,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PIP) -e ".[test,lint]"
+	$(PIP) -e ".[flower,test,lint]"
 	touch $@

@@ -89,6 +89,11 @@ def query_norms(
     _, _, mechanism = method.parts
     clipped = jnp.minimum(norms, dials.clip_norm)
     scores, released = mechanism.release_norms(clipped, members, server_noise, dials, total)
+    return settle_norms(scores, released, dials)
+
+
+def settle_norms(scores: Array, released: Array, dials: Dials) -> Norms:
+    """K': the released sum, clamped to its public limits."""
     used = jnp.clip(released, dials.norm_low, dials.cohort * dials.clip_norm)
     return Norms(scores, released, used)
 

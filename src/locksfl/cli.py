@@ -14,6 +14,7 @@ import typer
 from locksfl import audit_cli, plan_cli, theory_runs_cli
 from locksfl._console import Json, one_line_errors, start_jax
 from locksfl.data_cli import app as data_app
+from locksfl.federation_cli import federation_app
 from locksfl.privacy_cli import privacy_app
 from locksfl.reproduce_cli import reproduce
 from locksfl.theory_cli import theory_app
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(privacy_app, name="privacy")
 app.add_typer(theory_app, name="theory")
+app.add_typer(federation_app, name="federation")
 plan_cli.add_commands(privacy_app)
 audit_cli.add_commands(privacy_app)
 theory_runs_cli.add_commands(theory_app)
@@ -87,6 +89,7 @@ def run(
                 )
             folder = RunFolder.open(out or newest_unfinished())
             config = folder.config
+            _not_a_federation(config)
             if folder.finished:
                 raise ValueError(f"{folder.path}: the run is finished, nothing to resume")
             prepared = None
@@ -95,17 +98,24 @@ def run(
                 config = parse_config(example_config(), changes or (), seed)
             else:
                 config = read_config(file, changes or (), seed)
+            _not_a_federation(config)
             path = out or default_path(config.name)
             RunFolder.check_new(path)
-            _check_config(config)
-            prepared = _prepare(config, as_json)
+            prepared = prepare_run(config, as_json)
             folder = RunFolder.create(path, config)
         try:
             with folder.held():
-                _run(config, folder, prepared, as_json)
+                show_run(config, folder, prepared, as_json)
         finally:
             if not resume:
                 folder.discard_unless_begun()
+
+
+def _not_a_federation(config: Any) -> None:
+    if config.engine is not None:
+        raise ValueError(
+            f"engine = {config.engine!r}: expected none here; start it with locks federation"
+        )
 
 
 def _check_config(config: Any) -> None:
@@ -121,8 +131,9 @@ def _check_config(config: Any) -> None:
         plan_arm(arm, config)
 
 
-def _prepare(config: Any, as_json: bool) -> Any:
+def prepare_run(config: Any, as_json: bool) -> Any:
     """Open the data and calibrate; say what should be heard before a budget is spent."""
+    _check_config(config)
     from rich.console import Console
 
     from locksfl.experiment import prepare
@@ -139,7 +150,16 @@ def _prepare(config: Any, as_json: bool) -> Any:
     return prepared
 
 
-def _run(config: Any, folder: Any, prepared: Any, as_json: bool) -> None:
+def show_run(
+    config: Any,
+    folder: Any,
+    prepared: Any,
+    as_json: bool,
+    play: Any = None,
+    again: str | None = "run",
+) -> None:
+    """Run an experiment under progress bars and show what came of it. `play` is what runs it, the
+    simulator's `run_experiment` if not given; `again` the command that continues it."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -183,7 +203,7 @@ def _run(config: Any, folder: Any, prepared: Any, as_json: bool) -> None:
                 folder.load_checkpoint()  # drops lines that do not count, half a line too
                 for line in folder.lines("rounds.jsonl"):
                     on_round(line)
-            summary = run_experiment(
+            summary = (play or run_experiment)(
                 config,
                 folder,
                 prepared=prepared,
@@ -193,8 +213,10 @@ def _run(config: Any, folder: Any, prepared: Any, as_json: bool) -> None:
             )
         except KeyboardInterrupt:
             bars.stop()
-            if folder.begun:
-                said = f"stopped; continue with: locks run --resume --out {folder.path}"
+            if folder.begun and again is None:
+                said = f"stopped; what was played is in {folder.path}"
+            elif folder.begun:
+                said = f"stopped; continue with: locks {again} --resume --out {folder.path}"
             else:
                 said = "stopped before the first round; nothing is kept"
             console.print(said, highlight=False, markup=False, soft_wrap=True)

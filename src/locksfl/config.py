@@ -210,6 +210,7 @@ class TrainConfig:
             )
 
 
+ENGINES = ("flower", "flower-simulation")
 Accounting = Literal["sound", "as-printed"]  # the second reproduces the paper: no guarantee
 
 
@@ -339,6 +340,7 @@ class Config:
 
     name: str = "digits"
     seed: int | None = None
+    engine: str | None = None  # a federation's, written by `locks federation`
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
@@ -350,6 +352,8 @@ class Config:
 
     def __post_init__(self) -> None:
         _file_name(name=self.name)
+        if self.engine is not None:
+            one_of(ENGINES, engine=self.engine)
         if not self.arm:
             raise ValueError("arm is missing: expected at least one [[arm]] table")
         names = [arm.name for arm in self.arm]

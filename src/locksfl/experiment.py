@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -84,6 +84,27 @@ def server_for(train: TrainConfig, rounds: int | None = None) -> Server:
         average_last=min(train.average_last, rounds),
         **momentum,
     )
+
+
+class Engine(Protocol):
+    """What plays an arm's rounds: the simulator, or a federation."""
+
+    model: Model
+
+    def play(
+        self,
+        plan: ArmPlan,
+        work: LocalWork,
+        server: Server,
+        randomness: Randomness,
+        *,
+        evaluate_every: int = 1,
+        state: ServerState | None = None,
+        first_round: int = 0,
+        released: tuple[np.ndarray, np.ndarray] | None = None,
+        pause_every: int = 0,
+    ) -> Iterator[BlockLog]:
+        """Play the rounds from `first_round` on, block by block."""
 
 
 @dataclass
@@ -190,8 +211,9 @@ def run_experiment(
     resume: bool = False,
     on_round: Callable[[Record], None] = lambda record: None,
     say: Callable[[str], None] = lambda text: None,
+    engine: Callable[[Population, Model, list[ArmPlan]], Engine] | None = None,
 ) -> Record:
-    """Train every arm and fill the folder; the summary."""
+    """Train every arm and fill the folder; the summary. Without an `engine`: the simulator."""
     simulated = config.seed is not None
     if resume:
         progress = Progress.load(folder, config)
@@ -203,16 +225,18 @@ def run_experiment(
         source = Randomness.from_system() if config.seed is None else Randomness.seeded(config.seed)
         identity = ledger.experiment_id(to_table(config))
         progress = Progress(source.entropy, prepared.plans, identity, config.privacy)
-        folder.append("diagnostics.jsonl", [DIAGNOSTICS_NOTE])
+        if engine is None:
+            folder.append("diagnostics.jsonl", [DIAGNOSTICS_NOTE])
         folder.write_json("environment.json", environment([str(d) for d in jax.devices()]))
         progress.save(folder, simulated)
     randomness = Randomness(progress.entropy, simulated)
-    simulator = Simulator(population, model)
+    player: Engine
+    player = engine(population, model, progress.plans) if engine else Simulator(population, model)
     for plan in progress.plans[len(progress.arms) :]:
-        _run_arm(config, folder, plan, simulator, randomness, progress, on_round, say)
+        _run_arm(config, folder, plan, player, randomness, progress, on_round, say)
     summary = _summary(config, progress)
     draw_figure(folder, summary)
-    if config.diagnostics.every:
+    if config.diagnostics.every and isinstance(player, Simulator):
         draw_diagnostics(folder, summary)
     progress.save(folder, simulated, finished=True)
     folder.write_json("summary.json", summary)
@@ -223,18 +247,18 @@ def _run_arm(
     config: Config,
     folder: RunFolder,
     plan: ArmPlan,
-    simulator: Simulator,
+    engine: Engine,
     randomness: Randomness,
     progress: Progress,
     on_round: Callable[[Record], None],
     say: Callable[[str], None],
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
-    model, server = simulator.model, server_for(config.train, plan.rounds)
+    model, server = engine.model, server_for(config.train, plan.rounds)
     say(f"compiling {plan.name}")
     state = restore(server, model, progress.state)
     counts = ledger.counts(progress.ledger, plan.name, plan.terms, progress.rounds_done)
-    blocks = simulator.play(
+    blocks = engine.play(
         plan,
         local_work(config.local),
         server,
@@ -250,12 +274,13 @@ def _run_arm(
         pairs = zip(block.rounds, epsilons, strict=True)
         records = [round_record(plan, log, model.size, epsilon) for log, epsilon in pairs]
         folder.append("rounds.jsonl", records)
-        seen = [diagnostics_record(plan, r) for r in block.rounds]
-        done = block.rounds[-1].round + 1
-        if config.diagnostics.every and done % config.diagnostics.every == 0:
-            key = measuring_key(randomness.arm_key(plan.name), done)
-            seen[-1]["likeness"] = _likeness(config, simulator, block.state.weights, key)
-        folder.append("diagnostics.jsonl", seen)
+        if isinstance(engine, Simulator):  # nobody else can see such things
+            seen = [diagnostics_record(plan, r) for r in block.rounds]
+            done = block.rounds[-1].round + 1
+            if config.diagnostics.every and done % config.diagnostics.every == 0:
+                key = measuring_key(randomness.arm_key(plan.name), done)
+                seen[-1]["likeness"] = _likeness(config, engine, block.state.weights, key)
+            folder.append("diagnostics.jsonl", seen)
         _add(progress, plan, block, records)
         progress.save(folder, randomness.simulated)
         state = block.state
@@ -298,10 +323,22 @@ def _add(progress: Progress, plan: ArmPlan, block: BlockLog, records: list[Recor
     totals["compile_seconds"] = totals.get("compile_seconds", 0.0) + block.compile_seconds
     for name in ("accuracy", "loss", "exhausted"):
         totals[name] = records[-1][name]
+    for record in records:
+        for stage, tally in record.get("stages", {}).items():
+            kept = totals.setdefault("stages", {}).setdefault(stage, [0, 0])
+            kept[0] += tally["answered"]
+            kept[1] += tally["asked"]
     if f"ledger_{plan.name}_uploads" not in progress.ledger:
         progress.ledger |= ledger.empty_arrays(plan.name, plan.clients)
     for log in block.rounds:
-        ledger.charge(progress.ledger, plan.name, log.cohort, log.uploaded, plan.releases_norms)
+        ledger.charge(
+            progress.ledger,
+            plan.name,
+            log.cohort,
+            log.uploaded,
+            plan.releases_norms,
+            log.received,
+        )
     progress.rounds_done += len(block.rounds)
     progress.state = [np.asarray(leaf) for leaf in jax.tree.leaves(block.state)]
 
@@ -336,10 +373,18 @@ def _arm_summary(config: Config, plan: ArmPlan, progress: Progress) -> Record:
         "noise_multiplier": plan.noise_multiplier if plan.noisy else None,
         "norm_multiplier": plan.norm_multiplier or None,
         "exhausted": totals.get("exhausted"),  # clients that could not pay in the last round
+        "answered": _answered(totals),
         "claimed_epsilon": plan.claimed_epsilon(privacy),
         "privacy": [cost.as_dict() for cost in costs],
         "spent_so_far": [cost.as_dict() for cost in so_far],  # never the guarantee
     }
+
+
+def _answered(totals: Record) -> dict[str, float] | None:
+    """For each stage of a federation's rounds, the share of the questions that was answered."""
+    if "stages" not in totals:
+        return None
+    return {stage: came / max(1, asked) for stage, (came, asked) in totals["stages"].items()}
 
 
 def _summary(config: Config, progress: Progress) -> Record:
@@ -350,6 +395,7 @@ def _summary(config: Config, progress: Progress) -> Record:
     return {
         "name": config.name,
         "experiment": progress.experiment,
+        "engine": config.engine,
         "simulated": config.seed is not None,
         "tuned_without_privacy": privacy.tuned_without_privacy,
         "accounting": privacy.accounting,

@@ -52,6 +52,7 @@ class ArmPlan:
     noise_multiplier: float = 0.0
     norm_multiplier: float = 0.0
     budget: Budget | None = None  # of each client, kept by a filter (trust local)
+    dropouts: bool = False  # a federation: who is asked may not answer
 
     def __post_init__(self) -> None:
         where = f"arm.{self.name}"
@@ -169,6 +170,7 @@ class ArmPlan:
             norm_multiplier=self.norm_multiplier or None,
             estimator=self.method.estimator,
             heaviest=max(self.weights) if self.weights is not None else None,
+            dropouts=self.dropouts,
         )
 
     def dials(self) -> Dials:
@@ -307,6 +309,7 @@ def plan_arm(arm: ArmConfig, config: Config) -> ArmPlan:
         weights=tuple(arm.weights) if arm.weights is not None else None,
         noise_multiplier=arm.noise_multiplier or 0.0,
         norm_multiplier=arm.norm_multiplier or 0.0,
+        dropouts=config.engine is not None,
     )
     _check_noise(plan, config.privacy)
     return plan

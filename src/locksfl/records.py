@@ -21,9 +21,10 @@ def round_record(plan: ArmPlan, log: RoundLog, size: int, epsilon: float | None)
     """A line of rounds.jsonl. It belongs to the server: cohort and uploads are secrets of central
     trust. Bytes are float32: the model to each member, a norm from each, an update from each
     uploader."""
-    members, uploads = len(log.cohort), int(log.uploaded.sum())
+    members = len(log.cohort)
+    uploads = int((log.uploaded if log.received is None else log.received).sum())
     norms = members if plan.releases_norms else 0
-    return {
+    record = {
         "arm": plan.name,
         "round": log.round + 1,
         "accuracy": log.accuracy,
@@ -37,6 +38,7 @@ def round_record(plan: ArmPlan, log: RoundLog, size: int, epsilon: float | None)
         "released_norm_sum": _number(log.released_norm_sum) if plan.releases_norms else None,
         "used_norm_sum": _number(log.used_norm_sum) if plan.releases_norms else None,
     }
+    return record if log.stages is None else {**record, "stages": log.stages}
 
 
 def diagnostics_record(plan: ArmPlan, log: RoundLog) -> dict[str, Any]:

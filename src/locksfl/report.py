@@ -91,6 +91,11 @@ def notes(summary: dict[str, Any]) -> list[str]:
                 f"{arm['name']}: stopped after {arm['rounds']} of {arm['asked_rounds']} rounds, "
                 "by the accountant alone (max_epsilon); nothing that was seen decided it."
             )
+    for arm in arms:
+        shares = arm.get("answered") or {}
+        if any(share < 1 for share in shares.values()):
+            told = ", ".join(f"{share:.1%} of the {stage}s" for stage, share in shares.items())
+            said.append(f"{arm['name']}: came back: {told}; the update is short by the rest.")
     said += [f"δ = {arms[0]['privacy'][0]['delta']:g}; the unit of privacy is one client."]
     if arms[0]["trust"] == "central":
         said.append("SERVER sees raw updates (trust central); PUBLIC sees the models only.")

@@ -67,8 +67,8 @@ def test_it_is_on_disk_before_reserve_returns(tmp_path):
         "from locksfl.accounting.sqlite_ledger import SqliteLedger\n"
         "ledger = SqliteLedger.open(Path(sys.argv[1]), 'one')\n"
         "assert ledger.reserve('locks', 1, 2)\n"
-        "level = ledger._db.execute('PRAGMA synchronous').fetchone()\n"
-        "mode = ledger._db.execute('PRAGMA journal_mode').fetchone()\n"
+        "level = ledger._journal.query('PRAGMA synchronous')[0]\n"
+        "mode = ledger._journal.query('PRAGMA journal_mode')[0]\n"
         "print(level, mode, flush=True); os._exit(9)"
     )
     done = subprocess.run(

@@ -65,15 +65,25 @@ def empty_arrays(arm: str, clients: int) -> dict[str, np.ndarray]:
 
 
 def charge(
-    arrays: dict[str, np.ndarray], arm: str, cohort: np.ndarray, uploaded: np.ndarray, norms: bool
+    arrays: dict[str, np.ndarray],
+    arm: str,
+    cohort: np.ndarray,
+    uploaded: np.ndarray,
+    norms: bool,
+    received: np.ndarray | None = None,
 ) -> None:
-    """Enter one round. A client is in a cohort once, so plain indexing counts right."""
+    """Enter one round. A client is in a cohort once, so plain indexing counts right.
+
+    `received`: whose update is in the sum, where some that were sent are not. Only their noises add
+    up; an update that may have been sent and was not summed is charged without credit.
+    """
     if norms:
         arrays[f"ledger_{arm}_norms"][cohort] += 1
-    uploaders = cohort[uploaded]
-    arrays[f"ledger_{arm}_uploads"][uploaders] += 1
-    if uploaders.size:
-        arrays[f"ledger_{arm}_shares"][uploaders] += 1 / uploaders.size
+    summed = uploaded if received is None else received
+    arrays[f"ledger_{arm}_uploads"][cohort[uploaded]] += 1
+    arrays[f"ledger_{arm}_shares"][cohort[uploaded & ~summed]] += 1
+    if summed.any():
+        arrays[f"ledger_{arm}_shares"][cohort[summed]] += 1 / int(summed.sum())
 
 
 def describe(

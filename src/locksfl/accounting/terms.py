@@ -47,6 +47,7 @@ class Terms:
     norm_multiplier: float | None = None
     estimator: str = "capped"
     heaviest: float | None = None  # the largest public weight, with rule "weights"
+    dropouts: bool = False  # devices may be missing: nobody's noise can be counted upon
 
     def __post_init__(self) -> None:
         _validate.one_of(TRUSTS, trust=self.trust)
@@ -100,7 +101,8 @@ class Terms:
     @property
     def everyone_uploads(self) -> bool:
         """Whether all n clients upload in every round, by rule and not by luck."""
-        return self.rule in ("uniform", "full") and self.uploads == self.cohort == self.clients
+        everyone = self.uploads == self.cohort == self.clients
+        return self.rule in ("uniform", "full") and everyone and not self.dropouts
 
     @property
     def equal_noises(self) -> bool:

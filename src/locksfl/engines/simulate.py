@@ -74,6 +74,8 @@ class RoundLog:
     accuracy: float | None
     loss: float | None
     exhausted: int | None = None  # clients that could not pay, with a filter
+    received: np.ndarray | None = None  # a federation: whose update came, of those that uploaded
+    stages: dict[str, Any] | None = None  # a federation: what became of the questions
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,231 @@
+"""TLS certificates of a server and keys of nodes: made here, checked before anything is started.
+
+A server has a certificate signed by its own authority; devices get `ca.pem`, and with it know that
+they talk to that server. A node has a key pair; the server gets the public half, whose comment says
+until when it may be used. Private keys stay on the machine that made them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CA, CERTIFICATE, KEY = "ca.pem", "server.pem", "server.key"
+EXPIRES = "expires="
+
+
+def make_server(folder: Path, hosts: list[str], days: int, began: datetime | None = None) -> None:
+    """An authority of one server, and its certificate for these names and addresses.
+
+    The authority's own key is thrown away: it could sign a false server.
+    """
+    _absent(folder / CA, folder / CERTIFICATE, folder / KEY)
+    began = began or datetime.now(UTC)
+    ends = began + timedelta(days=days)
+    ca_key, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "LOCKS federation")])
+    authority = (
+        _certificate(ca_name, ca_name, ca_key.public_key(), began, ends)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False
+        )
+        .add_extension(_usage(signs=True), critical=True)
+        .sign(ca_key, hashes.SHA384())
+    )
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    certificate = (
+        _certificate(name, ca_name, key.public_key(), began, ends)
+        .add_extension(x509.SubjectAlternativeName([_alternative(h) for h in hosts]), False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(issuer, critical=False)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .sign(ca_key, hashes.SHA384())
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    pem = serialization.Encoding.PEM
+    _write(folder / CA, authority.public_bytes(pem))
+    _write(folder / CERTIFICATE, certificate.public_bytes(pem))
+    _write_private(
+        folder / KEY,
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+
+
+def make_node(folder: Path, name: str, days: int, began: datetime | None = None) -> None:
+    """A node's key pair: NAME.key stays on the device, NAME.pub goes to the server."""
+    private, public = folder / f"{name}.key", folder / f"{name}.pub"
+    _absent(private, public)
+    key = ec.generate_private_key(ec.SECP384R1())
+    ends = (began or datetime.now(UTC)) + timedelta(days=days)
+    line = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_private(
+        private,
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.OpenSSH,
+            serialization.NoEncryption(),
+        ),
+    )
+    _write(public, line + f" {name} {EXPIRES}{ends:%Y-%m-%d}\n".encode())
+
+
+def check_server(folder: Path) -> None:
+    """Refuse a folder without a whole and valid set of server files."""
+    for name in (CA, CERTIFICATE, KEY):
+        if not (folder / name).is_file():
+            raise ValueError(
+                f"{folder / name}: no such file; expected a server's certificate: "
+                f"locks federation certs {folder} --host NAME"
+            )
+    for name in (CA, CERTIFICATE):
+        check_certificate(folder / name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+    except (ssl.SSLError, OSError) as error:
+        raise ValueError(f"{folder / KEY}: does not fit {CERTIFICATE} ({error})") from None
+
+
+def check_certificate(path: Path, now: datetime | None = None) -> None:
+    """Refuse what is no certificate, or one that is not valid now."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; expected a certificate (ca.pem of the server)")
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError:
+        raise ValueError(f"{path}: not a certificate") from None
+    now = now or datetime.now(UTC)
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not first <= now <= last:
+        raise ValueError(
+            f"{path}: not valid now (from {first:%Y-%m-%d} to {last:%Y-%m-%d}); expected a new "
+            "one: locks federation certs"
+        )
+
+
+def read_public_key(path: Path, now: datetime | None = None) -> bytes:
+    """A node's public key as Flower takes it; one past its date is refused."""
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
+
+    line = path.read_bytes()
+    try:
+        key = serialization.load_ssh_public_key(line)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError(f"{path}: not a public key in OpenSSH's format") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not uses_nist_ec_curve(key):
+        raise ValueError(f"{path}: expected a key on a NIST curve (locks federation certs --node)")
+    words = line.decode(errors="replace").split()
+    for word in words[2:]:
+        if word.startswith(EXPIRES):
+            _check_date(path, word.removeprefix(EXPIRES), now or datetime.now(UTC))
+    return public_key_to_bytes(key)
+
+
+def check_private_key(path: Path) -> None:
+    """Refuse a device's key that is missing, is none, or is open to others on its machine."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; expected this node's key (certs --node NAME)")
+    try:
+        serialization.load_ssh_private_key(path.read_bytes(), password=None)
+    except (ValueError, UnsupportedAlgorithm, TypeError):
+        raise ValueError(f"{path}: not a private key in OpenSSH's format") from None
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        raise ValueError(f"{path}: other users can read it; expected chmod 600")
+
+
+def check_connection(address: str, ca: Path, timeout: float = 5.0) -> bool:
+    """Whether a server answers; one whose certificate this authority did not sign is refused."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"{address}: expected HOST:PORT of the server")
+    context = ssl.create_default_context(cafile=str(ca))
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), timeout) as plain,
+            context.wrap_socket(plain, server_hostname=host.strip("[]")),
+        ):
+            return True
+    except ssl.SSLCertVerificationError as error:
+        raise ValueError(
+            f"{address}: its certificate is not one of {ca} ({error.verify_message}); nothing was "
+            "sent"
+        ) from None
+    except ssl.SSLError as error:
+        raise ValueError(f"{address}: does not speak TLS ({error.reason})") from None
+    except OSError:
+        return False
+
+
+def _check_date(path: Path, text: str, now: datetime) -> None:
+    try:
+        last = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC) + timedelta(days=1)
+    except ValueError:
+        raise ValueError(f"{path}: {EXPIRES}{text}: expected a date, YYYY-MM-DD") from None
+    if now >= last:
+        raise ValueError(
+            f"{path}: expired on {text}; expected a new key: locks federation certs --node"
+        )
+
+
+def _certificate(
+    name: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    began: datetime,
+    ends: datetime,
+) -> x509.CertificateBuilder:
+    return x509.CertificateBuilder(
+        issuer, name, key, x509.random_serial_number(), began - timedelta(minutes=5), ends
+    )
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _absent(*paths: Path) -> None:
+    for path in paths:
+        if path.exists():
+            raise ValueError(f"{path}: already there; expected a new file")
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)

@@ -1,0 +1,69 @@
+"""What a server asks, what a device answers, and a network between them: no Flower here.
+
+A `Network` is Flower's Grid (grid.py) or a few devices in memory (tests, faults). A round is played
+over either by the same code (rounds.py), and a device answers both by the same code (answering.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+Stage = Literal["norm", "update", "end"]
+STAGES: tuple[Stage, ...] = ("norm", "update", "end")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One message to one device. `terms` are `RoundTerms.as_dict()`; a device trusts none of it."""
+
+    stage: Stage
+    terms: Mapping[str, Any]
+    weights: np.ndarray | None = None  # the model, float32, in the first question of a round
+    estimator: str | None = None
+    probability: float | None = None  # p_i, with which this device was drawn
+    bound: float | None = None  # the norm bound of its contribution: noise is given in its units
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: a released value, or the number of a refusal, or neither (an error)."""
+
+    released: np.ndarray | None = None
+    refusal: int | None = None
+
+
+class Network(Protocol):
+    """Devices that can be asked. Their numbers are the clients' numbers, 0 to n - 1."""
+
+    run: str  # what the devices' ledgers call this run
+
+    def ask(
+        self, questions: Mapping[int, Question], seconds: float, round_number: int
+    ) -> dict[int, Answer]:
+        """Ask many at once; what came back in time. Who is missing has not answered, or too late:
+        a late answer is never handed out."""
+
+
+Respond = Callable[[str, Question, MutableMapping[str, np.ndarray]], Answer]
+
+
+class MemoryNetwork:
+    """Devices in this process, each with what it keeps between the stages of a round."""
+
+    def __init__(self, devices: Mapping[int, Respond], run: str = "memory") -> None:
+        self.devices, self.run = devices, run
+        self.kept: dict[int, dict[str, np.ndarray]] = {number: {} for number in devices}
+
+    def ask(
+        self, questions: Mapping[int, Question], seconds: float, round_number: int
+    ) -> dict[int, Answer]:
+        """Every device answers at once."""
+        del seconds, round_number
+        return {
+            number: self.devices[number](self.run, question, self.kept[number])
+            for number, question in questions.items()
+        }
