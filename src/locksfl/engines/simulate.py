@@ -287,7 +287,11 @@ class Simulator:
     def _replicate(self, array: np.ndarray | np.generic) -> Array:
         """One copy for all CPU devices (they share the host's memory), one on each GPU."""
         everywhere = NamedSharding(self.mesh, P())
-        copies = [jax.device_put(array, d, may_alias=True) for d in self.mesh.devices]
+        copies = []
+        for device in self.mesh.devices:
+            copies.append(jax.device_put(array, device, may_alias=True))
+            if self.on_cpu:  # the first may have been copied to be aligned: share that one
+                array = np.asarray(copies[0])
         return jax.make_array_from_single_device_arrays(np.shape(array), everywhere, copies)
 
     def replicate_tree(self, tree: Any) -> Any:
