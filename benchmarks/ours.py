@@ -46,16 +46,17 @@ class CifarNet(eqx.Module):
             eqx.nn.Linear(128, CLASSES, key=keys[3]),
         )
 
-    def __call__(self, record: jax.Array) -> jax.Array:
-        image = jax.nn.relu(self.convolutions[0](record.reshape(32, 32, 3)))
-        image = jax.nn.relu(max_pool(self.convolutions[1](image)))
-        return self.layers[1](jax.nn.relu(self.layers[0](image.ravel())))
+    def __call__(self, records: jax.Array) -> jax.Array:
+        images = jax.nn.relu(self.convolutions[0](records.reshape(-1, 32, 32, 3)))
+        images = jax.nn.relu(max_pool(self.convolutions[1](images)))
+        hidden = jax.nn.relu(jax.vmap(self.layers[0])(images.reshape(len(images), -1)))
+        return jax.vmap(self.layers[1])(hidden)
 
 
 MODELS: dict[str, Callable[[], Model]] = {
     "mlp": lambda: mlp(784, CLASSES),
     "cnn": lambda: cnn((28, 28), CLASSES),
-    "cifar": lambda: from_equinox("cifar", CifarNet),
+    "cifar": lambda: from_equinox("cifar", CifarNet, batches=True),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -90,6 +90,7 @@ class Engine(Protocol):
     """What plays an arm's rounds: the simulator, or a federation."""
 
     model: Model
+    simulates: bool  # it sees what no server can, and logs it apart
 
     def play(
         self,
@@ -236,7 +237,7 @@ def run_experiment(
         _run_arm(config, folder, plan, player, randomness, progress, on_round, say)
     summary = _summary(config, progress)
     draw_figure(folder, summary)
-    if config.diagnostics.every and isinstance(player, Simulator):
+    if config.diagnostics.every and player.simulates:
         draw_diagnostics(folder, summary)
     progress.save(folder, simulated, finished=True)
     folder.write_json("summary.json", summary)
@@ -274,12 +275,14 @@ def _run_arm(
         pairs = zip(block.rounds, epsilons, strict=True)
         records = [round_record(plan, log, model.size, epsilon) for log, epsilon in pairs]
         folder.append("rounds.jsonl", records)
-        if isinstance(engine, Simulator):  # nobody else can see such things
+        if engine.simulates:
             seen = [diagnostics_record(plan, r) for r in block.rounds]
             done = block.rounds[-1].round + 1
             if config.diagnostics.every and done % config.diagnostics.every == 0:
                 key = measuring_key(randomness.arm_key(plan.name), done)
-                seen[-1]["likeness"] = _likeness(config, engine, block.state.weights, key)
+                seen[-1]["likeness"] = _likeness(
+                    config, cast(Simulator, engine), block.state.weights, key
+                )
             folder.append("diagnostics.jsonl", seen)
         _add(progress, plan, block, records)
         progress.save(folder, randomness.simulated)

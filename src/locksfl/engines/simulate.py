@@ -91,6 +91,8 @@ class BlockLog:
 class Simulator:
     """A population on the devices. Arms are played one after another on the same data."""
 
+    simulates = True
+
     def __init__(self, population: Population, model: Model, chunk: int | None = None) -> None:
         self.model, self.population = model, population
         self.chunk = chunk

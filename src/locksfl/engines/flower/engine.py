@@ -39,6 +39,8 @@ DrawRound = Callable[[ArmPlan, Randomness, int, int], Draws]
 class Federation:
     """Devices behind a network. `population` gives held-out records only: clients keep theirs."""
 
+    simulates = False
+
     def __init__(
         self,
         population: Population,
