@@ -73,8 +73,10 @@ class Guard:
             self._admit(terms, "norm")
             self._close_rounds(terms.run, terms.round - 1)
             self.ledger.enter(terms, "reserve")
-        if terms.trust == "central" or terms.norm_multiplier is None:
+        if terms.trust == "central":
             return kept
+        if terms.norm_multiplier is None:  # no terms are so
+            raise Refused(Refusal.MALFORMED)
         std = gaussian_std(terms.norm_multiplier, terms.clip_norm)
         released = add_noise(np.array([kept]), std, self._noise)
         return float(np.clip(released[0], 0.0, terms.clip_norm))
@@ -92,7 +94,7 @@ class Guard:
                 self._close_rounds(terms.run, terms.round - 1)
                 self.ledger.enter(terms, "reserve")
             self.ledger.enter(terms, "commit")
-        if terms.trust == "local":
+        if terms.trust != "central":
             kept = add_noise(kept, gaussian_std(terms.noise_multiplier, bound), self._noise)
         return kept.astype(np.float32)
 

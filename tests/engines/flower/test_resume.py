@@ -214,6 +214,40 @@ def test_a_refusal_is_reported_and_not_charged_as_an_update(tmp_path):
     assert counts_of(folder)["full"].uploads[2] == 0
 
 
+@pytest.mark.parametrize("code", [Refusal.REPEATED, Refusal.LEDGER, 99])
+def test_a_refusal_that_may_follow_a_release_is_charged(tmp_path, code):
+    """A device that was asked twice has perhaps sent its update: to another pull, or too late."""
+
+    class Repeating(Network):
+        def ask(self, questions, seconds, round_number):
+            answers = super().ask(questions, seconds, round_number)
+            return {i: Answer(refusal=int(code)) if i == 2 else a for i, a in answers.items()}
+
+    folder = new_folder(tmp_path)
+    run(folder, Repeating(devices_in(tmp_path), "repeating"))
+    counts = counts_of(folder)["full"]
+    assert counts.uploads[2] == counts.shares[2] == ROUNDS
+
+
+def test_a_killed_central_round_is_not_drawn_again(tmp_path):
+    """Uploaders see the noised sum of norms: another draw for the same cohort is not paid for."""
+    text = TEXT.replace('"local"', '"central"').replace("cohort = 5", f"cohort = {CLIENTS}")
+    config = as_federation(parse_config(text))
+    policy = Policy(1.0, 20.0, trust="central", min_norm_multiplier=30.0, max_rounds=100)
+    devices = {i: dataclasses.replace(d, policy=policy) for i, d in devices_in(tmp_path).items()}
+    folder = new_folder(tmp_path, config)
+    first = Network(devices, "first", ROUNDS + 4)  # between the stages of a round
+    with pytest.raises(Killed):
+        run(folder, first, config)
+    second = Network(devices, "second")
+    run(folder, second, config, resume=True)
+    (stopped,) = {number for stage, number, _ in first.asked if number > ROUNDS + 1}
+    assert stopped not in {number for _, number, _ in second.asked}
+    lines = folder.lines("rounds.jsonl")
+    assert [line["cohort"] == 0 for line in lines].index(True) == stopped - 1
+    assert len(lines) == 2 * ROUNDS
+
+
 def test_an_altered_ledger_is_refused(tmp_path):
     folder = new_folder(tmp_path)
     with pytest.raises(Killed):

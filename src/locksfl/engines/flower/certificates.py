@@ -22,13 +22,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA, CERTIFICATE, KEY = "ca.pem", "server.pem", "server.key"
 EXPIRES = "expires="
+LOOPBACK = "127.0.0.1"
 
 
 def make_server(folder: Path, hosts: list[str], days: int, began: datetime | None = None) -> None:
     """An authority of one server, and its certificate for these names and addresses.
 
-    The authority's own key is thrown away: it could sign a false server.
+    The authority's own key is thrown away: it could sign a false server. The server's own machine
+    talks to it on loopback, so that address is always among them.
     """
+    hosts = [*hosts, *([] if LOOPBACK in hosts else [LOOPBACK])]
     _absent(folder / CA, folder / CERTIFICATE, folder / KEY)
     began = began or datetime.now(UTC)
     ends = began + timedelta(days=days)

@@ -13,11 +13,17 @@ import threading
 import time
 
 WATCH_SECONDS = 0.2
+PARENT = "LOCKS_PARENT"  # in the environment: a parent may be gone before its child can ask for it
+
+
+def child_of_this() -> dict[str, str]:
+    """For the environment of a child: the process that it ends with."""
+    return {PARENT: str(os.getpid())}
 
 
 def end_with_parent() -> None:
     """End this process at once when its parent is gone, kill -9 included."""
-    parent = os.getppid()
+    parent = int(os.environ.get(PARENT) or os.getppid())
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -18,6 +18,7 @@ import tomli_w
 from locksfl.accounting.gdp import epsilon_from_mu
 from locksfl.config import Config, to_table
 from locksfl.engines.flower import certificates, settings
+from locksfl.engines.flower.child import child_of_this
 from locksfl.engines.flower.device_files import DeviceFiles
 from locksfl.experiment import Prepared
 from locksfl.plan import ArmPlan
@@ -146,7 +147,7 @@ def running_clients(
 def start_client(options: list[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
     """`locks federation client` as a child that ends with this process."""
     command = [sys.executable, "-m", "locksfl.engines.flower.child", "client", *options]
-    environment = {**settings(home), **_one_core()}
+    environment = {**settings(home), **_one_core(), **child_of_this()}
     with log.open("ab") as out:
         return subprocess.Popen(
             command,

@@ -5,6 +5,8 @@ What is asked is paid for first. In local trust every client that will be asked 
 `ledger.sqlite` before the first question leaves; a server that is killed and resumed finds there
 who was asked in the interrupted round, and asks nobody twice: their reservation stays charged in
 full, and no client is ever asked in more rounds than were planned, however often a server dies.
+In central trust the round is entered for everybody, and resumed with nobody: its uploaders have
+seen the noised sum of norms in their bounds, and a second draw for one cohort is not paid for.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from locksfl.accounting.filter import Filter
-from locksfl.accounting.sqlite_ledger import SqliteLedger
+from locksfl.accounting.sqlite_ledger import EVERYBODY, SqliteLedger
 from locksfl.config import PrivacyConfig
 from locksfl.engines.block import TestData, evaluate
 from locksfl.engines.flower.network import Network, Question
@@ -59,22 +61,19 @@ class Federation:
         ends = np.cumsum([plan.rounds for plan in plans])
         self._first = {p.name: int(e) - p.rounds for p, e in zip(plans, ends, strict=True)}
         self._score = jax.jit(_scorer(model, population))
-        self._ledger: SqliteLedger | None = None
-        if privacy.trust == "local":
-            path = folder / LEDGER
-            arms = [(plan.name, plan.terms, plan.budget) for plan in plans]
-            self._ledger = (
-                SqliteLedger.open(path, experiment)
-                if path.exists()
-                else SqliteLedger.create(
-                    path,
-                    experiment,
-                    arms,
-                    delta=privacy.delta,
-                    relation=privacy.relation,
-                    accountant=privacy.accountant,
-                )
+        path = folder / LEDGER
+        self._ledger = (
+            SqliteLedger.open(path, experiment)
+            if path.exists()
+            else SqliteLedger.create(
+                path,
+                experiment,
+                [(plan.name, plan.terms, plan.budget) for plan in plans],
+                delta=privacy.delta,
+                relation=privacy.relation,
+                accountant=privacy.accountant,
             )
+        )
 
     def play(
         self,
@@ -122,7 +121,8 @@ class Federation:
             accuracy, loss = None, None
             if due:
                 accuracy, loss = (float(x) for x in self._score(server.model(state, t + 1)))
-            log = _log(t, played, interrupted, accuracy, loss)
+            charged = interrupted & (plan.method.trust == "local")  # central: rounds are counted
+            log = _log(t, played, charged, accuracy, loss)
             if kept is not None:
                 log = replace(log, exhausted=kept.exhausted)
                 kept.enter(log.cohort, log.uploaded)
@@ -130,13 +130,17 @@ class Federation:
 
     def _interrupted(self, plan: ArmPlan, t: int) -> np.ndarray:
         """Who was asked in this round before the server was killed in it."""
-        before = [] if self._ledger is None else self._ledger.reserved(plan.name, t + 1)
+        before = self._ledger.reserved(plan.name, t + 1)
+        if EVERYBODY in before:
+            return np.ones(plan.clients, bool)
         return mask(np.array(before, int), plan.clients)
 
     def _reserve(self, plan: ArmPlan, t: int, cohort: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Enter the round for everyone who will be asked; who cannot pay is not."""
         asked = cohort[~before[cohort]]
-        if self._ledger is None:  # central: every client is charged every round, by the statement
+        if plan.method.trust == "central":  # every client is charged every round
+            if not before.any():
+                self._ledger.reserve_round(plan.name, t + 1)
             return asked
         paid = [self._ledger.reserve(plan.name, t + 1, int(i)) for i in asked]
         return asked[np.array(paid, bool)]
@@ -144,7 +148,7 @@ class Federation:
     def _settle(self, plan: ArmPlan, t: int, played: Played) -> None:
         """Enter what became of the reservations: an update that was drawn and not refused may have
         been sent, and is charged; only those in the sum have the credit of each other's noise."""
-        if self._ledger is None:
+        if plan.method.trust == "central":
             return
         summed = int(played.received.sum())
         for i in np.flatnonzero(played.asked):

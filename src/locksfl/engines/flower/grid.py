@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import httpx
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
@@ -52,7 +53,9 @@ class GridNetwork:
         waiting = self._push(questions, seconds, round_number)
         answers: dict[int, Answer] = {}
         while waiting and time.monotonic() < ends:
-            for reply in self._grid.pull_messages(list(waiting)):
+            replies, garbage = self._pull(list(waiting))
+            answers |= {waiting.pop(i): Answer() for i in garbage}
+            for reply in replies:
                 number = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if number is not None and not _gone(reply):
                     answers[number] = to_answer(reply, self._size)
@@ -60,6 +63,19 @@ class GridNetwork:
                 self._check()
                 time.sleep(PULL_SECONDS)
         return answers
+
+    def _pull(self, ids: list[str]) -> tuple[list[Message], list[str]]:
+        """The replies that came, and the questions whose reply cannot be unpacked. Flower unpacks
+        all or none: where one device sent garbage, each reply is asked for alone."""
+        try:
+            return list(self._grid.pull_messages(ids)), []
+        except httpx.HTTPError:
+            raise
+        except Exception:
+            if len(ids) == 1:
+                return [], ids
+        each = [self._pull([i]) for i in ids]
+        return [r for replies, _ in each for r in replies], [i for _, bad in each for i in bad]
 
     def _push(
         self, questions: Mapping[int, Question], seconds: float, round_number: int

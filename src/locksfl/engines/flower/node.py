@@ -165,9 +165,8 @@ class Node:
             head = message_from_proto(answer.messages_list[0])
             try:
                 message = _pull(client, node, head, answer.message_object_trees[0])
-                began = time.perf_counter()
                 reply = self.app(message, self._context_of(message.metadata.run_id, node))
-                _push(client, node, reply, time.perf_counter() - began)
+                _push(client, node, reply)
             except httpx.TransportError:
                 raise
             except Exception as error:  # its run has ended, say, or it is garbage
@@ -193,8 +192,9 @@ def _pull(client: FleetHttpClient, node: NodeProto, head: Message, tree: ObjectT
     return message
 
 
-def _push(client: FleetHttpClient, node: NodeProto, reply: Message, seconds: float) -> None:
-    """Send a reply: its head first, then those parts that the server does not have."""
+def _push(client: FleetHttpClient, node: NodeProto, reply: Message) -> None:
+    """Send a reply: its head first, then those parts that the server does not have. How long the
+    training took, which Flower's own node tells, depends on the data: it is not sent."""
     run = reply.metadata.run_id
     with no_object_id_recompute():
         reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -203,7 +203,6 @@ def _push(client: FleetHttpClient, node: NodeProto, reply: Message, seconds: flo
                 node=node,
                 messages_list=[message_to_proto(remove_content_from_message(reply))],
                 message_object_trees=[get_object_tree(reply)],
-                clientapp_runtime_list=[seconds],
             )
         )
         push_objects(

@@ -13,7 +13,8 @@ because it has much data, say), the mean leans towards those who answer. The div
 constant: to divide by who came would be a release without noise. The shares that came are reported.
 
 What is charged: who was asked for a norm has released it, whether or not it came; who was drawn has
-released an update, unless it refused. The device's own ledger is the truth for the device.
+released an update, unless its refusal says that it has not (REPEATED does not say so). The device's
+own ledger is the truth for the device.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from locksfl.algorithm import (
 )
 from locksfl.device import Refusal, RoundTerms
 from locksfl.device.noise import SYSTEM, add_noise, gaussian_std, grid_for
+from locksfl.device.update import clip
 from locksfl.engines.flower.network import Answer, Network, Question
 from locksfl.mechanisms import Members, ServerDraws, draw_members, draw_server
 from locksfl.plan import ArmPlan
@@ -44,6 +46,8 @@ from locksfl.randomness import Purpose, Randomness
 from locksfl.sampling import draw_cohort, upload_probability
 
 SLACK = 1.001  # for rounding
+# codes after which nothing of this stage was ever sent: REPEATED says that something may have been
+NOTHING_RELEASED = frozenset(Refusal) - {Refusal.REPEATED, Refusal.LEDGER}
 TAIL = 10.0  # a chi variable passes its root of d by this with probability below exp(-50)
 
 
@@ -68,7 +72,7 @@ class Played:
 
     result: RoundResult
     asked: np.ndarray  # the cohort, or without a norm stage the uploaders
-    uploaded: np.ndarray  # drawn, and not refused: charged
+    uploaded: np.ndarray  # drawn, and perhaps sent: charged
     received: np.ndarray  # the updates that are in the sum
     tallies: dict[str, Tally]
 
@@ -170,7 +174,8 @@ def _settle(plan: ArmPlan, found: np.ndarray, members: Members, draws: Draws) ->
     dials, norms = plan.dials(), jnp.asarray(found)
     if plan.method.trust == "central" and draws.server is None:
         std = gaussian_std(plan.norm_multiplier, plan.clip_norm)
-        total = np.array([_on_grid(found.astype(np.float64), std).sum()])
+        exact = np.minimum(found.astype(np.float64), plan.clip_norm)  # float32 may round C up
+        total = np.array([_on_grid(exact, std).sum()])
         return settle_norms(norms, jnp.float32(add_noise(total, std, SYSTEM)[0]), dials)
     noise = jnp.zeros(()) if draws.server is None else draws.server.norm_noise
     return query_norms(plan.method, norms, members, noise, dials, jnp.sum)
@@ -225,7 +230,7 @@ def check_norms(
 
 @dataclass(frozen=True)
 class Updates:
-    """The sum of the updates that are sound, whose they are, who refused, and the tally."""
+    """The sum of the sound updates, whose they are, who surely sent none, and the tally."""
 
     summed: np.ndarray
     received: np.ndarray
@@ -253,8 +258,8 @@ def check_updates(
         if not length <= limit * bounds[number]:  # NaN and Inf, too
             return False
         if central:
-            update *= min(1.0, bounds[number] / max(length, 1e-300))
-            update = _on_grid(update, gaussian_std(plan.noise_multiplier, bounds[number]))
+            std = gaussian_std(plan.noise_multiplier, bounds[number])
+            update = _on_grid(clip(update, bounds[number]), std)
         summed[:] += update
         return True
 
@@ -272,7 +277,7 @@ def _sort(
         if answer is None:
             tally.missing += 1
         elif answer.refusal is not None:
-            refused[number] = True
+            refused[number] = answer.refusal in NOTHING_RELEASED
             name = _refusal_name(answer.refusal)
             tally.refused[name] = tally.refused.get(name, 0) + 1
         elif answer.released is not None and take(int(number), answer.released):

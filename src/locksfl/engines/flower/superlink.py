@@ -1,9 +1,9 @@
 """The server's SuperLink: started as a child process, its nodes registered, a run begun.
 
-Flower has no login: whoever reaches the port with the CA certificate can register nodes and start
-runs. Two things follow. The SuperLink runs with `--isolation process` and a secret, so that nobody
-else is handed the run's ServerApp, and no bundle that somebody uploads is ever executed here. And
-devices run this package's app, never the bundle (node.py).
+Flower has no login: whoever reaches the port can register nodes and start runs. Two things follow.
+The SuperLink runs with `--isolation process` and a secret, so that nobody else is handed the run's
+ServerApp, and no bundle that somebody uploads is ever executed here. And devices run this package's
+app, never the bundle (node.py).
 
 It keeps its state in memory: in central trust the messages are secrets, and a killed server begins
 a new run anyway. Nodes are known by their keys, not by the numbers that a SuperLink gives them.
@@ -37,6 +37,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
 from locksfl.engines.flower import certificates, settings
+from locksfl.engines.flower.child import child_of_this
 
 START_SECONDS = 60.0
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -73,7 +74,9 @@ class SuperLink:
     @property
     def address(self) -> str:
         """How this machine itself reaches it."""
-        return f"127.0.0.1:{self.port}"
+        everywhere = self.host in ("0.0.0.0", "::", "")
+        host = certificates.LOOPBACK if everywhere else self.host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def __enter__(self) -> SuperLink:
         secret = self.home / "superlink.secret"
@@ -89,7 +92,11 @@ class SuperLink:
         ]
         with (self.home / "superlink.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, env=settings(self.home), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                env={**settings(self.home), **child_of_this()},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         try:
             self._wait()
