@@ -18,8 +18,11 @@ pytest.importorskip("flwr")
 from typer.testing import CliRunner
 
 from locksfl.cli import app
+from locksfl.config import read_config
 from locksfl.device import DeviceLedger, Guard, Policy, RoundTerms
 from locksfl.engines.flower import certificates, demo
+from locksfl.engines.flower.serving import as_federation
+from locksfl.runfolder import RunFolder
 
 POLICY = """
 epsilon = 8.0
@@ -235,6 +238,19 @@ def test_an_altered_ledger(made, tmp_path):
     db.commit()
     db.close()
     assert "damaged or was altered" in refused(*client(made, tmp_path))
+
+
+def test_a_run_without_its_ledger_is_not_resumed(made, tmp_path):
+    """It says who was asked already: without it they could be asked again, and paid for once."""
+    config = as_federation(read_config(made / "experiment.toml"))
+    folder = RunFolder.create(tmp_path / "run", config)
+    folder.append("rounds.jsonl", [{"round": 1}])
+    told = refused(
+        "server", "--resume", "--out", folder.path, "--certs", made / "certs",
+        "--keys", made / "keys",
+    )  # fmt: skip
+    assert told.startswith(f"{folder.path / 'ledger.sqlite'}: missing")
+    assert not (folder.path / "ledger.sqlite").exists()
 
 
 def test_certs_are_never_written_over(tmp_path):

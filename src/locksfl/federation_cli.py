@@ -156,6 +156,7 @@ def server(
 
         require()
         from locksfl.config import read_config
+        from locksfl.engines.flower.engine import LEDGER
         from locksfl.engines.flower.serving import Place, as_federation, serve
         from locksfl.runfolder import RunFolder, default_path
 
@@ -179,6 +180,11 @@ def server(
             raise ValueError(f"{folder.path}: the run is finished, nothing to resume")
         if folder.config.engine != "flower":
             raise ValueError(f"{folder.path}: not a federation's run; expected locks run --resume")
+        if folder.lines("rounds.jsonl") and not (folder.path / LEDGER).is_file():
+            raise ValueError(
+                f"{folder.path / LEDGER}: missing; without it clients could be asked twice for "
+                "one payment; expected the ledger of the rounds that were played"
+            )
         _show(folder.config, folder, None, as_json, play, again)
 
 

@@ -32,8 +32,13 @@ def failing(weights, round_number):
     raise RuntimeError(f"a secret: {weights} {round_number}")
 
 
+def leaving(*_):
+    raise SystemExit(1)
+
+
 BROKEN = [
     failing,
+    leaving,
     lambda weights, _: np.full_like(weights, math.nan),
     lambda weights, _: [*weights[:-1], math.inf],
     lambda weights, _: weights[:-1],

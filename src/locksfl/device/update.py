@@ -42,7 +42,7 @@ def safe_update(
     """The update, or zero where the training code failed; the reason stays in the device's log."""
     try:
         found = np.asarray(update(weights.copy(), round_number), np.float64).reshape(-1)
-    except Exception:
+    except (Exception, SystemExit):  # training code that ends the program, too
         log.exception("round %d: the local update failed; zero is used", round_number)
         return np.zeros(weights.size)
     if found.size != weights.size or not np.isfinite(found).all():
