@@ -39,15 +39,15 @@ def assert_within_budget(loop):
 
 def test_four_nodes_three_rounds_and_one_is_killed(tmp_path):
     with Loopback(tmp_path) as loop:
-        server = loop.server("--seconds", "20")
+        server = loop.server("--seconds", "20", "--wait", "120")
+        certificates.make_node(tmp_path, "stranger", days=1)
+        stranger = loop.client(0, tmp_path / "stranger.key")
         for node in (0, 1, 3):
             loop.client(node)
+        assert stranger.wait(120) == 2  # while the server waits for the fourth
         doomed = loop.doomed_client(2, uploads=1)
         assert doomed.wait(120) == -9
         loop.client(2)
-        certificates.make_node(tmp_path, "stranger", days=1)
-        stranger = loop.client(0, tmp_path / "stranger.key")
-        assert stranger.wait(120) == 2
         assert server.wait(240) == 0, loop.log("server.log")
         rounds = lines(loop)
         summary = RunFolder.open(loop.run).summary()
