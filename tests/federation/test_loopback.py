@@ -39,7 +39,7 @@ def assert_within_budget(loop):
 
 def test_four_nodes_three_rounds_and_one_is_killed(tmp_path):
     with Loopback(tmp_path) as loop:
-        server = loop.server("--seconds", "20", "--wait", "120")
+        server = loop.server("--seconds", "30", "--wait", "120")
         certificates.make_node(tmp_path, "stranger", days=1)
         stranger = loop.client(0, tmp_path / "stranger.key")
         for node in (0, 1, 3):
