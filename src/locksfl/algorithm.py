@@ -159,6 +159,25 @@ class Clients(Protocol):
         """Sum of coefficient_i u_i, where choose(norms, each) gives the coefficients; the norms."""
 
 
+class GivenClients:
+    """Clients whose raw updates are given: what an audit, or a problem on paper, plays with."""
+
+    def __init__(self, updates: Array) -> None:
+        self.updates, self.norms = updates, jnp.linalg.norm(updates, axis=1)
+
+    def measure(self) -> tuple[Array, Any]:
+        """Their norms."""
+        return self.norms, None
+
+    def weighted_sum(
+        self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
+    ) -> tuple[Array, Uploads, Array]:
+        """Sum of coefficient_i u_i."""
+        del kept
+        uploads = choose(self.norms, each)
+        return uploads.coefficient @ self.updates, uploads, self.norms
+
+
 def play(
     method: Method,
     clients: Clients,

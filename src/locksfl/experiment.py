@@ -10,7 +10,6 @@ from typing import Any, Protocol, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from locksfl._arrays import pack_arrays
 from locksfl._validate import naming
@@ -276,13 +275,7 @@ def _run_arm(
         records = [round_record(plan, log, model.size, epsilon) for log, epsilon in pairs]
         folder.append("rounds.jsonl", records)
         if engine.simulates:
-            seen = [diagnostics_record(plan, r) for r in block.rounds]
-            done = block.rounds[-1].round + 1
-            if config.diagnostics.every and done % config.diagnostics.every == 0:
-                key = measuring_key(randomness.arm_key(plan.name), done)
-                seen[-1]["likeness"] = _likeness(
-                    config, cast(Simulator, engine), block.state.weights, key
-                )
+            seen = diagnostics_lines(config, cast(Simulator, engine), plan, randomness, block)
             folder.append("diagnostics.jsonl", seen)
         _add(progress, plan, block, records)
         progress.save(folder, randomness.simulated)
@@ -298,12 +291,25 @@ def _run_arm(
     progress.save(folder, randomness.simulated)
 
 
-def _likeness(config: Config, simulator: Simulator, weights: Array, key: Array) -> Record:
-    """How alike the clients are at these weights."""
-    sizes = simulator.population.sizes
-    clients = compared_clients(len(sizes), config.diagnostics.clients)
-    work = local_work(config.local)
-    return likeness(simulator.model, weights, simulator.records, sizes, clients, key, work)
+def diagnostics_lines(
+    config: Config, simulator: Simulator, plan: ArmPlan, randomness: Randomness, block: BlockLog
+) -> list[Record]:
+    """What only a simulation can see of a block; at its end, where that is due, how alike the
+    clients are."""
+    lines = [diagnostics_record(plan, log) for log in block.rounds]
+    done = block.rounds[-1].round + 1
+    if config.diagnostics.every and done % config.diagnostics.every == 0:
+        sizes = simulator.population.sizes
+        lines[-1]["likeness"] = likeness(
+            simulator.model,
+            block.state.weights,
+            simulator.records,
+            sizes,
+            compared_clients(len(sizes), config.diagnostics.clients),
+            measuring_key(randomness.arm_key(plan.name), done),
+            local_work(config.local),
+        )
+    return lines
 
 
 def restore(server: Server, model: Model, leaves: list[np.ndarray]) -> ServerState | None:

@@ -23,8 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from locksfl.accounting.audit import GivenClients
-from locksfl.algorithm import Method, contribution_bound, play, query_norms
+from locksfl.algorithm import GivenClients, Method, contribution_bound, play, query_norms
 from locksfl.estimators import ESTIMATORS
 from locksfl.mechanisms import Members, ServerDraws
 from locksfl.sampling import Dials

@@ -34,7 +34,7 @@ from jax import Array
 from jax.scipy.special import log_ndtr
 
 from locksfl.accounting import bounds
-from locksfl.algorithm import RoundResult, Uploads, contribution_bound, play
+from locksfl.algorithm import GivenClients, RoundResult, Uploads, contribution_bound, play
 from locksfl.config import PrivacyConfig
 from locksfl.mechanisms import Members, draw_members, draw_server
 from locksfl.plan import ArmPlan
@@ -74,25 +74,6 @@ class Finding:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {**asdict(self), "refuted": self.refuted}
-
-
-class GivenClients:
-    """Clients whose raw updates are given (the Clients of `algorithm.play`)."""
-
-    def __init__(self, updates: Array) -> None:
-        self.updates, self.norms = updates, jnp.linalg.norm(updates, axis=1)
-
-    def measure(self) -> tuple[Array, Any]:
-        """Their norms."""
-        return self.norms, None
-
-    def weighted_sum(
-        self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
-    ) -> tuple[Array, Uploads, Array]:
-        """Sum of coefficient_i u_i."""
-        del kept
-        uploads = choose(self.norms, each)
-        return uploads.coefficient @ self.updates, uploads, self.norms
 
 
 class Orthogonal(GivenClients):

@@ -23,8 +23,8 @@ import numpy as np
 from jax import Array
 from scipy import stats
 
-from locksfl.accounting.audit import GivenClients, Public, one_round, public_knowledge
-from locksfl.algorithm import contribution_bound
+from locksfl.accounting.audit import Public, one_round, public_knowledge
+from locksfl.algorithm import GivenClients, contribution_bound
 from locksfl.plan import ArmPlan
 from locksfl.randomness import Randomness
 from locksfl.sampling import Dials

@@ -10,6 +10,7 @@ The same seed gives the same files, byte for byte: nothing in them is timed.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -17,15 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from locksfl.config import Config
-from locksfl.diagnostics import compared_clients, likeness, measuring_key
+from locksfl.config import Config, DiagnosticsConfig
 from locksfl.engines.simulate import Simulator
 from locksfl.engines.sweep import Setting, play_sweep
-from locksfl.experiment import local_work, open_task, server_for
+from locksfl.experiment import diagnostics_lines, local_work, open_task, server_for
 from locksfl.plan import ArmPlan, plan_arms
 from locksfl.privacy import statement
 from locksfl.randomness import Randomness
-from locksfl.records import diagnostics_record, round_record
+from locksfl.records import round_record
 from locksfl.reproduce.settings import FULL, METHODS, QUICK, Panel, Scale, Tuned, config_for, panels
 from locksfl.runfolder import write_atomically
 
@@ -190,27 +190,17 @@ def _costs(plan: ArmPlan, config: Config) -> Record:
 
 def watch_likeness(bench: Bench, config: Config, seed: int) -> dict[str, list[Record]]:
     """The arms of a panel without privacy once more, with the clients laid side by side."""
-    simulator, work = bench.simulator(config), local_work(config.local)
-    sizes = simulator.population.sizes
-    clients, randomness = compared_clients(len(sizes), 100), Randomness.seeded(seed)
+    config = dataclasses.replace(config, diagnostics=DiagnosticsConfig(every=LIKENESS_EVERY))
+    simulator, randomness = bench.simulator(config), Randomness.seeded(seed)
+    work, server = local_work(config.local), server_for(config.train)
     arms: dict[str, list[Record]] = {}
     for plan in plan_arms(config):
-        key, found = randomness.arm_key(plan.name), []
-        server = server_for(config.train)
-        for block in simulator.play(plan, work, server, randomness, pause_every=LIKENESS_EVERY):
-            found += [diagnostics_record(plan, log) for log in block.rounds]
-            done = block.rounds[-1].round + 1
-            if done % LIKENESS_EVERY == 0:
-                found[-1]["likeness"] = likeness(
-                    simulator.model,
-                    block.state.weights,
-                    simulator.records,
-                    sizes,
-                    clients,
-                    measuring_key(key, done),
-                    work,
-                )
-        arms[plan.name] = found
+        blocks = simulator.play(plan, work, server, randomness, pause_every=LIKENESS_EVERY)
+        arms[plan.name] = [
+            line
+            for block in blocks
+            for line in diagnostics_lines(config, simulator, plan, randomness, block)
+        ]
     return arms
 
 

@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array
 
-from locksfl.algorithm import Method, play, query_norms
+from locksfl.algorithm import GivenClients, Method, play, query_norms
 from locksfl.mechanisms import Members, ServerDraws
 from locksfl.plan import ArmPlan
 from locksfl.sampling import RULES, Dials, upload_probability
-from locksfl.theory.problems import GivenUpdates
 
 Floats = npt.NDArray[np.float64]
 
@@ -96,7 +95,7 @@ def _play(
 
     def one(there: Array, coins: Array, norms: Array, update: Array) -> tuple[Array, Array, Array]:
         members = Members(jnp.arange(len(vectors)), there, weights, coins, norms)
-        clients, zero = GivenUpdates(vectors), jnp.zeros(())
+        clients, zero = GivenClients(vectors), jnp.zeros(())
         result, uploads, _ = play(method, clients, members, ServerDraws(zero, update), dials)
         if method.parts[0].uses_norms:
             known = query_norms(method, clients.norms, members, zero, dials, jnp.sum)

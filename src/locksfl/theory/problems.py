@@ -25,32 +25,13 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array
 
-from locksfl.algorithm import Uploads, clip_factor, play
+from locksfl.algorithm import GivenClients, clip_factor, play
 from locksfl.mechanisms import draw_members, draw_server
 from locksfl.plan import ArmPlan
 from locksfl.server import Server
 from locksfl.theory.bound import Constants
 
 Floats = npt.NDArray[np.float64]
-
-
-class GivenUpdates:
-    """Clients whose updates are given (the Clients of `algorithm.play`)."""
-
-    def __init__(self, updates: Array) -> None:
-        self.updates, self.norms = updates, jnp.linalg.norm(updates, axis=1)
-
-    def measure(self) -> tuple[Array, Any]:
-        """Every client's norm."""
-        return self.norms, None
-
-    def weighted_sum(
-        self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
-    ) -> tuple[Array, Uploads, Array]:
-        """Sum of coefficient_i u_i."""
-        del kept
-        uploads = choose(self.norms, each)
-        return uploads.coefficient @ self.updates, uploads, self.norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +202,7 @@ def _paths(problem: Problem, plan: ArmPlan, server: Server, keys: Array) -> Step
         members = draw_members(jax.random.fold_in(key, 0), t, clients, jnp.ones(n))
         draws = draw_server(jax.random.fold_in(key, 0), t, problem.parameters)
         updates = problem.gradients(state.weights)
-        given = GivenUpdates(updates)
+        given = GivenClients(updates)
         result, _, _ = play(plan.method, given, members, draws, dials)
         true = jnp.mean(updates, axis=0)
         kept = jnp.mean(clip_factor(given.norms, dials.clip_norm)[:, None] * updates, axis=0)
