@@ -10,7 +10,7 @@ import pytest
 from locksfl import LocalConfig, OptimizerConfig, Population, train
 from locksfl.config import parse_config
 from locksfl.local import LocalWork, Records, SizeClass, choose_rows, measure
-from locksfl.tasks import conv
+from locksfl.tasks import conv, winograd
 from locksfl.tasks.conv import group_norm, max_pool
 from locksfl.tasks.models import activations, build_model, records_at_once, scores_of
 
@@ -58,13 +58,19 @@ def test_sizes(name, shape, classes, size):
 # --- Convolutions ------------------------------------------------
 
 
+def lax_conv(images, kernel):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=numbers)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("shape", [(6, 5), (4, 9)])
+@pytest.mark.parametrize("channels", [2, 5], ids=["patches", "winograd for 3 and 5"])
 @pytest.mark.parametrize("form", ["a batch", "by groups", "one by one", "by clients"])
-def test_patches_and_a_product_are_the_convolution(size, shape, form, monkeypatch):
+def test_products_are_the_convolution(size, shape, channels, form, monkeypatch):
     """Values and both gradients, against lax.conv in float64; a turned kernel is told apart."""
-    if form == "by groups":  # of two images each
-        monkeypatch.setattr(conv, "CACHE_FLOATS", 2 * shape[0] * shape[1] * size * size * 2)
+    if form == "by groups":
+        monkeypatch.setattr(winograd, "CACHE_FLOATS", 1)
 
     def convolve(images, kernel):
         if form == "one by one":
@@ -73,24 +79,39 @@ def test_patches_and_a_product_are_the_convolution(size, shape, form, monkeypatc
             return jax.vmap(conv.convolve)(images[None], kernel[None])[0]
         return conv.convolve(images, kernel)
 
-    def direct(images, kernel):
-        numbers = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(
-            images, kernel, (1, 1), "SAME", dimension_numbers=numbers
-        )
-
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
-        images = jnp.asarray(rng.normal(size=(4, *shape, 2)))
-        kernel = jnp.asarray(rng.normal(size=(size, size, 2, 4)))
+        images = jnp.asarray(rng.normal(size=(4, *shape, channels)))
+        kernel = jnp.asarray(rng.normal(size=(size, size, channels, 4)))
         pull = jnp.asarray(rng.normal(size=(4, *shape, 4)))
         assert images.dtype == jnp.float64
-        results = [jax.vjp(function, images, kernel) for function in (convolve, direct)]
+        results = [jax.vjp(function, images, kernel) for function in (convolve, lax_conv)]
         np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-12, atol=1e-12)
         for ours, theirs in zip(results[0][1](pull), results[1][1](pull), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
         if size > 1:
             assert not np.allclose(convolve(images, kernel[::-1]), results[1][0], rtol=0.05)
+
+
+@pytest.mark.parametrize(("size", "most"), [(3, 1e-6), (5, 4e-6)])
+def test_fewer_products_round_little_more(size, most, monkeypatch):
+    """In float32, of 32 channels; larger points would be told apart."""
+
+    def apart():
+        found = jax.vjp(winograd.winograd, images, kernel)
+        pairs = zip((found[0], *found[1](pull)), wanted, strict=True)
+        return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in pairs)
+
+    rng = np.random.default_rng(0)
+    shapes = [(2, 14, 14, 32), (size, size, 32, 64), (2, 14, 14, 64)]
+    exact = [rng.normal(size=shape).astype(np.float32).astype(np.float64) for shape in shapes]
+    with jax.enable_x64(True):
+        value, back = jax.vjp(lax_conv, *map(jnp.asarray, exact[:2]))
+        wanted = [np.asarray(array) for array in (value, *back(jnp.asarray(exact[2])))]
+    images, kernel, pull = (jnp.asarray(array, jnp.float32) for array in exact)
+    assert apart() < most
+    monkeypatch.setitem(winograd.POINTS, size, tuple(float(k) for k in range(size)))
+    assert apart() > most
 
 
 def test_pools_and_norms_are_the_written_out_ones():

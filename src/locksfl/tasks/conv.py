@@ -1,8 +1,9 @@
-"""Convolutional networks, their convolutions written as patches and one matrix product.
+"""Convolutional networks, their convolutions written as matrix products.
 
-`lax.conv` inside a loop on a CPU is an order of magnitude slower than the matrix product that it
-is, and on a GPU with other weights for every client it becomes a grouped convolution. On a CPU a
-batch is worked on a few images at a time, whose patches stay in a core's cache.
+`lax.conv` inside a loop on a CPU is an order of magnitude slower than the matrix products that it
+is, and on a GPU with other weights for every client it becomes a grouped convolution. So it is one
+product of all patches; on a CPU a few images at a time, whose patches stay in a core's cache, and
+where images have several channels fewer products (winograd.py).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from equinox.nn import Linear
 from jax import Array
 
 from locksfl._validate import count
+from locksfl.tasks.winograd import POINTS, in_groups, winograd
 
-CACHE_FLOATS = 640_000  # of patches at a time on a CPU: 2.6 MB
+FEW_CHANNELS = 3  # up to here patches are the faster form on a CPU
 
 
 def patches(images: Array, size: int) -> Array:
@@ -38,7 +40,8 @@ def convolve(images: Array, kernel: Array) -> Array:
     if _sixteen_bits():
         images, kernel = images.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
     elif images.ndim == 4 and jax.default_backend() == "cpu":
-        return _convolve_by_groups(images, kernel)
+        fewer = images.shape[-1] > FEW_CHANNELS and kernel.shape[0] in POINTS
+        return (winograd if fewer else _convolve_by_groups)(images, kernel)
     return jnp.matmul(
         patches(images, kernel.shape[0]), _matrix(kernel), preferred_element_type=kind
     )
@@ -56,11 +59,7 @@ def _matrix(kernel: Array) -> Array:
 
 
 def _grouped(images: Array, kernel: Array) -> Array:
-    """[B, ...] -> [groups, images, ...]: as many images as have their patches in the cache."""
-    floats = images[0, ..., 0].size * kernel[..., 0].size
-    most = max(1, CACHE_FLOATS // floats)
-    size = next(n for n in range(min(most, len(images)), 0, -1) if len(images) % n == 0)
-    return images.reshape(-1, size, *images.shape[1:])
+    return in_groups(images, images[0, ..., 0].size * kernel[..., 0].size)
 
 
 @jax.custom_vjp
