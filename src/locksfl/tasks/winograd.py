@@ -98,7 +98,7 @@ _squares.defvjp(_forwards, _backwards)
 def _kernels(kernel: Array) -> Array:
     """K kernel K': [size, size, in, out] -> [n * n, in, out]."""
     rows = transforms(len(kernel))[1]
-    both = np.kron(rows, rows).astype(kernel.dtype)
+    both = jnp.asarray(np.kron(rows, rows), kernel.dtype)
     return (both @ kernel.reshape(both.shape[1], -1)).reshape(-1, *kernel.shape[2:])
 
 
@@ -158,7 +158,7 @@ def _unspread(arrays: list[Array], size: int, shape: tuple[int, ...]) -> list[Ar
         [pixels(arrays[n * a : n * a + n], odd, 2) for a in range(n) for odd in (0, 1)]
     )
     rows = rows.reshape(n, 2, *squares)
-    return [pixels(rows[:, odd], row, 1) for row in (0, 1) for odd in (0, 1)]
+    return [pixels(list(rows[:, odd]), row, 1) for row in (0, 1) for odd in (0, 1)]
 
 
 def _moved(values: Array, by: int, axis: int) -> Array:
