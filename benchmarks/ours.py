@@ -30,6 +30,7 @@ from locksfl.tasks.models import Model, cnn, from_equinox, mlp
 from locksfl.tasks.population import Population
 
 ROUNDS = 1_000_000  # a generator of blocks: the harness takes as many as it wants
+SAME_WORK = 0.05  # a block is timed when it asks as many clients as the peers do, within this
 
 
 class CifarNet(eqx.Module):
@@ -84,8 +85,9 @@ class Program:
         """Wall-clock seconds a round of compiled blocks, drawing the cohorts and reading the log
         included; a block that was compiled is not counted.
 
-        A Poisson cohort is larger or smaller than asked for: a block's seconds are taken over the
-        clients that it asked, times the workload's cohort. Nobody gains by the luck of a draw.
+        A Poisson cohort is larger or smaller than the peers', which is fixed. Blocks of another
+        size are played and not counted, since of few clients an odd one leaves a core without
+        work; seconds are taken over the clients asked, times the workload's cohort.
         """
         played: list[float] = []
         while len(played) < rounds:
@@ -94,9 +96,9 @@ class Program:
             seconds = time.perf_counter() - began
             if not np.isfinite(np.asarray(block.state.weights)).all():
                 raise AssertionError("the weights are no numbers any more")
-            asked = sum(len(log.cohort) for log in block.rounds)
-            if asked and not block.compile_seconds:
-                played += [seconds / asked * self.workload.cohort] * len(block.rounds)
+            asked = np.mean([len(log.cohort) for log in block.rounds]) / self.workload.cohort
+            if abs(asked - 1) <= SAME_WORK and not block.compile_seconds:
+                played += [seconds / len(block.rounds) / asked] * len(block.rounds)
         return played
 
     def mean_update(self) -> np.ndarray:

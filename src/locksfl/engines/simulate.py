@@ -52,7 +52,7 @@ from locksfl.tasks.population import Population
 BLOCK_SECONDS = 2.0
 TEST_ROWS = 1000  # held-out records evaluated at a time
 TEST_FLOATS = 2**26  # what a model may hold of them meanwhile, on a CPU
-KEEP_BYTES = 2**28  # what a core may keep of stage 1 for stage 2; a GPU keeps an eighth of it all
+KEEP_BYTES = 2**29  # what a core may keep of stage 1 for stage 2; a GPU keeps an eighth of it all
 MEMORY = 2**36  # bytes, of a device that does not say how many it has
 SHARE = 24  # a float held for each so many bytes: a sixth going forward, as much on the way back
 
