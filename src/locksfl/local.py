@@ -256,9 +256,19 @@ def _visit(squared_norms: Array, trace: Any) -> Visit:
 
 def combine(trace: Any, coefficients: Array) -> Array:
     """Sum of coefficient_i u_i over the chunk, from the trace of `measure`."""
+    return flat(combine_parts(trace, coefficients))
+
+
+def combine_parts(trace: Any, coefficients: Array) -> list[Array]:
+    """The same as parts of the flat vector: who adds up many chunks joins them once, at the end."""
     if isinstance(trace, DenseTrace):
         return _combine_dense(trace, coefficients)
-    return jnp.matmul(coefficients, trace, precision=HIGHEST)
+    return [jnp.matmul(coefficients, trace, precision=HIGHEST)]
+
+
+def flat(parts: list[Array]) -> Array:
+    """Parts in the order of a flat vector, joined."""
+    return jnp.concatenate([part.ravel() for part in parts])
 
 
 # --- Dense networks in gradient mode: norms first, then one weighted backward pass. ---------------
@@ -321,12 +331,12 @@ def _rounding(pairs_in: Array, pairs_out: Array) -> Array:
     return ROUNDING * jnp.square(jnp.sum(lengths, axis=1))
 
 
-def _combine_dense(trace: DenseTrace, coefficients: Array) -> Array:
+def _combine_dense(trace: DenseTrace, coefficients: Array) -> list[Array]:
     """One weighted backward pass: the layers' inputs against the weighted errors."""
-    leaves = []
+    parts = []
     for value, error in zip(trace.inputs, trace.errors, strict=True):
         rows = error.shape[0] * error.shape[1]
         weighted = (error * coefficients[:, None, None]).reshape(rows, -1)
         product = jnp.matmul(weighted.T, value.reshape(rows, -1), precision=HIGHEST)
-        leaves += [product, jnp.sum(weighted, axis=0)]
-    return jnp.concatenate([leaf.ravel() for leaf in leaves])  # in the order of a flat vector
+        parts += [product, jnp.sum(weighted, axis=0)]
+    return parts

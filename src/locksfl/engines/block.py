@@ -24,8 +24,9 @@ from locksfl.local import (
     Records,
     Visit,
     choose_rows,
-    combine,
+    combine_parts,
     cross_entropy,
+    flat,
     measure,
 )
 from locksfl.mechanisms import Members, draw_members, draw_server
@@ -97,7 +98,7 @@ class ChunkedClients:
             visit = self._visit(number, start)
             if kept is not None:
                 put = jax.tree.map(lambda whole, part: whole.at[k].set(part), kept[number], visit)
-                kept = [*kept[:number], put, *kept[number + 1 :]]
+                kept = _at(kept, number, put)
             return _put(norms, visit.norms, start), kept
 
         return self._sweep(step, (jnp.zeros(self.members.present.shape), kept))
@@ -108,23 +109,24 @@ class ChunkedClients:
         """Sum of coefficient_i u_i on all devices, and what was chosen for each member here."""
 
         def step(number: int, k: Array, start: Array, carry: Any) -> Any:
-            summed, chosen, norms = carry
+            sums, chosen, norms = carry
             chunk = self.program.layout[number].chunk
             if kept is None:
                 visit = self._visit(number, start)
             else:
                 visit = jax.tree.map(lambda whole: whole[k], kept[number])
             now = choose(visit.norms, _slice(each, start, chunk))
-            summed += combine(visit.trace, now.coefficient)
+            parts = combine_parts(visit.trace, now.coefficient)
+            sums = _at(sums, number, jax.tree.map(jnp.add, sums[number], parts))
             seen = jnp.where(visit.finite, visit.norms, jnp.nan)
-            return summed, _put(chosen, now, start), _put(norms, seen, start)
+            return sums, _put(chosen, now, start), _put(norms, seen, start)
 
         slots = self.members.present.shape
         zeros = jnp.zeros(slots)
         nobody = Uploads(zeros, zeros > 1, zeros, zeros)
-        empty = (jnp.zeros(self.program.model.size), nobody, zeros)
-        summed, chosen, norms = self._sweep(step, empty)
-        return jax.lax.psum(summed, AXIS), chosen, norms
+        sums = [_zeros(self._sum_shapes(number)) for number in range(len(self.program.layout))]
+        sums, chosen, norms = self._sweep(step, (sums, nobody, zeros))
+        return jax.lax.psum(sum(map(flat, sums)), AXIS), chosen, norms
 
     def _visit(self, number: int, start: Array) -> Visit:
         """Ask one chunk of clients for their updates."""
@@ -138,6 +140,15 @@ class ChunkedClients:
         chunks = self.program.layout[number].chunks
         visit = jax.eval_shape(lambda start: self._visit(number, start), jnp.int32(0))
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct((chunks, *a.shape), a.dtype), visit)
+
+    def _sum_shapes(self, number: int) -> Any:
+        """The parts of a size class's weighted sum."""
+
+        def one(start: Array) -> list[Array]:
+            visit = self._visit(number, start)
+            return combine_parts(visit.trace, visit.norms)
+
+        return jax.eval_shape(one, jnp.int32(0))
 
     def _sweep(self, step: Callable[[int, Array, Array, Any], Any], carry: Any) -> Any:
         """step(class number, chunk number, first slot, carry) for every chunk with a client."""
@@ -168,6 +179,10 @@ def _put(tree: Any, part: Any, start: Array) -> Any:
     return jax.tree.map(
         lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, start, 0), tree, part
     )
+
+
+def _at(items: list[Any], number: int, item: Any) -> list[Any]:
+    return [*items[:number], item, *items[number + 1 :]]
 
 
 def _zeros(shapes: Any) -> Any:
