@@ -151,7 +151,9 @@ class Node:
         )
         try:
             node = NodeProto(node_id=client.ActivateNode(request).node_id)
-        except httpx.HTTPStatusError:
+        except httpx.HTTPStatusError as error:
+            if error.response.is_server_error:  # it is starting, or what stands before it is
+                raise
             raise _TurnedAway from None
         self._number.write(node.node_id)
         return node
@@ -162,8 +164,8 @@ class Node:
             if not answer.messages_list:
                 time.sleep(self.poll)
                 continue
-            head = message_from_proto(answer.messages_list[0])
             try:
+                head = message_from_proto(answer.messages_list[0])
                 message = _pull(client, node, head, answer.message_object_trees[0])
                 reply = self.app(message, self._context_of(message.metadata.run_id, node))
                 _push(client, node, reply)
@@ -171,6 +173,7 @@ class Node:
                 raise
             except Exception as error:  # its run has ended, say, or it is garbage
                 log.warning("a message was not answered: %r", error)
+                time.sleep(self.poll)  # of a server that sends nothing else no more is asked for
 
     def _context_of(self, run: int, node: NodeProto) -> Context:
         """What is kept between the messages of a run; another run's is forgotten."""
