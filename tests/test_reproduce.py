@@ -14,6 +14,7 @@ import pytest
 
 from locksfl.accounting.paper import MULTIPLIERS as PAPER
 from locksfl.cli import main
+from locksfl.experiment import open_task
 from locksfl.plan import plan_arms
 from locksfl.reproduce import settings, tune
 from locksfl.reproduce.report import report_text, write_report
@@ -183,8 +184,8 @@ def test_the_summary_counts_both_versions_apart() -> None:
 
 def test_an_end_of_the_grid_is_seen() -> None:
     assert tune.edges(1.0, 1.0) == []
-    assert tune.edges(1.0, 10.0) == ["reach"]
-    assert tune.edges(0.3, 33.333333) == ["clip_norm", "reach"]
+    assert tune.edges(1.0, 30.0) == ["reach"]
+    assert tune.edges(0.1, 300.0) == ["clip_norm", "reach"]
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, bench, monkeypatch)
         found = []
         for plan, _ in arguments[2]:
             tried.append((plan.name, plan.clip_norm, round(plan.step, 6)))
-            best = (1.0, 1.0) if plan.name == "uniform" else (3.0, 10.0 / 3.0)
+            best = (1.0, 1.0) if plan.name == "uniform" else (10.0, 3.0)
             near = np.allclose((plan.clip_norm, plan.step), best)
             found.append({"accuracy": [0.9 if near else 0.1]})
         return found
@@ -256,7 +257,7 @@ def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, bench, monkeypatch)
     table = tune.tune(folder, bench, lambda text: None)
     for panel in panels(TINY):
         assert table[panel]["uniform"] == pytest.approx((1.0, 1.0))
-        assert table[panel]["locks"] == pytest.approx((3.0, 10.0 / 3.0))
+        assert table[panel]["locks"] == pytest.approx((10.0, 3.0))
     by_method = {m: sorted({t[1:] for t in tried if t[0] == m}) for m in METHODS}
     assert by_method["uniform"] == by_method["locks"]
     assert len(by_method["locks"]) == len(tune.GRID)
@@ -264,6 +265,15 @@ def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, bench, monkeypatch)
     assert text.count('at_edge_of_grid = [\n    "clip_norm",\n    "reach",\n]') == len(EPSILONS) * 2
     again = tune.stored(TINY, text, "tuned.toml")
     assert again[Panel(HONEST, "softmax", 10.0)]["uniform"] == (1.0, 1.0)
+
+
+def test_nothing_is_reported_on_data_that_tuned(bench) -> None:
+    config = bench.config(Panel(HONEST, "softmax", math.inf), SAME)
+    whole, _ = open_task(config)
+    mine, theirs = (bench.simulator(config, tuning).population for tuning in (False, True))
+    assert len(mine.test_labels) + len(theirs.test_labels) == len(whole.test_labels)
+    rows = [{row.tobytes() for row in part.test_features} for part in (mine, theirs)]
+    assert not rows[0] & rows[1]
 
 
 def test_settings_name_what_is_reconstructed() -> None:

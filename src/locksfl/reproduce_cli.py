@@ -42,7 +42,7 @@ def reproduce(
         from rich.console import Console
 
         from locksfl.reproduce.runs import Bench, Folder
-        from locksfl.reproduce.settings import FULL, QUICK
+        from locksfl.reproduce.settings import FULL, QUICK, SEEDS
         from locksfl.runfolder import default_path
 
         where = str(data_dir) if data_dir else None
@@ -54,7 +54,7 @@ def reproduce(
             bench = Bench(folder.scale, where)
         else:
             # every refusal comes before anything is written
-            numbers = _seeds(3 if seeds is None else seeds, seed or 0)
+            numbers = _seeds(SEEDS if seeds is None else seeds, seed or 0)
             scale = QUICK if quick else FULL
             bench = Bench(scale, where)
             text = _tuned(scale, tune, tuned)

@@ -28,7 +28,9 @@ from locksfl.reproduce.settings import (
     HONEST,
     METHODS,
     PRINTED,
+    QUICK,
     RECONSTRUCTED,
+    SEEDS,
     VERSIONS,
     Panel,
 )
@@ -73,6 +75,14 @@ def _clip(rows: list[Row], model: str, method: str) -> float:
     return next(row.clip_norm for row in rows if (row.panel, row.method) == (panel, method))
 
 
+def _command(folder: Folder) -> str:
+    """What makes this report again."""
+    quick = " --quick" if folder.scale == QUICK else ""
+    seeds = f" --seeds {len(folder.seeds)}" if len(folder.seeds) != SEEDS else ""
+    first = f" --seed {folder.seeds[0]}" if folder.seeds[0] else ""
+    return f"locks reproduce{quick}{seeds}{first}"
+
+
 def report_text(folder: Folder, rows: list[Row], said: list[str]) -> str:
     """report.md."""
     scale = folder.scale
@@ -81,7 +91,7 @@ def report_text(folder: Folder, rows: list[Row], said: list[str]) -> str:
         "",
         f"Data {scale.data}, 100 clients, 5 local epochs, {scale.rounds} rounds, "
         f"{len(folder.seeds)} seeds ({', '.join(map(str, folder.seeds))}), simulated. "
-        "Made by `locks reproduce`; every sentence below is drawn from the numbers.",
+        f"Made by `{_command(folder)}`; every sentence below is drawn from the numbers.",
         "",
         "Not in the paper, and reconstructed:",
         "",

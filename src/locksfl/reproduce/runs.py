@@ -103,17 +103,25 @@ class Folder:
 
 
 class Bench:
-    """Simulators, one a model, made when they are first needed and kept compiled."""
+    """Simulators, made when they are first needed and kept compiled: one a model for the report,
+    and one for tuning. Every other held-out record is tuning's, and in no report."""
 
     def __init__(self, scale: Scale, data_dir: str | None = None) -> None:
         self.scale, self.data_dir = scale, data_dir
-        self._simulators: dict[str, Simulator] = {}
+        self._simulators: dict[tuple[str, bool], Simulator] = {}
 
-    def simulator(self, config: Config) -> Simulator:
-        """The one of the configured model; the data are opened once."""
-        name = config.model.name
+    def simulator(self, config: Config, tuning: bool = False) -> Simulator:
+        """The one of the configured model."""
+        name = (config.model.name, tuning)
         if name not in self._simulators:
-            self._simulators[name] = Simulator(*open_task(config))
+            population, model = open_task(config)
+            half = slice(0 if tuning else 1, None, 2)
+            population = dataclasses.replace(
+                population,
+                test_features=population.test_features[half],
+                test_labels=population.test_labels[half],
+            )
+            self._simulators[name] = Simulator(population, model)
         return self._simulators[name]
 
     def check_data(self) -> None:

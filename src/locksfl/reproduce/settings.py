@@ -30,6 +30,7 @@ EPSILONS = (math.inf, 50.0, 10.0)
 METHODS = ("uniform", "locks")
 MULTIPLIERS = {50.0: 0.5, 10.0: 1.32}  # as the paper prints them
 DELTA, ROUNDS, CLIENTS, UPLOADS, COHORT = 1e-5, 100, 100, 20, 30
+SEEDS = 3  # runs of every method, unless more are asked for
 
 RECONSTRUCTED = {
     "rounds": f"{ROUNDS}, and delta {DELTA:g}: with 20% a round they give z = 1.326 for epsilon 10 "
@@ -39,7 +40,8 @@ RECONSTRUCTED = {
     "split": "two classes a client, equal sizes",
     "local work": "batches of 32, step 0.05",
     "clip norm and server step": "tuned for every method on one grid, without privacy, with other "
-    "seeds but on the same held-out data; the step is eta / sqrt(t + 1) as in the paper's theorem",
+    "seeds and on the other half of the held-out data; the step is eta / sqrt(t + 1) as in the "
+    "paper's theorem",
 }
 
 
