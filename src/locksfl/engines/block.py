@@ -91,42 +91,48 @@ class ChunkedClients:
         """Norms of all members, and what each chunk found, where that can be kept."""
         found = [self._visit_shapes(number) for number in range(len(self.program.layout))]
         size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(found))
-        kept = _zeros(found) if size * self.program.together <= self.program.keep_bytes else None
+        keeps = size * self.program.together <= self.program.keep_bytes
+        norms, kept = jnp.zeros(self.members.present.shape), []
+        for number, shapes in enumerate(found):
 
-        def step(number: int, k: Array, start: Array, carry: Any) -> Any:
-            norms, kept = carry
-            visit = self._visit(number, start)
-            if kept is not None:
-                put = jax.tree.map(lambda whole, part: whole.at[k].set(part), kept[number], visit)
-                kept = _at(kept, number, put)
-            return _put(norms, visit.norms, start), kept
+            def step(k: Array, start: Array, carry: Any, number: int = number) -> Any:
+                norms, mine = carry
+                visit = self._visit(number, start)
+                if keeps:
+                    mine = jax.tree.map(lambda whole, part: whole.at[k].set(part), mine, visit)
+                return _put(norms, visit.norms, start), mine
 
-        return self._sweep(step, (jnp.zeros(self.members.present.shape), kept))
+            norms, mine = self._sweep(number, step, (norms, _zeros(shapes) if keeps else None))
+            kept.append(mine)
+        return norms, kept if keeps else None
 
     def weighted_sum(
         self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
     ) -> tuple[Array, Uploads, Array]:
         """Sum of coefficient_i u_i on all devices, and what was chosen for each member here."""
+        norms = jnp.zeros(self.members.present.shape)
+        chosen = Uploads(norms, norms > 1, norms, norms)
+        summed = jnp.zeros(self.program.model.size)
+        for number, bucket in enumerate(self.program.layout):
 
-        def step(number: int, k: Array, start: Array, carry: Any) -> Any:
-            sums, chosen, norms = carry
-            chunk = self.program.layout[number].chunk
-            if kept is None:
-                visit = self._visit(number, start)
-            else:
-                visit = jax.tree.map(lambda whole: whole[k], kept[number])
-            now = choose(visit.norms, _slice(each, start, chunk))
-            parts = combine_parts(visit.trace, now.coefficient)
-            sums = _at(sums, number, jax.tree.map(jnp.add, sums[number], parts))
-            seen = jnp.where(visit.finite, visit.norms, jnp.nan)
-            return sums, _put(chosen, now, start), _put(norms, seen, start)
+            def step(
+                k: Array, start: Array, carry: Any, number: int = number, size: int = bucket.chunk
+            ) -> Any:
+                parts, chosen, norms = carry
+                if kept is None:
+                    visit = self._visit(number, start)
+                else:
+                    visit = jax.tree.map(lambda whole: whole[k], kept[number])
+                now = choose(visit.norms, _slice(each, start, size))
+                more = combine_parts(visit.trace, now.coefficient)
+                seen = jnp.where(visit.finite, visit.norms, jnp.nan)
+                parts = jax.tree.map(jnp.add, parts, more)
+                return parts, _put(chosen, now, start), _put(norms, seen, start)
 
-        slots = self.members.present.shape
-        zeros = jnp.zeros(slots)
-        nobody = Uploads(zeros, zeros > 1, zeros, zeros)
-        sums = [_zeros(self._sum_shapes(number)) for number in range(len(self.program.layout))]
-        sums, chosen, norms = self._sweep(step, (sums, nobody, zeros))
-        return jax.lax.psum(sum(map(flat, sums)), AXIS), chosen, norms
+            nothing = _zeros(self._sum_shapes(number))
+            parts, chosen, norms = self._sweep(number, step, (nothing, chosen, norms))
+            summed += flat(parts)
+        return jax.lax.psum(summed, AXIS), chosen, norms
 
     def _visit(self, number: int, start: Array) -> Visit:
         """Ask one chunk of clients for their updates."""
@@ -150,25 +156,19 @@ class ChunkedClients:
 
         return jax.eval_shape(one, jnp.int32(0))
 
-    def _sweep(self, step: Callable[[int, Array, Array, Any], Any], carry: Any) -> Any:
-        """step(class number, chunk number, first slot, carry) for every chunk with a client."""
-        first = 0
-        for number, bucket in enumerate(self.program.layout):
-            present = self.members.present[first : first + bucket.slots]
-            # up to the last chunk with a client; a filter can leave empty ones before it
-            used = jnp.any(present.reshape(bucket.chunks, bucket.chunk), axis=1)
-            live = jnp.max(jnp.where(used, jnp.arange(1, bucket.chunks + 1), 0))
-            if self.program.together > 1:
-                live = jax.lax.pmax(live, SETTINGS)  # one loop for all settings
-
-            def body(
-                k: Array, c: Any, number: int = number, first: int = first, size: int = bucket.chunk
-            ) -> Any:
-                return step(number, k, first + k * size, c)
-
-            carry = jax.lax.fori_loop(0, live, body, carry)
-            first += bucket.slots
-        return carry
+    def _sweep(self, number: int, step: Callable[[Array, Array, Any], Any], carry: Any) -> Any:
+        """step(chunk number, first slot, carry) for every chunk of a size class with a client."""
+        bucket = self.program.layout[number]
+        first = sum(before.slots for before in self.program.layout[:number])
+        present = self.members.present[first : first + bucket.slots]
+        # up to the last chunk with a client; a filter can leave empty ones before it
+        used = jnp.any(present.reshape(bucket.chunks, bucket.chunk), axis=1)
+        live = jnp.max(jnp.where(used, jnp.arange(1, bucket.chunks + 1), 0))
+        if self.program.together > 1:
+            live = jax.lax.pmax(live, SETTINGS)  # one loop for all settings
+        return jax.lax.fori_loop(
+            0, live, lambda k, carry: step(k, first + k * bucket.chunk, carry), carry
+        )
 
 
 def _slice(tree: Any, start: Array, length: int) -> Any:
@@ -179,10 +179,6 @@ def _put(tree: Any, part: Any, start: Array) -> Any:
     return jax.tree.map(
         lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, start, 0), tree, part
     )
-
-
-def _at(items: list[Any], number: int, item: Any) -> list[Any]:
-    return [*items[:number], item, *items[number + 1 :]]
 
 
 def _zeros(shapes: Any) -> Any:
