@@ -175,10 +175,10 @@ def show(results: dict[str, Any], console: Console, as_markdown: bool = False) -
 def disagree(results: dict[str, Any]) -> bool:
     """Whether some peer computes another mean update than ours: then nothing was compared."""
     return any(
-        apart > WORKLOADS[name].tolerance
+        not table.same(who, apart, WORKLOADS[name].tolerance)
         for name, result in results["workloads"].items()
         if name in WORKLOADS
-        for apart in result["parity"].values()
+        for who, apart in result["parity"].items()
     )
 
 

@@ -169,6 +169,15 @@ def test_a_peer_that_computes_something_else_is_named_and_fails_the_run(tmp_path
     assert program.main(["--show", "--json", str(tmp_path / "speed.json")]) == 1
 
 
+def test_reduced_precision_is_told_and_fails_only_when_far_off() -> None:
+    """16 bits were 0.07 off on a GPU; several times that is a fault."""
+    found = results()
+    parity = found["workloads"]["W2"]["parity"] = {"reduced": 0.07}
+    assert not program.disagree(found)
+    parity["reduced"] = 0.3
+    assert program.disagree(found)
+
+
 def test_a_busy_machine_is_told_of() -> None:
     timed = results()["workloads"]["W2"]
     assert not any("NOT QUIET" in line for line in table.below(timed))
