@@ -6,6 +6,7 @@ This has to happen before JAX is imported. Whoever sets XLA_FLAGS keeps them.
 from __future__ import annotations
 
 import os
+import signal
 from importlib.metadata import version
 
 # Tests compile many small programs and run each for milliseconds, so optimising them is wasted.
@@ -16,6 +17,11 @@ if version("jaxlib").startswith("0.10."):
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["LOCKS_CACHE"] = "off"  # a test compiles for itself, and leaves nothing behind
+
+# A shell starts what runs in its background deaf to Ctrl-C, and children inherit that: the
+# processes that tests interrupt must hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from hypothesis import settings  # noqa: E402  (after the flags)
 

@@ -305,7 +305,7 @@ def wait_for_lines(process, path, least=1):
 
 def test_ctrl_c_in_the_middle_costs_nothing(tmp_path):
     """A real signal to a real process; the resumed run is, byte for byte, the uninterrupted one."""
-    rounds = 1_000
+    rounds = 400
     changes = (f"train.rounds={rounds}", "train.evaluate_every=100", "local.max_samples=5")
     config = tmp_path / "long.toml"
     config.write_text(QUICK)
