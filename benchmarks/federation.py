@@ -19,12 +19,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from locksfl.config import parse_config
-from locksfl.engines.flower import certificates, demo, grid
-from locksfl.engines.flower.network import Answer, Question
-from locksfl.engines.flower.serving import Place, as_federation, serve
-from locksfl.experiment import prepare
-from locksfl.runfolder import RunFolder
+from locksfl.experiment.config import parse_config
+from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.run import prepare
+from locksfl.federation import certificates, demo
+from locksfl.federation.server import grid
+from locksfl.federation.server.serving import Place, as_federation, serve
+from locksfl.federation.wire import Answer, Question
 
 EMPTY = 5
 asked: list[tuple[str, float, float]] = []  # stage, seconds to push, seconds in all

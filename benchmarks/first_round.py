@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PROGRAM = "from locksfl.cli import main; main()"
+PROGRAM = "from locksfl.cli.main import main; main()"
 TRIES = 2
 LIMIT_S = 120.0
 

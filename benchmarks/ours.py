@@ -19,15 +19,15 @@ import numpy as np
 from benchmarks.peer import forget_peak, serve
 from benchmarks.workloads import CLASSES, Network, Workload, join, load
 from locksfl._arrays import aligned
-from locksfl.algorithm import Method
-from locksfl.engines.simulate import BlockLog, Simulator
-from locksfl.local import LocalWork
-from locksfl.plan import ArmPlan
-from locksfl.randomness import Randomness
-from locksfl.server import Server
-from locksfl.tasks.conv import Convolution, max_pool
-from locksfl.tasks.models import Model, cnn, from_equinox, mlp
-from locksfl.tasks.population import Population
+from locksfl.data.population import Population
+from locksfl.experiment.plan import ArmPlan
+from locksfl.models.build import Model, cnn, from_equinox, mlp
+from locksfl.models.conv import Convolution, max_pool
+from locksfl.round.algorithm import Method
+from locksfl.round.client import LocalWork
+from locksfl.round.randomness import Randomness
+from locksfl.round.server import Server
+from locksfl.simulate.simulator import BlockLog, Simulator
 
 ROUNDS = 1_000_000  # a generator of blocks: the harness takes as many as it wants
 SAME_WORK = 0.05  # a block is timed when it asks as many clients as the peers do, within this

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from locksfl.tasks import datasets
+from locksfl.data import datasets
 
 TARGET = Path(__file__).parents[1] / "src/locksfl/tasks/embedded" / datasets.EMBEDDED_FILE
 PER_CLASS = {"train": 1000, "test": 200}

@@ -14,13 +14,13 @@ os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={os.
 
 import numpy as np
 
-from locksfl.cli import example_config
-from locksfl.config import Config, parse_config, read_config
-from locksfl.engines.simulate import Simulator
-from locksfl.engines.sweep import Setting, play_sweep
-from locksfl.experiment import local_work, open_task, server_for
-from locksfl.plan import plan_arms
-from locksfl.randomness import Randomness
+from locksfl.cli.main import example_config
+from locksfl.experiment.config import Config, parse_config, read_config
+from locksfl.experiment.plan import plan_arms
+from locksfl.experiment.run import local_work, open_task, server_for
+from locksfl.round.randomness import Randomness
+from locksfl.simulate.simulator import Simulator
+from locksfl.simulate.sweep import Setting, play_sweep
 
 
 def accuracies(config: Config, seeds: int, rounds: int) -> dict[str, np.ndarray]:

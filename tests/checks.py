@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats
 
-from locksfl.tasks.population import Population
+from locksfl.data.population import Population
 
 FALSE_ALARM = 1e-6  # of one check, over all numbers that it looks at
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from locksfl import experiment
-from locksfl.config import Config, parse_config
-from locksfl.runfolder import RunFolder
+from locksfl.experiment import run as experiment
+from locksfl.experiment.config import Config, parse_config
+from locksfl.experiment.folder import RunFolder
 
 ROUNDS, CLIENTS = 4, 12
 SIZE = 784 * 10 + 10  # parameters of softmax regression on the digits

@@ -23,7 +23,7 @@ from benchmarks.peer import Peer, PeerError, proportional_mb
 from benchmarks.workloads import NETWORKS, WORKLOADS, Network, checks, load
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from locksfl.tasks import conv
+from locksfl.models import conv
 
 
 def products(jaxpr: Any) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from scripts.over_seeds import accuracies
 
-from locksfl.config import read_config
+from locksfl.experiment.config import read_config
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "experiments" / "mnist-no-privacy.toml"

@@ -1,5 +1,5 @@
 """LOCKS: federated learning that asks only the clients worth asking, and states what each user's
-privacy cost. Start with `train` and `Population`; the round itself is in `locksfl.algorithm`."""
+privacy cost. Start with `train` and `Population`; the round is `locksfl.round.algorithm`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from locksfl.config import LocalConfig, OptimizerConfig
-    from locksfl.privacy import Cost
-    from locksfl.tasks.models import Model
-    from locksfl.tasks.population import Population
-    from locksfl.training import Trained, train
+    from locksfl.data.population import Population
+    from locksfl.experiment.config import LocalConfig, OptimizerConfig
+    from locksfl.experiment.costs import Cost
+    from locksfl.experiment.training import Trained, train
+    from locksfl.models.build import Model
 
 __version__ = metadata.version("locks-fl")
 
 _HOMES = {
-    "Cost": "locksfl.privacy",
-    "LocalConfig": "locksfl.config",
-    "Model": "locksfl.tasks.models",
-    "OptimizerConfig": "locksfl.config",
-    "Population": "locksfl.tasks.population",
-    "Trained": "locksfl.training",
-    "train": "locksfl.training",
+    "Cost": "locksfl.experiment.costs",
+    "LocalConfig": "locksfl.experiment.config",
+    "Model": "locksfl.models.build",
+    "OptimizerConfig": "locksfl.experiment.config",
+    "Population": "locksfl.data.population",
+    "Trained": "locksfl.experiment.training",
+    "train": "locksfl.experiment.training",
 }
 
 __all__ = ["Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Trained", "train"]

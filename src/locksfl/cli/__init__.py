@@ -1,0 +1,1 @@
+"""The program `locks`: a thin file for each group of commands."""

@@ -1,0 +1,175 @@
+"""`locks reproduce`: the paper's experiment, in its own terms and honestly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from locksfl.cli.console import Json, one_line_errors, start_jax
+
+
+def reproduce(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="On the embedded digits: 2 minutes, no download.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder. Without it: runs/reproduce-TIME.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many runs of every method. Without it: 3.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The first seed. Without it: 0.")] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Find clip and step of every method anew first.")
+    ] = False,
+    tuned: Annotated[
+        Path | None, typer.Option(help="A tuned.toml that --tune wrote, in place of ours.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the data sets are. Without it: LOCKS_DATA.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the reproduction in --out, as it began.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """The paper's experiment: uniform against LOCKS at epsilon infinity, 50 and 10."""
+    with one_line_errors():
+        start_jax()
+        from rich.console import Console
+
+        from locksfl.experiment.folder import default_path
+        from locksfl.paper.reproduce.runs import Bench, Folder
+        from locksfl.paper.reproduce.settings import FULL, QUICK, SEEDS
+
+        where = str(data_dir) if data_dir else None
+        if resume:
+            if out is None:
+                raise ValueError("--resume: expected --out DIR, the folder to continue")
+            _check_resumed(quick=quick, seeds=seeds, seed=seed, tune=tune, tuned=tuned)
+            folder = Folder.open(out)
+            bench = Bench(folder.scale, where)
+        else:
+            # every refusal comes before anything is written
+            numbers = _seeds(SEEDS if seeds is None else seeds, seed or 0)
+            scale = QUICK if quick else FULL
+            bench = Bench(scale, where)
+            text = _tuned(scale, tune, tuned)
+            bench.check_data()
+            folder = Folder.create(out or default_path("reproduce"), scale, numbers, text)
+        console = Console(stderr=as_json)
+        try:
+            rows, said = _work(folder, bench, console)
+        except KeyboardInterrupt:
+            console.print(
+                f"stopped; continue with: locks reproduce --resume --out {folder.path}",
+                highlight=False, markup=False, soft_wrap=True,
+            )  # fmt: skip
+            raise typer.Exit(130) from None
+        if as_json:
+            print((folder.path / "table.json").read_text("utf-8"), end="")
+            return
+        for table in _tables(rows):
+            console.print(table)
+        for line in said:
+            console.print(f"* {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"report: {folder.path / 'report.md'}", highlight=False, soft_wrap=True)
+
+
+def _check_resumed(**given: Any) -> None:
+    """Runs of other settings would be mixed with those that are there."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise ValueError(f"--{name}: not with --resume, which goes on as it began")
+
+
+def _seeds(seeds: int, seed: int) -> tuple[int, ...]:
+    if seeds < 1:
+        raise ValueError(f"--seeds {seeds}: expected at least 1")
+    if seed < 0 or seed + seeds > 1000:
+        raise ValueError(f"--seed {seed}: expected seeds from 0 to 999; from 1000 on are --tune's")
+    return tuple(range(seed, seed + seeds))
+
+
+def _tuned(scale: Any, tune: bool, tuned: Path | None) -> str | None:
+    """The clips and steps to use, checked; None where they are to be found."""
+    from locksfl.paper.reproduce.tune import stored, text_of
+
+    if tune and tuned is not None:
+        raise ValueError(f"--tuned {tuned}: not with --tune, which finds its own")
+    if tune:
+        return None
+    text = text_of(tuned)
+    stored(scale, text, tuned or "tuned.toml")
+    return text
+
+
+def _work(folder: Any, bench: Any, console: Any) -> Any:
+    """Tune unless that is done, play every run, write the report; its rows and its conclusion."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from locksfl.paper.reproduce.report import write_report
+    from locksfl.paper.reproduce.runs import play_panels, runs_by_panel, watch_likeness
+    from locksfl.paper.reproduce.settings import HONEST, METHODS, Panel, panels
+    from locksfl.paper.reproduce.tune import GRID, stored, text_of
+    from locksfl.paper.reproduce.tune import tune as find_best
+
+    file = folder.path / "tuned.toml"
+    tune = not file.exists()
+    number = len(list(panels(folder.scale)))
+    tries = number * len(METHODS) * len(GRID) if tune else 0
+    total = tries + number * len(folder.seeds) + len(folder.scale.models)
+    columns = (
+        TextColumn("{task.description:<32}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, disable=console.stderr and not console.is_terminal
+    ) as bar:
+        task = bar.add_task("opening the data", total=total)
+
+        def on_run(text: str) -> None:
+            bar.update(task, advance=1, description=text)
+
+        if tune:
+            table = find_best(folder, bench, on_run)
+        else:
+            table = stored(folder.scale, text_of(file), file)
+        by_panel = runs_by_panel(folder.scale, play_panels(folder, bench, table, on_run))
+        alike = {}
+        for model in folder.scale.models:
+            panel = Panel(HONEST, model, float("inf"))
+            config = bench.config(panel, table[panel])
+            alike[model] = watch_likeness(bench, config, folder.seeds[0])
+            on_run("comparing clients")
+        return write_report(folder, by_panel, alike)
+
+
+def _tables(rows: list[Any]) -> Iterator[Any]:
+    """A table for each version and model."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    from locksfl.paper.reproduce.report import HEADS, cells
+
+    for version, model in dict.fromkeys((row.panel.version, row.panel.model) for row in rows):
+        stamp = " · NO GUARANTEE" if version == "as-printed" else ""
+        title = f"{version}, {model}{stamp}"
+        table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
+        for number, head in enumerate(HEADS):
+            table.add_column(head, justify="left" if number < 2 else "right", no_wrap=True)
+        for row in rows:
+            if (row.panel.version, row.panel.model) == (version, model):
+                table.add_row(*cells(row))
+        yield table

@@ -1,0 +1,342 @@
+"""Data sets by name or folder: features and labels to train on, and held-out ones.
+
+    mnist-embedded   10,000 + 2,000 digits inside the package, 1,000 + 200 of each class
+    mnist, fashion-mnist, cifar10            dealt to clients by a split
+    mnist-writers, shakespeare, a folder     have users of their own: the split "natural"
+
+Named sets lie in data_dir/NAME (see catalogue.py). Files are checked before use: these numbers are
+what results are compared on. A folder is what `locks data import` makes (see folder.py).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locksfl import _validate
+from locksfl.data import folder, splits
+from locksfl.data.catalogue import CATALOGUE, NAMES, Entry, File
+from locksfl.data.population import Population
+from locksfl.data.shakespeare import read_roles
+
+DATA_VARIABLE = "LOCKS_DATA"
+EMBEDDED_FILE = "mnist_digits.idx.xz"
+EMBEDDED_SHA256 = "1d67ba3ee839d61c3bb3b27908eba7ce625a32c7364b59997636fc252ac5bb07"
+
+_SPLIT_STREAM = 0x5911  # keeps a split's draws apart from anything else seeded with that number
+
+Directory = str | os.PathLike[str] | None
+
+
+class Dataset(NamedTuple):
+    """Features as stored, labels int32 (see Population); `owner` where there are natural users.
+
+    Digits and garments are [samples, 28, 28] uint8, photographs [samples, 32, 32, 3] uint8, texts
+    [samples, 80] uint8 character numbers with labels [samples, 80].
+    """
+
+    train_features: NDArray[Any]
+    train_labels: NDArray[np.int32]
+    test_features: NDArray[Any]
+    test_labels: NDArray[np.int32]
+    classes: int
+    owner: NDArray[np.int64] | None = None
+    scale: float | None = None
+
+
+def load(name: str, data_dir: Directory = None) -> Dataset:
+    """The data set of that name.
+
+    Args:
+        name: one of catalogue.NAMES.
+        data_dir: folder of downloaded data; without it, the environment variable LOCKS_DATA.
+            The embedded digits need none.
+    """
+    _validate.one_of(NAMES, dataset=name)
+    if name == "mnist-embedded":
+        packed = resources.files("locksfl.data").joinpath("embedded", EMBEDDED_FILE).read_bytes()
+        return _unpack(packed)
+    root = data_root(name, data_dir)
+    if name == "mnist-writers":
+        return read_writers(root)
+    if name == "cifar10":
+        return read_cifar10(root / name)
+    if name == "shakespeare":
+        entry = CATALOGUE[name]
+        _read(entry, entry.files[0], root / name)
+        roles = read_roles(root / name / entry.files[0].name)
+        return Dataset(
+            roles.features,
+            roles.labels,
+            roles.test_features,
+            roles.test_labels,
+            classes=entry.classes,
+            owner=roles.owner,
+            scale=1.0,
+        )
+    return read_idx(CATALOGUE[name], root / name)
+
+
+def open_population(
+    name: str,
+    clients: int | None,
+    split_kind: str,
+    split_options: Mapping[str, Any],
+    seed: int,
+    data_dir: Directory = None,
+    *,
+    min_samples: int | None = None,
+    max_samples: int | None = None,
+) -> Population:
+    """A data set, dealt to clients or with its own users ("natural").
+
+    The split is public and part of the task, so it has a seed of its own, which is safe to
+    print: it says nothing about the seed of the coins and of the noise.
+
+    Args:
+        clients: how many. A natural split has its own number: None, or exactly that one.
+        min_samples: a natural client with fewer is left out; dirichlet fills its clients up to
+            it; the other splits refuse what they cannot give.
+        max_samples: a client with more keeps its first ones, in any split.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"split seed = {seed!r}: expected a whole number >= 0")
+    if split_kind == "natural":
+        population = natural_population(name, data_dir).limited(min_samples or 1, max_samples)
+        if clients is not None and clients != population.clients:
+            raise ValueError(
+                f"data.clients = {clients}: expected {population.clients}, the users of {name} "
+                "(or leave it out)"
+            )
+        return population
+    if clients is None:
+        raise ValueError(f"data.clients is missing: split {split_kind!r} deals to so many")
+    data = load(name, data_dir) if name in NAMES else _from_folder(name, data_dir)
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, _SPLIT_STREAM])))
+    options = dict(split_options)
+    if split_kind == "dirichlet" and min_samples is not None:
+        options["min_samples"] = min_samples
+    targets = data.train_labels
+    if targets.ndim == 2:
+        if split_kind != "iid":
+            raise ValueError(
+                f"data.split.kind = {split_kind!r}: {name} has a label at every position, none a "
+                "sample; expected natural or iid"
+            )
+        targets = targets[:, 0]
+    owner = splits.split(split_kind, targets, clients, rng, **options)
+    population = _population(data, owner, name, clients)
+    fewest = int(population.sizes.min())
+    if min_samples is not None and fewest < min_samples:
+        raise ValueError(
+            f"data.min_samples = {min_samples}: split {split_kind!r} gives a client {fewest}; "
+            "expected at most that, or fewer clients"
+        )
+    return population.limited(1, max_samples)
+
+
+def natural_population(name: str, data_dir: Directory = None) -> Population:
+    """A data set with the users that it comes with."""
+    if name not in NAMES:
+        return folder.open_folder(find_folder(name, data_dir))
+    if CATALOGUE[name].clients is None:
+        raise ValueError(
+            f"data.split.kind = 'natural': {name} has no users of its own; expected iid, shards "
+            "or dirichlet"
+        )
+    data = load(name, data_dir)
+    if data.owner is None:
+        raise AssertionError(f"{name} must say who owns what")
+    return _population(data, data.owner, name, CATALOGUE[name].clients)
+
+
+def natural_clients(name: str, data_dir: Directory = None, min_samples: int | None = None) -> int:
+    """How many users a set has: from the catalogue or a folder's header where these say it."""
+    if (min_samples or 1) > 1:
+        return natural_population(name, data_dir).limited(min_samples or 1).clients
+    if name in NAMES:
+        return CATALOGUE[name].clients or natural_population(name, data_dir).clients
+    return folder.read_header(find_folder(name, data_dir)).clients
+
+
+def has_users(name: str) -> bool:
+    """Whether a set comes with users of its own, as every folder does."""
+    return name not in NAMES or CATALOGUE[name].clients is not None
+
+
+def find_folder(name: str, data_dir: Directory = None) -> Path:
+    """An imported folder: a path, or a name in the data directory."""
+    root = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
+    places = [Path(name).expanduser(), *([Path(root).expanduser() / name] if root else [])]
+    for place in places:
+        if (place / folder.HEADER).is_file():
+            return place
+    raise ValueError(
+        f"data.name = {name!r}: expected one of {', '.join(NAMES)}, or a folder that "
+        f"`locks data import` made{_validate.nearest(name, NAMES)}"
+    )
+
+
+def _population(
+    data: Dataset, owner: NDArray[np.int64], name: str, clients: int | None
+) -> Population:
+    return Population.from_split(
+        data.train_features,
+        data.train_labels,
+        owner,
+        data.test_features,
+        data.test_labels,
+        classes=data.classes,
+        clients=clients,
+        name=name,
+        scale=data.scale,
+    )
+
+
+def _from_folder(name: str, data_dir: Directory) -> Dataset:
+    found = folder.open_folder(find_folder(name, data_dir))
+    return Dataset(
+        found.features,
+        found.labels,
+        found.test_features,
+        found.test_labels,
+        found.classes,
+        scale=found.scale,
+    )
+
+
+def read_mnist(place: Path) -> Dataset:
+    """The four original files of MNIST in a folder, checked by md5."""
+    return read_idx(CATALOGUE["mnist"], place)
+
+
+def read_idx(entry: Entry, place: Path) -> Dataset:
+    """Four idx files: train images, train labels, test images, test labels."""
+    return _from_idx(b"".join(gzip.decompress(_read(entry, f, place)) for f in entry.files))
+
+
+def read_writers(root: Path) -> Dataset:
+    """MNIST with the writer of every training digit. The test digits are other people's."""
+    entry, digits = CATALOGUE["mnist-writers"], read_mnist(root / "mnist")
+    tables = [
+        _idx_array(gzip.decompress(_read(entry, file, root / entry.name)))[0]
+        for file in entry.files
+    ]
+    train, test = tables[0], tables[1][: len(digits.test_labels)]
+    same = np.array_equal(train[:, 0], digits.train_labels)
+    if not same or not np.array_equal(test[:, 0], digits.test_labels):
+        raise ValueError("data set mnist-writers: its classes are not those of MNIST's digits")
+    _, owner = np.unique(train[:, 2], return_inverse=True)
+    return digits._replace(owner=owner.astype(np.int64))
+
+
+def read_cifar10(place: Path) -> Dataset:
+    """The original binary layout: a label byte, then 3 planes of 32 x 32; here channels last."""
+    entry = CATALOGUE["cifar10"]
+    inner = place / "cifar-10-batches-bin"  # as the archive unpacks
+    place = inner if inner.is_dir() else place
+    rows = [np.frombuffer(_read(entry, file, place), np.uint8) for file in entry.files]
+    batches = [row.reshape(10_000, 1 + 3 * 32 * 32) for row in rows]
+
+    def images(batch: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return batch[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+
+    return Dataset(
+        np.concatenate([images(batch) for batch in batches[:5]]),
+        np.concatenate([batch[:, 0] for batch in batches[:5]]).astype(np.int32),
+        np.ascontiguousarray(images(batches[5])),
+        batches[5][:, 0].astype(np.int32),
+        classes=10,
+    )
+
+
+def present(entry: Entry, data_dir: Directory = None) -> bool:
+    """Whether all files of a set are there (not whether they are whole: loading checks that)."""
+    root = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
+    if entry.files and not root:
+        return False
+    places = [Path(root or ".").expanduser() / entry.name]
+    places.append(places[0] / "cifar-10-batches-bin")
+    here = any(all((place / file.name).is_file() for file in entry.files) for place in places)
+    return here and all(present(CATALOGUE[name], data_dir) for name in entry.needs)
+
+
+def _read(entry: Entry, file: File, place: Path) -> bytes:
+    """A file of a data set, checked."""
+    path = place / file.name
+    if not path.is_file():
+        get = f"`locks data fetch {entry.name}` gets it; " if file.address or entry.archive else ""
+        raise ValueError(
+            f"data set {entry.name}: no file {path} ({get}data_dir, or {DATA_VARIABLE} in the "
+            f"environment, names the folder that holds {entry.name}/"
+            + (f"; {entry.how})" if entry.how else ")")
+        )
+    packed = path.read_bytes()
+    kind, _, expected = file.checksum.partition(":")
+    found = hashlib.new(kind, packed, usedforsecurity=False).hexdigest()
+    if found != expected:
+        raise ValueError(f"data set {entry.name}: {path} has {kind} {found}, expected {expected}")
+    return packed
+
+
+def _unpack(packed: bytes) -> Dataset:
+    found = hashlib.sha256(packed).hexdigest()
+    if found != EMBEDDED_SHA256:
+        raise ValueError(
+            f"data set mnist-embedded: {EMBEDDED_FILE} has sha256 {found}, expected "
+            f"{EMBEDDED_SHA256} (damaged: install the package again)"
+        )
+    return _from_idx(lzma.decompress(packed))
+
+
+def data_root(name: str, data_dir: Directory = None) -> Path:
+    """The data directory: the argument, else LOCKS_DATA."""
+    root = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
+    if not root:
+        raise ValueError(
+            f"data set {name}: no folder to look in; set data_dir, or {DATA_VARIABLE} in the "
+            f"environment, to the folder that holds {name}/"
+        )
+    return Path(root).expanduser()
+
+
+def _from_idx(buffer: bytes) -> Dataset:
+    """Four idx files one after the other: train images, train labels, test images, test labels."""
+    arrays = []
+    start = 0
+    for _ in range(4):
+        array, start = _idx_array(buffer, start)
+        arrays.append(array)
+    train_features, train_labels, test_features, test_labels = arrays
+    return Dataset(
+        train_features,
+        train_labels.astype(np.int32),
+        test_features,
+        test_labels.astype(np.int32),
+        classes=10,
+    )
+
+
+def _idx_array(buffer: bytes, start: int = 0) -> tuple[NDArray[Any], int]:
+    """One array in idx format, and where the next begins."""
+    # idx: two zero bytes, the type, the number of axes, their lengths; all big-endian
+    kind, axes = np.dtype({8: ">u1", 12: ">i4"}[buffer[start + 2]]), buffer[start + 3]
+    lengths = np.frombuffer(buffer, ">u4", axes, start + 4).astype(int)
+    start += 4 + 4 * axes
+    count = int(lengths.prod())
+    array = np.frombuffer(buffer, kind, count, start).reshape(lengths)
+    return array, start + count * kind.itemsize
+
+
+def whole(data: Dataset, name: str) -> Population:
+    """All samples as one client's: to look at a set that has no users of its own."""
+    return _population(data, np.zeros(len(data.train_labels), np.int64), name, 1)

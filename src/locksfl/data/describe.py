@@ -1,0 +1,138 @@
+"""What is in a data set: counts, a histogram of the clients' sizes, classes, a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locksfl.data import datasets, folder
+from locksfl.data.catalogue import CATALOGUE, NAMES
+from locksfl.data.population import Population
+from locksfl.data.shakespeare import decode
+
+BINS = 10
+BAR = 40  # characters of the longest bar
+EXAMPLES = 40
+
+
+def open_for_description(name: str, data_dir: datasets.Directory = None) -> Population:
+    """A set with its users, or, where it has none, all samples as one client's. Files verified."""
+    if name in NAMES and CATALOGUE[name].clients is None:
+        data = datasets.load(name, data_dir)
+        return datasets.whole(data, name)
+    if name not in NAMES:
+        folder.verify(datasets.find_folder(name, data_dir))
+    return datasets.natural_population(name, data_dir)
+
+
+def description(name: str, data_dir: datasets.Directory = None) -> dict[str, Any]:
+    """The numbers, as plain values."""
+    population = open_for_description(name, data_dir)
+    natural = datasets.has_users(name)
+    sizes = population.sizes
+    told: dict[str, Any] = {
+        "name": name,
+        "clients": population.clients if natural else None,
+        "samples": population.samples,
+        "held_out": len(population.test_labels),
+        "features": f"{population.features.dtype} {list(population.features.shape[1:])}",
+        "classes": population.classes,
+        "samples_of_class": _of_class(population.labels, population.classes),
+        "held_out_of_class": _of_class(population.test_labels, population.classes),
+    }
+    if natural:
+        told["samples_a_client"] = {
+            "least": int(sizes.min()),
+            "median": float(np.median(sizes)),
+            "most": int(sizes.max()),
+            "histogram": _histogram(sizes),
+        }
+    if name in NAMES:
+        told["licence"] = CATALOGUE[name].licence
+    else:
+        header = folder.read_header(datasets.find_folder(name, data_dir))
+        told["class_names"], told["feature_names"] = header.class_names, header.feature_names
+        told["held_out_clients"] = header.test_clients
+    return told
+
+
+def lines(told: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    users = told["clients"] if told["clients"] is not None else "none of its own: split it"
+    out = [f"{told['name']}: {told['samples']} samples, {told['held_out']} held out"]
+    out += [f"clients: {users}", f"features: {told['features']}"]
+    if "licence" in told:
+        out.append(f"licence: {told['licence']}")
+    if "samples_a_client" in told:
+        sizes = told["samples_a_client"]
+        out.append(
+            f"samples a client: {sizes['least']} to {sizes['most']}, median {sizes['median']:g}"
+        )
+        width = max((count for _, _, count in sizes["histogram"]), default=1)
+        for low, high, count in sizes["histogram"]:
+            span = f"{low}" if low == high else f"{low}-{high}"
+            bar = "#" * round(BAR * count / width) or ("." if count else "")
+            out.append(f"  {span:>15} {count:>9} {bar}")
+    names = told.get("class_names")
+    out.append(f"classes: {told['classes']}")
+    if told["classes"] <= 20:
+        for c, count in enumerate(told["samples_of_class"]):
+            label = names[c] if names else str(c)
+            out.append(f"  {label:>15} {count:>9}  held out {told['held_out_of_class'][c]}")
+    return out
+
+
+def picture(name: str, path: Path, data_dir: datasets.Directory = None) -> None:
+    """A PNG of examples, some of each of the first clients: images, lines of text, or rows."""
+    from matplotlib.figure import Figure
+
+    population = open_for_description(name, data_dir)
+    step = max(1, population.samples // EXAMPLES)
+    rows = np.arange(0, population.samples, step)[:EXAMPLES]
+    examples, labels = population.features[rows], population.labels[rows]
+    if examples.ndim >= 3 and (examples.ndim == 3 or examples.shape[-1] in (1, 3, 4)):
+        figure = Figure(figsize=(10, 5))
+        for i, image in enumerate(examples):
+            axes = figure.add_subplot(4, 10, i + 1)
+            axes.imshow(image.squeeze(), cmap="gray" if image.squeeze().ndim == 2 else None)
+            axes.set_title(str(labels[i]), fontsize=8)
+            axes.set_axis_off()
+    elif population.features.dtype == np.uint8 and population.scale == 1.0:
+        figure = Figure(figsize=(10, 8))
+        for i, codes in enumerate(examples):
+            text = decode(codes).replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}")
+            text = text.replace("$", r"\$")
+            figure.text(0.01, 0.98 - 0.024 * i, text, family="monospace", fontsize=8, va="top")
+    else:
+        figure = Figure(figsize=(10, 5))
+        axes = figure.add_subplot()
+        table = examples.reshape(len(examples), -1).astype(np.float64)
+        spread = table.std(axis=0)
+        drawn = axes.imshow((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1))
+        axes.set_aspect("auto")
+        axes.set_xlabel("feature")
+        axes.set_ylabel("example")
+        figure.colorbar(drawn, label="standard deviations from the mean")
+    figure.savefig(path, format="png", dpi=100)
+
+
+def _of_class(labels: NDArray[np.int32], classes: int) -> list[int]:
+    counts = np.zeros(classes, np.int64)
+    for start in range(0, len(labels), 2**20):  # a mapped array is read in pieces
+        part = np.asarray(labels[start : start + 2**20]).ravel()
+        counts += np.bincount(part[part >= 0], minlength=classes)
+    return counts.tolist()
+
+
+def _histogram(sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    """(least, most, clients) in bins of one width."""
+    low, high = int(sizes.min()), int(sizes.max())
+    width = -(-(high - low + 1) // BINS)
+    counts = np.bincount((sizes - low) // width)
+    return [
+        (low + i * width, min(low + (i + 1) * width - 1, high), int(count))
+        for i, count in enumerate(counts)
+    ]

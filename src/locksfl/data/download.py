@@ -1,0 +1,147 @@
+"""Download a data set's files into the data directory, through pooch: checksum, cache, retry.
+
+A file takes its name only after its checksum is right. What arrives before lies in NAME.part, and a
+later attempt goes on from there where the server allows it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pooch
+
+from locksfl.data.catalogue import CATALOGUE, Archive, Entry, File
+
+ATTEMPTS = 3
+TIMEOUT = 30.0  # seconds without a byte
+CHUNK = 2**18
+
+OnBytes = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all
+
+
+def fetch(
+    entry: Entry,
+    root: Path,
+    *,
+    addresses: Mapping[str, str] | None = None,
+    on_bytes: OnBytes = lambda name, done, total: None,
+    attempts: int = ATTEMPTS,
+) -> list[Path]:
+    """Get what is missing of a set (and of the sets that it needs) into root/NAME.
+
+    Files that are there and whole are not downloaded again; damaged ones are.
+
+    Args:
+        addresses: other addresses, by file name.
+        on_bytes: called as bytes arrive.
+    """
+    others = addresses or {}
+    found: list[Path] = []
+    for name in entry.needs:
+        needed = CATALOGUE[name]
+        found += fetch(needed, root, addresses=others, on_bytes=on_bytes, attempts=attempts)
+    place = root / entry.name
+    missing = [file for file in entry.files if not _whole(place / file.name, file.checksum)]
+    if entry.archive is not None and missing:
+        packed = _get(entry, entry.archive, place, others, on_bytes, attempts)
+        _unpack(packed, place, entry)
+        packed.unlink()
+    else:
+        for file in missing:
+            _get(entry, file, place, others, on_bytes, attempts)
+    return found + [place / file.name for file in entry.files]
+
+
+def _get(
+    entry: Entry,
+    file: File | Archive,
+    place: Path,
+    addresses: Mapping[str, str],
+    on_bytes: OnBytes,
+    attempts: int,
+) -> Path:
+    address = addresses.get(file.name, file.address)
+    if address is None:
+        raise ValueError(f"data set {entry.name}: {place / file.name}: {entry.how}")
+    pooch.get_logger().setLevel(logging.ERROR)
+    store = pooch.create(
+        path=place,
+        base_url="",
+        registry={file.name: file.checksum},
+        urls={file.name: address},
+        retry_if_failed=attempts - 1,
+    )
+
+    def download(url: str, target: str, _: Any) -> None:
+        part = place / f"{file.name}.part"
+        _download(url, part, lambda done, total: on_bytes(file.name, done, total))
+        os.replace(part, target)  # pooch checks it there, and names it only if it is right
+
+    try:
+        return Path(store.fetch(file.name, downloader=download))
+    except ValueError as error:
+        text = str(error)
+        if "hash" in text:
+            kind, _, expected = file.checksum.partition(":")
+            text = f"wrong checksum, expected {kind} {expected}"
+        raise ValueError(f"data set {entry.name}: {address}: {text}") from None
+
+
+def _download(url: str, part: Path, on_bytes: Callable[[int, int | None], None]) -> None:
+    """All bytes of an address in `part`, from where an earlier attempt ended. ValueError if cut."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"User-Agent": "locks-fl"})
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
+            goes_on = reply.status == 206
+            have = have if goes_on else 0
+            length = reply.headers.get("Content-Length")
+            total = have + int(length) if length is not None else None
+            with part.open("ab" if goes_on else "wb") as file:
+                while chunk := reply.read(CHUNK):
+                    file.write(chunk)
+                    have += len(chunk)
+                    on_bytes(have, total)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # nothing beyond what is there: not this file's beginning
+            part.unlink(missing_ok=True)
+        raise ValueError(f"the server says {error.code} {error.reason}") from None
+    except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as e:
+        raise ValueError(f"no connection, or cut after {have} bytes ({e})") from None
+    if total is not None and have < total:
+        raise ValueError(f"connection cut after {have} of {total} bytes")
+
+
+def _whole(path: Path, checksum: str) -> bool:
+    kind, _, expected = checksum.partition(":")
+    return path.is_file() and pooch.file_hash(str(path), alg=kind) == expected
+
+
+def _unpack(packed: Path, place: Path, entry: Entry) -> None:
+    """The set's files out of an archive, each named only when it is whole."""
+    wanted = {file.name: file for file in entry.files}
+    with tarfile.open(packed) as archive, tempfile.TemporaryDirectory(dir=place) as folder:
+        for member in archive:
+            file = wanted.get(Path(member.name).name)
+            source = archive.extractfile(member) if file else None
+            if file is None or source is None:
+                continue
+            target = Path(folder) / file.name
+            target.write_bytes(source.read())
+            if not _whole(target, file.checksum):
+                raise ValueError(f"data set {entry.name}: {packed}: {file.name} is not the one")
+            os.replace(target, place / file.name)
+    for name in wanted:
+        if not (place / name).is_file():
+            raise ValueError(f"data set {entry.name}: {packed} holds no {name}")

@@ -1,0 +1,144 @@
+"""A user's own data on disk: a folder of npy files and a header, made once and mapped afterwards.
+
+    header.json        counts, classes, what the features are, and every file's size and sha256
+    features.npy       [samples, ...] rows sorted by client      test_features.npy
+    labels.npy         [samples] or [samples, length] int32      test_labels.npy
+    offsets.npy        [clients + 1] int64
+
+The folder holds no client's name: client i is the i-th of the sorted ids. It is written beside its
+place and renamed when whole, so there is never half of one. Opening maps the arrays: a row is read
+from the disk when somebody touches it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locksfl.data.population import Population
+
+HEADER = "header.json"
+FORMAT = 1
+ARRAYS = ("features", "labels", "offsets", "test_features", "test_labels")
+CHECKED_ON_OPENING = 64 * 2**20  # bytes: larger files by `verify` alone, or opening would read all
+
+
+@dataclass(frozen=True)
+class Header:
+    """What header.json says."""
+
+    name: str
+    kind: str  # table, image or text
+    clients: int
+    samples: int
+    tests: int
+    classes: int
+    scale: float
+    class_names: list[str] | None = None
+    feature_names: list[str] | None = None
+    test_clients: int | None = None  # None: the held-out file named no clients
+    files: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    format: int = FORMAT
+
+
+@contextmanager
+def new_folder(place: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `place` at the end, or vanishes on any error."""
+    if place.exists():
+        raise ValueError(f"{place}: already there; expected a new folder (--out)")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    try:
+        yield building
+        building.chmod(0o755 & ~_umask())
+        os.rename(building, place)  # refuses a folder that came up meanwhile, unless empty
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def finish(building: Path, header: Header) -> None:
+    """Flush the arrays, note their sizes and checksums, and write the header last."""
+    files = {}
+    for name in ARRAYS:
+        path = building / f"{name}.npy"
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+    whole = dataclasses.replace(header, files=files)
+    with (building / HEADER).open("w", encoding="utf-8") as file:
+        json.dump(dataclasses.asdict(whole), file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_header(place: Path) -> Header:
+    """The header, with files of the noted sizes beside it."""
+    try:
+        table = json.loads((place / HEADER).read_text("utf-8"))
+        header = Header(**table)
+    except (ValueError, TypeError):
+        raise ValueError(f"{place / HEADER}: not a header of a data set; import it again") from None
+    except OSError as error:
+        raise ValueError(f"{place / HEADER}: {error.strerror or error}") from None
+    if header.format != FORMAT:
+        raise ValueError(
+            f"{place / HEADER}: format {header.format}, expected {FORMAT}; import it again"
+        )
+    for name in ARRAYS:
+        path, noted = place / f"{name}.npy", header.files.get(f"{name}.npy", {}).get("bytes")
+        size = path.stat().st_size if path.is_file() else None
+        if size != noted or size is None:
+            raise ValueError(
+                f"{path}: {size if size is not None else 'no'} bytes, expected {noted}; "
+                "damaged: import it again"
+            )
+    return header
+
+
+def verify(place: Path, largest: int | None = None) -> Header:
+    """Hold every file (or those up to `largest` bytes) against its checksum."""
+    header = read_header(place)
+    for name, noted in header.files.items():
+        if largest is None or noted["bytes"] <= largest:
+            found = _sha256(place / name)
+            if found != noted["sha256"]:
+                raise ValueError(
+                    f"{place / name} has sha256 {found}, expected {noted['sha256']}; "
+                    "damaged: import it again"
+                )
+    return header
+
+
+def open_folder(place: Path) -> Population:
+    """The population of a folder; its arrays stay on the disk until touched."""
+    header = verify(place, CHECKED_ON_OPENING)
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in ARRAYS:
+        try:
+            arrays[name] = np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise ValueError(f"{place / name}.npy: not an array ({error})") from None
+    return Population(**arrays, classes=header.classes, name=header.name, scale=header.scale)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,69 @@
+"""What an arm's rounds cost, for each observer and relation: the statement that we stand behind.
+
+The sums are in `locksfl.privacy`, which knows nothing of plans; here plans are put in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from locksfl.experiment.config import PrivacyConfig
+from locksfl.experiment.plan import ArmPlan
+from locksfl.privacy import (
+    OBSERVERS,
+    RELATIONS,
+    Cost,
+    central_epsilons,
+    guarantee,
+    local_epsilon,
+)
+
+__all__ = ["OBSERVERS", "RELATIONS", "Cost", "epsilon_so_far", "statement"]
+
+CURVE_POINTS = 100
+
+
+def statement(
+    plans: Sequence[ArmPlan], rounds: Sequence[int], privacy: PrivacyConfig
+) -> list[Cost]:
+    """The cost of these arms together, each for so many rounds."""
+    pairs = zip(plans, rounds, strict=True)
+    arms = [(dataclasses.replace(p.terms, rounds=t), p.budget) for p, t in pairs]
+    return guarantee(arms, privacy.delta, privacy.accountant)
+
+
+def epsilon_so_far(
+    plan: ArmPlan, privacy: PrivacyConfig, rounds: Sequence[int] | None = None
+) -> list[float | None]:
+    """For each of these rounds (all, if not given; the first is 0), the epsilon after it against
+    the observer that the trust protects from, under the relation of the experiment. Between
+    computed rounds the later value is given: an epsilon grows with the rounds, so that is true too.
+    """
+    trust, total = plan.method.trust, plan.rounds
+    rounds = range(total) if rounds is None else rounds
+    if trust == "none":
+        return [None] * len(rounds)
+    if trust == "local":
+        every = [
+            _finite(local_epsilon([plan.client_releases(t + 1)], privacy.delta, privacy.relation))
+            for t in rounds
+        ]
+        if plan.budget is None:
+            return every
+        return [
+            e if e is not None and e < plan.budget.epsilon else plan.budget.epsilon for e in every
+        ]
+    stride = -(-total // CURVE_POINTS)
+    computed = [min(total, -(-(t + 1) // stride) * stride) for t in rounds]
+    counts = sorted({*computed, total})  # the last one sets the accountant's grid: always there
+    values = central_epsilons(
+        plan.sampled_round(), counts, privacy.delta, privacy.relation, privacy.accountant
+    )
+    after = dict(zip(counts, values, strict=True))
+    return [_finite(after[count]) for count in computed]
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None

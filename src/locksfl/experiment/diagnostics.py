@@ -1,0 +1,162 @@
+"""How alike clients are: their updates and gradients, laid side by side at some rounds.
+
+The paper leaves open why dissimilar gradients matter, and which likeness would be a better guide
+than the norm. These are the usual measures, for k clients with vectors v_i and mean v:
+
+    dissimilarity   mean |v_i|^2 / |v|^2          1: all alike. Large: they cancel each other
+    diversity       sum |v_i|^2 / |sum v_i|^2     dissimilarity / k (Yin et al., 2018)
+    spread          sqrt(mean |v_i - v|^2)        at an optimum, of gradients: the sigma_G of theory
+    cosine, angle   of every pair of clients
+    correlation     of every pair: the cosine of v_i - (mean of its coordinates)
+    drift           |mean of (w - w_i) / (step x steps)|, at an optimum what local epochs add to a
+                    vanishing gradient: small although gradients are dissimilar (Wang et al., 2022)
+
+All of them are exact functions of private data. Only a simulation can see them; they are released
+to nobody and carry no guarantee. They stand in diagnostics.jsonl and its picture, nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from locksfl.models.build import Model
+from locksfl.round.client import (
+    LocalWork,
+    Records,
+    SizeClass,
+    choose_rows,
+    combine,
+    measure,
+    used_samples,
+)
+from locksfl.round.randomness import Purpose, client_keys, draw_key
+
+GRADIENT = LocalWork("gradient")
+SHARES = (0.1, 0.5, 0.9)
+
+
+def compared_clients(population: int, wanted: int) -> np.ndarray:
+    """Client numbers spread evenly, so that shards of every class are among them."""
+    return np.unique(np.linspace(0, population - 1, min(wanted, population)).astype(np.int32))
+
+
+def likeness(
+    model: Model,
+    weights: Array,
+    records: Records,
+    sizes: np.ndarray,
+    clients: np.ndarray,
+    key: Array,
+    work: LocalWork,
+) -> dict[str, Any]:
+    """The measures above at these weights, of the updates and of the gradients."""
+    updates = client_updates(model, weights, records, sizes, clients, key, work)
+    if work.update == "gradient":
+        return {"clients": len(clients), "updates": compare(updates)}
+    full = dataclasses.replace(GRADIENT, min_samples=work.min_samples, max_samples=work.max_samples)
+    gradients = client_updates(model, weights, records, sizes, clients, key, full)
+    moved = work.step * local_steps(sizes[clients], work)
+    return {
+        "clients": len(clients),
+        "updates": compare(updates),
+        "gradients": compare(gradients),
+        "drift": float(np.linalg.norm(np.mean(updates / moved[:, None], axis=0))),
+    }
+
+
+def local_steps(sizes: np.ndarray, work: LocalWork) -> np.ndarray:
+    """How many steps of SGD clients of these sizes make in a round."""
+    return work.epochs * -(-used_samples(sizes, work) // work.batch)
+
+
+def client_updates(
+    model: Model,
+    weights: Array,
+    records: Records,
+    sizes: np.ndarray,
+    clients: np.ndarray,
+    key: Array,
+    work: LocalWork,
+) -> np.ndarray:
+    """u_i of each of these clients, [k, size], by the code that trains; zero where not finite."""
+    used = used_samples(sizes, work)
+    shape = SizeClass(
+        rows=int(used.max()),
+        subsample_from=int(sizes.max()) if (sizes > used).any() else 0,
+        repeats=bool((sizes < used).any()),
+    )
+    keys = client_keys(key, jnp.asarray(clients))
+    found = _updates(model, work, shape, weights, records, jnp.asarray(clients), keys)
+    return np.asarray(found, np.float64)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _updates(
+    model: Model,
+    work: LocalWork,
+    shape: SizeClass,
+    weights: Array,
+    records: Records,
+    clients: Array,
+    keys: Array,
+) -> Array:
+    def one(client_and_key: tuple[Array, Array]) -> Array:
+        client, key = client_and_key
+        chunk = choose_rows(records, client[None], key[None], shape, work)
+        visit = measure(model, weights, records, chunk, work)
+        return combine(visit.trace, jnp.ones(1))
+
+    found: Array = jax.lax.map(one, (clients, keys))
+    return found
+
+
+def compare(vectors: np.ndarray) -> dict[str, Any]:
+    """Every measure that the pairwise products of some vectors give; None where it is 0/0."""
+    count = len(vectors)
+    squared = np.sum(vectors**2, axis=1)
+    mean = np.mean(vectors, axis=0)
+    of_mean = float(mean @ mean)
+    pairs = np.triu_indices(count, 1)
+    cosines = _cosines(vectors)[pairs]
+    correlations = _cosines(vectors - vectors.mean(axis=1, keepdims=True))[pairs]
+    dissimilarity = float(np.mean(squared)) / of_mean if of_mean > 0 else None
+    return {
+        "norms": _quantiles(np.sqrt(squared)),
+        "mean_norm": float(np.sqrt(of_mean)),
+        "spread": float(np.sqrt(max(0.0, np.mean(squared) - of_mean))),
+        "dissimilarity": dissimilarity,
+        "diversity": None if dissimilarity is None else dissimilarity / count,
+        "cosine": _quantiles(cosines),
+        "angle": _quantiles(np.degrees(np.arccos(cosines))),
+        "correlation": _quantiles(correlations),
+    }
+
+
+def _cosines(vectors: np.ndarray) -> np.ndarray:
+    """Of every pair; NaN where a vector is zero."""
+    norms = np.linalg.norm(vectors, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        unit = vectors / norms[:, None]
+    return np.clip(unit @ unit.T, -1.0, 1.0)
+
+
+def _quantiles(values: np.ndarray) -> dict[str, float] | None:
+    there = values[np.isfinite(values)]
+    if not there.size:
+        return None
+    return {
+        "mean": float(there.mean()),
+        **{str(share): float(np.quantile(there, share)) for share in SHARES},
+    }
+
+
+def measuring_key(arm_key: Array, round_index: int) -> Array:
+    """The local shuffles of the next round: clients are seen as that round would see them."""
+    return draw_key(arm_key, round_index, Purpose.LOCAL)

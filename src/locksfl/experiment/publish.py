@@ -1,0 +1,161 @@
+"""The public bundle: what may leave the server after a run, and nothing else.
+
+In central trust the cohort, the number of uploads, exact bytes, the ledger and everything that a
+simulation alone can see stay behind: publishing the cohort's size would void the amplification, and
+the number of uploads depends on true norms. What is written here is the models, the configuration
+without its seed, the statement, accuracy on records of no client, and post-processing of releases.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from locksfl.experiment.config import Config, to_table
+from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.plan import ArmPlan, plan_arms
+from locksfl.experiment.records import upload_estimate
+
+# of an arm's summary: functions of the configuration, of releases and of held-out data alone
+PUBLIC_ARM = (
+    "name", "rule", "estimator", "trust", "rounds", "accuracy", "loss", "clip_norm", "step",
+    "asked_rounds", "noise_multiplier", "norm_multiplier", "claimed_epsilon", "privacy",
+)  # fmt: skip
+PUBLIC_SUMMARY = (
+    "name", "simulated", "tuned_without_privacy", "accounting", "no_guarantee",
+    "filter", "all_arms_composed",
+)  # fmt: skip
+PUBLIC_ROUND = ("arm", "round", "accuracy", "loss", "epsilon")
+
+
+def publish(run: Path, target: Path) -> list[Path]:
+    """Write the public bundle of a finished run to a new folder; its files."""
+    folder = RunFolder.open(run)
+    summary = folder.summary()
+    if target.exists():
+        raise ValueError(f"{target}: already there; expected a new folder")
+    config = folder.config
+    arms = summary["arms"]
+    multipliers = [[a["noise_multiplier"] or 0.0, a["norm_multiplier"] or 0.0] for a in arms]
+    plans = {plan.name: plan for plan in plan_arms(config, multipliers)}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        _fill(work, folder, config, summary, plans)
+        os.chmod(work, 0o755)
+        os.replace(work, target)  # all of it or nothing
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return sorted(target.iterdir())
+
+
+def _fill(
+    work: Path,
+    folder: RunFolder,
+    config: Config,
+    summary: dict[str, Any],
+    plans: dict[str, ArmPlan],
+) -> None:
+    # no path on the server's disk: neither of the data nor of an encoder
+    anywhere = dataclasses.replace(config.data, dir=None, name=Path(config.data.name).name)
+    encoder = config.features.file
+    features = dataclasses.replace(config.features, file=encoder and Path(encoder).name)
+    public_config = dataclasses.replace(config, seed=None, data=anywhere, features=features)
+    (work / "config.toml").write_text(tomli_w.dumps(to_table(public_config)), "utf-8")
+    for arm in summary["arms"]:
+        shutil.copyfile(folder.path / f"model-{arm['name']}.npz", work / f"model-{arm['name']}.npz")
+    rounds = [_public_round(line, plans[line["arm"]]) for line in folder.lines("rounds.jsonl")]
+    text = "".join(json.dumps(line) + "\n" for line in rounds)
+    (work / "rounds.jsonl").write_text(text, "utf-8")
+    public = {
+        **{name: summary[name] for name in PUBLIC_SUMMARY},
+        "arms": [_public_arm(arm, plans[arm["name"]], rounds) for arm in summary["arms"]],
+    }
+    (work / "statement.json").write_text(json.dumps(public, indent=2) + "\n", "utf-8")
+    (work / "STATEMENT.md").write_text(statement_text(public, config), "utf-8")
+
+
+def _public_round(line: dict[str, Any], plan: ArmPlan) -> dict[str, Any]:
+    public = {name: line[name] for name in PUBLIC_ROUND}
+    public["expected_cohort"] = plan.cohort
+    public["upload_estimate"] = upload_estimate(plan, line)
+    if plan.method.trust == "local":  # functions of what every client released
+        counts = ("cohort", "uploads", "bytes_up", "bytes_down", "exhausted")
+        public |= {name: line[name] for name in counts}
+    return public
+
+
+def _public_arm(arm: dict[str, Any], plan: ArmPlan, rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    public = {name: arm[name] for name in PUBLIC_ARM}
+    mine = [line["upload_estimate"] for line in rounds if line["arm"] == arm["name"]]
+    public["expected_cohort"], public["upload_estimate"] = plan.cohort, sum(mine)
+    return public
+
+
+def statement_text(public: dict[str, Any], config: Config) -> str:
+    """The privacy statement in words."""
+    who = {
+        "none": "Nobody added noise. There is no privacy guarantee against anyone.",
+        "central": "The server adds the noise and is trusted with raw updates. The guarantee holds "
+        "against whoever sees the models only (PUBLIC).",
+        "local": "Each client adds its own noise before anything leaves it. The guarantee holds "
+        "against the server (SERVER) and so against everyone else.",
+    }[config.privacy.trust]
+    rounds = " or ".join(str(t) for t in sorted({arm["rounds"] for arm in public["arms"]}))
+    lines = [
+        f"# Privacy statement: {public['name']}",
+        "",
+        f"Unit of privacy: one client with all its data; {config.data.clients} clients, "
+        f"{rounds} rounds an arm, Poisson sampling.",
+        who,
+        "",
+        "| arm | observer | relation | epsilon | delta | accountant |",
+        "|---|---|---|---|---|---|",
+    ]
+    composed = [{"name": "all arms together", "privacy": public["all_arms_composed"]}]
+    for arm in [*public["arms"], *composed]:
+        for cost in arm["privacy"]:
+            epsilon = "infinite" if cost["epsilon"] is None else f"{cost['epsilon']:.3f}"
+            cells = (arm["name"], cost["observer"], cost["relation"], epsilon)
+            lines.append(f"| {' | '.join(cells)} | {cost['delta']:g} | {cost['accountant']} |")
+    lines += [
+        "",
+        "zero-out: one client's contribution present or absent. replace: one client's data "
+        "replaced by any other. Norm releases are charged in the same epsilon.",
+    ]
+    if public["no_guarantee"]:
+        claimed = max(arm["claimed_epsilon"] for arm in public["arms"])
+        lines[2:2] = [
+            f"**NO GUARANTEE for the claimed epsilon of {claimed:.4g}** (accounting as printed in "
+            "the paper: a trusted server's multiplier, added by each client, norms for nothing). "
+            "The table below says what the releases cost.",
+            "",
+        ]
+    if public["filter"]:
+        lines.append(
+            "filter: every client stops before it would pass this budget, whatever is drawn."
+        )
+    if any(arm["rounds"] < arm["asked_rounds"] for arm in public["arms"]):
+        lines.append(
+            "max_epsilon: an arm ended before a round would have passed it. The accountant alone "
+            "decided that, from settings and no data, so it is charged for the rounds it played."
+        )
+    if public["simulated"]:
+        lines.append(
+            "simulated: a seed was given, so this is the epsilon that a run with secret randomness "
+            "would have; this run itself protects nobody."
+        )
+    if public["tuned_without_privacy"]:
+        lines.append(
+            "tuned_without_privacy: clip norm, step or rule were chosen by looking at runs on "
+            "these data; that choice is not charged."
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,73 @@
+"""Lines of a run: what the server may log of a round, and what only a simulation can see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from locksfl.experiment.plan import ArmPlan
+from locksfl.simulate.simulator import RoundLog
+
+BYTES = 4  # a float32
+
+DIAGNOSTICS_NOTE = {
+    "note": "Seen by this simulation and released to nobody: true norms and the like. "
+    "They carry no privacy guarantee; a federation has no such file. Do not publish."
+}
+
+
+def round_record(plan: ArmPlan, log: RoundLog, size: int, epsilon: float | None) -> dict[str, Any]:
+    """A line of rounds.jsonl. It belongs to the server: cohort and uploads are secrets of central
+    trust. Bytes are float32: the model to each member, a norm from each, an update from each
+    uploader."""
+    members = len(log.cohort)
+    uploads = int((log.uploaded if log.received is None else log.received).sum())
+    norms = members if plan.releases_norms else 0
+    record = {
+        "arm": plan.name,
+        "round": log.round + 1,
+        "accuracy": log.accuracy,
+        "loss": _number(log.loss),
+        "cohort": members,
+        "uploads": uploads,
+        "bytes_up": BYTES * (norms + uploads * size),
+        "bytes_down": BYTES * members * size,
+        "epsilon": epsilon,
+        "exhausted": log.exhausted,
+        "released_norm_sum": _number(log.released_norm_sum) if plan.releases_norms else None,
+        "used_norm_sum": _number(log.used_norm_sum) if plan.releases_norms else None,
+    }
+    return record if log.stages is None else {**record, "stages": log.stages}
+
+
+def diagnostics_record(plan: ArmPlan, log: RoundLog) -> dict[str, Any]:
+    """A line of diagnostics.jsonl."""
+    norms = log.norms[np.isfinite(log.norms)]
+    shares = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+    quantiles = {str(s): float(np.quantile(norms, s)) for s in shares} if norms.size else None
+    return {
+        "arm": plan.name,
+        "round": log.round + 1,
+        "norm_quantiles": quantiles,
+        "clipped_fraction": float(np.mean(norms > plan.clip_norm)) if norms.size else None,
+        "signal": _number(log.signal),
+        "noise": _number(log.noise),
+        "signal_to_noise": _number(log.signal / log.noise) if log.noise else None,
+        "expected_weight": _number(log.expected_weight),
+        "nan_clients": int(np.sum(~np.isfinite(log.norms))),
+    }
+
+
+def upload_estimate(plan: ArmPlan, record: dict[str, Any]) -> float:
+    """The expected uploads of a round from released values only, so it may be published:
+    (1 - lambda) b K~ / K' + lambda b, or b where no norm is asked."""
+    if record["released_norm_sum"] is None:
+        return plan.uploads
+    ratio = max(0.0, record["released_norm_sum"]) / record["used_norm_sum"]
+    return plan.uploads * ((1 - plan.floor) * ratio + plan.floor)
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return float(value) if value is not None and np.isfinite(value) else None

@@ -1,0 +1,247 @@
+"""What a person sees of a run: the table, and the figure."""
+
+from __future__ import annotations
+
+import math
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from locksfl.experiment.costs import OBSERVERS, RELATIONS
+from locksfl.experiment.folder import RunFolder, write_atomically
+
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+
+
+def epsilon_text(epsilon: float | None) -> str:
+    """An epsilon for people."""
+    if epsilon is None or math.isinf(epsilon):
+        return "∞"
+    return f"{epsilon:.2f}" if epsilon < 100 else f"{epsilon:.0f}"
+
+
+def size_text(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """One row an arm; epsilon by observer and relation."""
+    title = f"{summary['name']}{_stamp(summary)}"
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
+    table.add_column("arm")
+    for head in ("accuracy", "uploads", "up", "down"):
+        table.add_column(head, justify="right")
+    for observer in OBSERVERS:
+        table.add_column(f"ε {observer}\n" + " /\n".join(RELATIONS), justify="right")
+    table.add_column("seconds", justify="right")
+    for arm in summary["arms"]:
+        table.add_row(
+            arm["name"],
+            f"{arm['accuracy']:.3f}",
+            f"{arm['uploads']:,}",
+            size_text(arm["bytes_up"]),
+            size_text(arm["bytes_down"]),
+            *_epsilons(arm["privacy"]),
+            f"{arm['seconds']:.1f}",
+        )
+    if len(summary["arms"]) > 1:
+        table.add_section()
+        table.add_row("all arms", "", "", "", "", *_epsilons(summary["all_arms_composed"]), "")
+    return table
+
+
+def _epsilons(costs: list[dict[str, Any]]) -> list[str]:
+    """For each observer, the epsilon of every relation."""
+    return [
+        " / ".join(epsilon_text(c["epsilon"]) for c in costs if c["observer"] == observer)
+        for observer in OBSERVERS
+    ]
+
+
+def _stamp(summary: dict[str, Any]) -> str:
+    """What must stand beside whatever is shown of a run that was accounted as printed."""
+    if not summary["no_guarantee"]:
+        return ""
+    claimed = epsilon_text(max(arm["claimed_epsilon"] for arm in summary["arms"]))
+    return f" · NO GUARANTEE (claimed ε = {claimed}, accounting as printed)"
+
+
+def notes(summary: dict[str, Any]) -> list[str]:
+    """What has to be said beside the table."""
+    arms = summary["arms"]
+    said = []
+    if summary["no_guarantee"]:
+        said.append(
+            "no guarantee: the claimed ε takes no account of who sees what; the table does."
+        )
+    if summary["filter"]:
+        gone = ", ".join(f"{arm['name']} {arm['exhausted']}" for arm in arms)
+        said.append(f"filter: ε is each client's budget; exhausted at the end: {gone}.")
+    for arm in arms:
+        if arm["rounds"] < arm["asked_rounds"]:
+            said.append(
+                f"{arm['name']}: stopped after {arm['rounds']} of {arm['asked_rounds']} rounds, "
+                "by the accountant alone (max_epsilon); nothing that was seen decided it."
+            )
+    for arm in arms:
+        shares = arm.get("answered") or {}
+        if any(share < 1 for share in shares.values()):
+            told = ", ".join(f"{share:.1%} of the {stage}s" for stage, share in shares.items())
+            said.append(f"{arm['name']}: came back: {told}; the update is short by the rest.")
+    said += [f"δ = {arms[0]['privacy'][0]['delta']:g}; the unit of privacy is one client."]
+    if arms[0]["trust"] == "central":
+        said.append("SERVER sees raw updates (trust central); PUBLIC sees the models only.")
+    if summary["simulated"]:
+        said.append("simulated: a seed was given; ε is what secret randomness would have cost.")
+    if summary["tuned_without_privacy"]:
+        said.append("tuned_without_privacy: clip and step were chosen by looking; not charged.")
+    return said
+
+
+def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
+    """Accuracy by round and by bytes sent, an arm a line: figure.png and figure.svg."""
+    from matplotlib.ticker import MaxNLocator
+
+    plt = plotting()
+    lines = folder.lines("rounds.jsonl")
+    figure, (by_round, by_bytes) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    for arm, colour in zip(summary["arms"], COLOURS * len(summary["arms"]), strict=False):
+        mine = [line for line in lines if line["arm"] == arm["name"]]
+        shown = [line["accuracy"] is not None for line in mine]
+        total, sent = 0, []
+        for line in mine:
+            total += line["bytes_up"]
+            sent.append(total / 1e6)
+        accuracy = [line["accuracy"] for line in mine if line["accuracy"] is not None]
+        label = f"{arm['name']} ({arm['accuracy']:.3f}, {arm['uploads']:,} uploads)"
+        rounds = [line["round"] for line, keep in zip(mine, shown, strict=True) if keep]
+        at = [mb for mb, keep in zip(sent, shown, strict=True) if keep]
+        for axes, where in ((by_round, rounds), (by_bytes, at)):
+            axes.plot(where, accuracy, color=colour, label=label, lw=1.6, marker=_marker(rounds))
+    by_round.set_xlabel("round")
+    by_bytes.set_xlabel("sent by all clients (MB)")
+    by_round.set_ylabel("accuracy on held-out data")
+    by_round.legend(loc="best", frameon=False)
+    by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.suptitle(_title(summary), x=0.01, ha="left", fontsize=10)
+    save_figure(figure, folder.path / "figure")
+
+
+def plotting() -> Any:
+    """matplotlib.pyplot without a screen, set so that the same run gives the same file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"svg.hashsalt": "locks", "font.size": 9, "svg.fonttype": "none"})
+    return pyplot
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Tidy it and write PATH.png and PATH.svg, without a date in them."""
+    for axes in figure.axes:
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    for kind in ("png", "svg"):
+        buffer = BytesIO()
+        metadata = {"Date": None} if kind == "svg" else {"Software": None}
+        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
+        write_atomically(path.with_name(f"{path.name}.{kind}"), buffer.getvalue())
+    plotting().close(figure)
+
+
+SECRET = "seen by this simulation only, released to nobody"
+BAND = ("0.1", "0.5", "0.9")  # the quantiles that are drawn: a band and its middle
+
+
+def draw_diagnostics(folder: RunFolder, summary: dict[str, Any]) -> None:
+    """How alike the clients were, by round: diagnostics.png and .svg."""
+    lines = folder.lines("diagnostics.jsonl")[1:]  # the first is the note
+    exact = "exact, without privacy" if summary["arms"][0]["trust"] == "none" else "NOT A RELEASE"
+    arms = {
+        arm["name"]: [line for line in lines if line["arm"] == arm["name"]]
+        for arm in summary["arms"]
+    }
+    figure = likeness_figure(arms, {arm["name"]: arm["clip_norm"] for arm in summary["arms"]})
+    figure.suptitle(f"{summary['name']}: {exact}; {SECRET}", x=0.01, ha="left", fontsize=10)
+    save_figure(figure, folder.path / "diagnostics")
+
+
+def likeness_figure(arms: dict[str, list[dict[str, Any]]], clip_norms: dict[str, float]) -> Any:
+    """Six panels of lines of diagnostics.jsonl, an arm a colour."""
+    figure, grid = plotting().subplots(2, 3, figsize=(10, 5.6))
+    norms, dissimilarity, drift, *pairs = grid.flat
+    for (name, lines), colour in zip(arms.items(), COLOURS * len(arms), strict=False):
+        _band(norms, [(line["round"], line["norm_quantiles"]) for line in lines], colour, name)
+        norms.axhline(clip_norms[name], color=colour, ls=":", lw=1)
+        seen = [(line["round"], line["likeness"]) for line in lines if line.get("likeness")]
+        rounds = [r for r, _ in seen]
+        updates = [one["updates"] for _, one in seen]
+        gradients = [one.get("gradients", one["updates"]) for _, one in seen]
+        for axes, solid, dashed in (
+            (dissimilarity, [u["dissimilarity"] for u in updates], "dissimilarity"),
+            (drift, [one.get("drift", one["updates"]["mean_norm"]) for _, one in seen], "spread"),
+        ):
+            axes.plot(rounds, solid, color=colour, marker=_marker(rounds))
+            axes.plot(rounds, [g[dashed] for g in gradients], color=colour, ls="--")
+            axes.set_yscale("log")
+        for axes, measure in zip(pairs, ("cosine", "angle", "correlation"), strict=True):
+            _band(axes, [(r, u[measure]) for r, u in zip(rounds, updates, strict=True)], colour)
+    norms.legend(frameon=False)
+    norms.set_ylim(bottom=0)
+    titles = (
+        "norms of the cohort (dotted: clip norm)",
+        "dissimilarity of updates (dashed: gradients)",
+        "drift (dashed: spread of gradients)",
+        "cosine of two clients",
+        "angle of two clients (degrees)",
+        "correlation of two clients",
+    )
+    for axes, title in zip(grid.flat, titles, strict=True):
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("round")
+    return figure
+
+
+def _band(axes: Any, points: list[tuple[int, Any]], colour: str, label: str = "") -> None:
+    """The median and the 10 to 90% range of a distribution by round."""
+    there = [(r, quantiles) for r, quantiles in points if quantiles]
+    rounds = [r for r, _ in there]
+    low, middle, high = ([quantiles[share] for _, quantiles in there] for share in BAND)
+    axes.fill_between(rounds, low, high, color=colour, alpha=0.2, lw=0)
+    axes.plot(rounds, middle, color=colour, marker=_marker(rounds), label=label)
+
+
+def _marker(rounds: list[int]) -> str | None:
+    return "o" if len(rounds) < 4 else None  # one point alone is no line
+
+
+def _title(summary: dict[str, Any]) -> str:
+    arm = summary["arms"][0]
+    finite = [c for c in arm["privacy"] if c["epsilon"] is not None]
+    if not finite:
+        return f"{summary['name']}: no privacy"
+    if summary["no_guarantee"]:
+        return f"{summary['name']}{_stamp(summary)}"
+    cost = finite[0]
+    stamp = ", simulated" if summary["simulated"] else ""
+    alike = ("observer", "relation")
+    arms = [c for a in summary["arms"] for c in a["privacy"] if all(c[k] == cost[k] for k in alike)]
+    texts = [epsilon_text(e) for e in sorted(c["epsilon"] or math.inf for c in arms)]
+    epsilon = (
+        f"each arm ε = {texts[-1]}" if len(set(texts)) == 1 else f"ε = {texts[0]} to {texts[-1]}"
+    )
+    return (
+        f"{summary['name']}: {epsilon}, δ = {cost['delta']:g} against "
+        f"{cost['observer']} ({cost['relation']}{stamp})"
+    )

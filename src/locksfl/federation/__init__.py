@@ -1,0 +1,42 @@
+"""The same round over Flower (flwr): a server, and devices that guard their own privacy.
+
+    rounds.py        a round as the server plays it, over any network that can ask and answer
+    messages.py      what a question and an answer are as Flower messages
+    grid.py          the network over Flower's Grid, with a deadline for each stage
+    client_app.py    the device's half: Flower's ClientApp around the guard
+    node.py          the process on a device: a SuperNode that runs this package's app only
+    superlink.py     the server's SuperLink: started, its nodes registered, a run begun
+    certificates.py  TLS certificates and node keys
+
+Only this package imports flwr, and only what is used is imported: `rounds.py` needs none of it.
+Whatever touches an interface that Flower does not document is in node.py and superlink.py, for the
+one version that pyproject.toml pins.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+
+def require(module: str = "flwr", package: str = "locks-fl[flower]") -> None:
+    """Refuse in one line where the extra is not installed."""
+    if importlib.util.find_spec(module) is None:
+        raise ValueError(
+            f"{module} is not installed: expected it for `locks federation`; install it with "
+            f'pip install "{package}"'
+        )
+
+
+def settings(home: Path) -> dict[str, str]:
+    """The environment of a Flower process: its files in one folder, nothing phoned anywhere, and
+    nothing installed because a server asks for it."""
+    return {
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }

@@ -1,0 +1,181 @@
+"""A whole federation on one machine, in a folder that is thrown away: certificates, keys, and for
+every node a data file, a policy, a ledger and a process of its own."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import tomli_w
+
+from locksfl.experiment.config import Config, to_table
+from locksfl.experiment.plan import ArmPlan
+from locksfl.experiment.run import Prepared
+from locksfl.federation import certificates, settings
+from locksfl.federation.child import child_of_this
+from locksfl.federation.device.files import DeviceFiles
+from locksfl.privacy.gdp import epsilon_from_mu
+
+POLLS_A_SECOND = 20  # of all nodes together: a SuperLink on a busy machine can take them
+HEADROOM = 1.001  # a device's budget above what the run needs: epsilons are found by search
+
+EXPERIMENT = """
+name = "federation"
+[data]
+name = "mnist-embedded"
+clients = {nodes}
+split = {{ kind = "iid" }}
+[train]
+rounds = {rounds}
+optimizer = {{ name = "sgd", step = 1.2, schedule = "inverse-sqrt" }}
+[privacy]
+trust = "{trust}"
+epsilon = {epsilon}
+[[arm]]
+name = "uniform"
+rule = "uniform"
+cohort = {half}
+[[arm]]
+name = "locks"
+rule = "norm"
+cohort = {nodes}
+uploads = {half}
+norm_low = 0.9
+"""
+
+
+def experiment_text(nodes: int, rounds: int, trust: str, epsilon: float) -> str:
+    """The demo's experiment: half of the nodes a round, at random and by their norms."""
+    values = {"nodes": nodes, "rounds": rounds, "trust": trust, "epsilon": epsilon}
+    return EXPERIMENT.format(half=max(1, nodes // 2), **values)
+
+
+def make_devices(folder: Path, config: Config, prepared: Prepared) -> list[DeviceFiles]:
+    """A folder for each client: its part of the data, and a policy that pays for this run."""
+    population = prepared.population
+    experiment = folder / "experiment.toml"
+    experiment.write_text(tomli_w.dumps(to_table(config)), "utf-8")
+    policy = tomli_w.dumps(policy_for(config, prepared.plans))
+    made = []
+    for i in range(population.clients):
+        place = folder / f"node-{i:03d}"
+        place.mkdir(mode=0o700)
+        rows = slice(*population.offsets[i : i + 2])
+        np.savez(
+            place / "data.npz",
+            features=population.features[rows],
+            labels=population.labels[rows],
+            classes=population.classes,
+        )
+        (place / "policy.toml").write_text(policy, "utf-8")
+        files = DeviceFiles(
+            place / "policy.toml", place / "ledger.sqlite", place / "data.npz", experiment
+        )
+        files.begin()
+        made.append(files)
+    return made
+
+
+def policy_for(config: Config, plans: list[ArmPlan]) -> dict[str, object]:
+    """A policy that allows these arms, once, and not more."""
+    privacy = config.privacy
+    norms = [plan.norm_multiplier for plan in plans if plan.releases_norms]
+    policy: dict[str, object] = {
+        "trust": privacy.trust,
+        "relation": privacy.relation,
+        "max_clip_norm": max(plan.clip_norm for plan in plans),
+        "min_noise_multiplier": min(plan.noise_multiplier for plan in plans),
+        "max_rounds": sum(plan.rounds for plan in plans),
+    }
+    if norms:
+        policy["min_norm_multiplier"] = min(norms)
+    if privacy.trust == "local":
+        spends = [p.client_releases(p.rounds).mu_squared(privacy.relation) for p in plans]
+        epsilon = epsilon_from_mu(math.sqrt(sum(spends)), privacy.delta)
+        policy |= {"epsilon": epsilon * HEADROOM, "delta": privacy.delta}
+    return policy
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def client_command(
+    files: DeviceFiles, address: str, ca: Path, key: Path, poll: float = 0.2
+) -> list[str]:
+    """The options of `locks federation client` for one device."""
+    options = {
+        "--server": address,
+        "--ca": ca,
+        "--key": key,
+        "--policy": files.policy,
+        "--ledger": files.ledger,
+        "--data": files.data,
+        "--experiment": files.experiment,
+        "--poll": poll,
+    }
+    return [str(part) for option in options.items() for part in option]
+
+
+@contextmanager
+def running_clients(
+    devices: list[DeviceFiles], address: str, certs: Path, keys: Path, home: Path
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A process for each device; all are gone afterwards, however it ends."""
+    processes: list[subprocess.Popen[bytes]] = []
+    poll = max(0.2, len(devices) / POLLS_A_SECOND)
+    try:
+        for i, files in enumerate(devices):
+            key = keys / f"node-{i:03d}.key"
+            options = client_command(files, address, certs / certificates.CA, key, poll)
+            processes.append(start_client(options, home, files.policy.parent / "client.log"))
+        yield processes
+    finally:
+        stop(processes)
+
+
+def start_client(options: list[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
+    """`locks federation client` as a child that ends with this process."""
+    command = [sys.executable, "-m", "locksfl.federation.child", "client", *options]
+    environment = {**settings(home), **_one_core(), **child_of_this()}
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,  # Ctrl-C is for this process: it stops them
+        )
+
+
+def stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    """End these processes, by force after a while."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _one_core() -> dict[str, str]:
+    """Many small processes on one machine: none of them needs more than one thread."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {
+        "XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(),
+        "OMP_NUM_THREADS": "1",
+        "JAX_PLATFORMS": "cpu",
+    }

@@ -1,0 +1,30 @@
+"""A device that guards its own privacy: policy, ledger, noise, and the answers of a round.
+
+Whatever a server asks, a device answers only through `Guard`. What holds then, whoever the server
+is and whatever it sends, in any order and any number of times:
+
+* All that the device ever released to any server is within the budget of its policy, as mu-GDP.
+* A release is in the ledger, on disk, before its noise is drawn.
+* One round of one run gets one norm and one update at most, each with noise drawn once.
+
+No network and no JAX here: a device starts a new process for each message.
+
+| file      | what                                                                     |
+|-----------|--------------------------------------------------------------------------|
+| terms.py  | what a server asks for in a round; the fixed codes of a refusal          |
+| policy.py | what the owner of the device allows: a TOML file                         |
+| guard.py  | checks, debits, and only then adds noise                                 |
+| ledger.py | every release of the device, for all runs and servers: one SQLite file   |
+| noise.py  | the rounded Gaussian on a public grid, sampled exactly                   |
+| update.py | the adapter for a user's own training code; what is sent of an update    |
+| view.py   | what was spent and what is left, for the owner                           |
+"""
+
+from __future__ import annotations
+
+from locksfl.federation.device.guard import Guard
+from locksfl.federation.device.ledger import DeviceLedger
+from locksfl.federation.device.policy import Policy
+from locksfl.federation.device.terms import Refusal, Refused, RoundTerms
+
+__all__ = ["DeviceLedger", "Guard", "Policy", "Refusal", "Refused", "RoundTerms"]

@@ -1,0 +1,90 @@
+"""The device's half as Flower's ClientApp: parse, answer through the guard, reply.
+
+It is thin on purpose, and it lives in the installed package. `locks federation client` runs it and
+nothing else; a stock SuperNode loads it because the bundle names it, but would run another bundle
+as readily (docs/federation.md, trust).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+
+from locksfl.federation.device import Refusal
+from locksfl.federation.device.files import DeviceFiles
+from locksfl.federation.messages import to_question, to_reply
+from locksfl.federation.wire import Answer, Respond
+
+log = logging.getLogger(__name__)
+STATE = "locks."
+
+
+class _State(MutableMapping[str, np.ndarray]):
+    """What a device keeps between the stages, in Flower's Context: it never leaves the device."""
+
+    def __init__(self, context: Context) -> None:
+        self._state = context.state
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        record = self._state[STATE + name]
+        if not isinstance(record, ArrayRecord):
+            raise KeyError(name)
+        return record.to_numpy_ndarrays()[0]
+
+    def __setitem__(self, name: str, value: np.ndarray) -> None:
+        self._state[STATE + name] = ArrayRecord([np.ascontiguousarray(value)])
+
+    def __delitem__(self, name: str) -> None:
+        del self._state[STATE + name]
+
+    def __iter__(self) -> Iterator[str]:
+        mine = [name for name in self._state if name.startswith(STATE)]
+        return iter([name.removeprefix(STATE) for name in mine])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def client_app(device: Callable[[Context], Respond]) -> ClientApp:
+    """The app of one device; `device` is called with every message's context."""
+
+    def answer(message: Message, context: Context) -> Message:
+        try:
+            question = to_question(message)
+            if question is None:
+                return to_reply(Answer(refusal=int(Refusal.MALFORMED)), message)
+            run = str(message.metadata.run_id)
+            return to_reply(device(context)(run, question, _State(context)), message)
+        except Exception:  # its text would travel to the server
+            log.exception("a message could not be answered")
+            return to_reply(Answer(refusal=int(Refusal.LEDGER)), message)
+
+    made = ClientApp()
+    made.query("norm")(answer)
+    made.train("update")(answer)
+    made.query("end")(answer)
+    return made
+
+
+@functools.cache
+def device_of(files: DeviceFiles) -> Respond:
+    """The device with these files; opened once in a process."""
+    return files.open()
+
+
+def _configured(context: Context) -> Respond:
+    """The device that a stock SuperNode's --node-config describes, as `locks federation client`'s
+    options do: policy, ledger, and data with experiment, or update."""
+    names = ("policy", "ledger", "data", "experiment", "update")
+    given = {k: str(v) for k, v in context.node_config.items() if k in names}
+    update = given.pop("update", None)
+    return device_of(DeviceFiles(**{k: Path(v) for k, v in given.items()}, update=update))
+
+
+app = client_app(_configured)

@@ -1,0 +1,135 @@
+"""What lies on a device: its data, its owner's policy, its ledger, and what it trains.
+
+Two ways to train: this package's own models on a data file, as the experiment file says; or any
+function of the owner's, in any framework (`locksfl.federation.device.update`). No Flower here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from locksfl.federation.device import DeviceLedger, Policy
+from locksfl.federation.device.answering import Device
+from locksfl.federation.device.update import LocalUpdate
+from locksfl.federation.device.view import ledger_view
+
+
+@dataclass(frozen=True)
+class DeviceFiles:
+    """The files of one device. Either `update` or both `data` and `experiment`."""
+
+    policy: Path
+    ledger: Path
+    data: Path | None = None
+    experiment: Path | None = None
+    update: str | None = None  # "package.module:function"
+
+    def __post_init__(self) -> None:
+        if self.update is None and (self.data is None or self.experiment is None):
+            raise ValueError(
+                "--data is missing: expected --data FILE.npz and --experiment FILE.toml, or "
+                "--update package.module:function"
+            )
+        if self.update is not None and (self.data is not None or self.experiment is not None):
+            raise ValueError(
+                f"--update {self.update}: a training function brings its own data; expected no "
+                "--data and no --experiment"
+            )
+
+    def begin(self) -> str:
+        """Make the ledger if there is none (a person's command does this, never a message), and
+        refuse to start with a budget that is spent. What the ledger says, in a line."""
+        policy = Policy.read(self.policy)
+        if not self.ledger.exists():
+            DeviceLedger.create(self.ledger).close()
+        view = ledger_view(self.ledger, policy)
+        if view["exhausted"]:
+            raise ValueError(view["message"])
+        return str(view["message"])
+
+    def open(self) -> Device:
+        """The device, ready to answer."""
+        policy = Policy.read(self.policy)
+        return Device(self._update(), policy, self.ledger)
+
+    def _update(self) -> LocalUpdate:
+        if self.update is not None:
+            from locksfl.models.own import load_function
+
+            return load_function("--update", self.update)
+        if self.data is None or self.experiment is None:
+            raise AssertionError("checked above")
+        return built_in_update(self.data, self.experiment)
+
+
+def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
+    """This package's own training on the records of a file. Of the experiment file, [model],
+    [local] and [features] are read: the data that it names are the server's."""
+    import dataclasses
+
+    from locksfl._tables import build_table
+    from locksfl.data.population import Population
+    from locksfl.experiment.config import (
+        ArmConfig,
+        Config,
+        FeaturesConfig,
+        LocalConfig,
+        ModelConfig,
+    )
+    from locksfl.experiment.run import local_work, model_for
+    from locksfl.federation.device.local_update import local_update
+    from locksfl.models.features import with_features
+
+    try:
+        table = tomllib.loads(experiment.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{experiment}: no such experiment file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{experiment}: not valid TOML: {error}") from None
+    parts = {"model": ModelConfig, "local": LocalConfig, "features": FeaturesConfig}
+    read: dict[str, Any] = {
+        name: build_table(kind, table.get(name, {}), name) for name, kind in parts.items()
+    }
+    config = dataclasses.replace(Config(arm=[ArmConfig("device", cohort=1)]), **read)
+    arrays = read_data(data)
+    features, labels = arrays["features"], arrays["labels"]
+    mine = Population.from_split(
+        features,
+        labels,
+        np.zeros(len(labels), np.int64),
+        features[:1],
+        labels[:1],
+        classes=int(arrays["classes"]),
+        name=data.name,
+    )
+    mine = with_features(mine, config.features.name, config.features.file)
+    model, work = model_for(config, mine), local_work(config.local)
+    update = local_update(model, work, mine.features, mine.labels, mine.scale)
+    update(np.zeros(model.size, np.float32), 0)  # compiled before the first question, not in it
+    return update
+
+
+def read_data(path: Path) -> dict[str, np.ndarray]:
+    """The records of a device: an .npz with `features`, `labels` and `classes`."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such data file") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: not an .npz file of arrays ({error})") from None
+    for name in ("features", "labels", "classes"):
+        if name not in arrays:
+            raise ValueError(
+                f"{path}: has no {name!r}; expected np.savez(path, features=..., labels=..., "
+                "classes=10)"
+            )
+    if len(arrays["features"]) != len(arrays["labels"]) or not len(arrays["labels"]):
+        raise ValueError(f"{path}: expected as many features as labels, and one at least")
+    return arrays

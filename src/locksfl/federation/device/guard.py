@@ -1,0 +1,177 @@
+"""The guard: every release of a device passes here, is checked, debited, and only then noised.
+
+    with Guard.open(Policy.read(policy_file), ledger_file) as guard:
+        released = guard.release_norm(terms, norm)              # stage 1 of rule "norm"
+        released = guard.release_update(terms, update, bound)   # stage 2, or the only stage
+
+The order inside is always: clip, check against policy and ledger, debit, sync to disk, draw noise,
+return. A process that is killed at any point has paid too much at worst; nothing left it unpaid.
+
+Stage 1 reserves the whole round, norm and upload. Stage 2 turns the reservation into a commitment.
+A reservation that is not used is refunded when its run goes on to a later round, or by `end_round`.
+
+**Why a refund may be asked for by anyone.** A refund says "this update will never be released", and
+makes itself true: commit and refund exclude each other, the first one wins, both are decided in one
+exclusive transaction, and the noise of an update is drawn only after its commitment is on disk. A
+server that fakes "not drawn", or sends a later round early, closes the round without an update: it
+loses a release and cannot gain one. So what is charged (all norms of reserved rounds, all updates
+that are not refunded) is at least what was released, whatever messages arrive.
+
+**Replays.** An answer is not kept. Asked again for the same stage of the same round, also after a
+crash that lost the answer, the guard refuses: one stage of one round draws noise once or never.
+
+**What a refusal tells.** It is decided from the request, the policy and the ledger, before the data
+are looked at; the ledger in turn holds requests only.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from locksfl.federation.device.ledger import DeviceLedger, Tally, mu_squared
+from locksfl.federation.device.noise import SYSTEM, Noise, add_noise, gaussian_std
+from locksfl.federation.device.policy import Policy
+from locksfl.federation.device.terms import (
+    LARGEST_ROUND,
+    LENGTHS,
+    Refusal,
+    Refused,
+    RoundTerms,
+    Stage,
+    within,
+)
+from locksfl.federation.device.update import clip
+
+LARGEST_BOUND = 1e6  # of a contribution, over the clip norm: 1 / p is never so large
+
+
+class Guard:
+    """One device's guard; one object for one thread. Use as a context manager, or `close` it."""
+
+    def __init__(self, policy: Policy, ledger: DeviceLedger, noise: Noise = SYSTEM) -> None:
+        self.policy, self.ledger, self._noise = policy, ledger, noise
+        budget = policy.budget
+        self._limit = None if budget is None else budget.mu_squared
+
+    @classmethod
+    def open(cls, policy: Policy, ledger: Path, noise: Noise = SYSTEM) -> Guard:
+        """Over a ledger that is there (`DeviceLedger.create` makes one): a missing ledger is a
+        ValueError, because a new one would be a new budget."""
+        return cls(policy, DeviceLedger.open(ledger), noise)
+
+    def check(self, terms: RoundTerms, stage: Stage) -> None:
+        """Raise `Refused` if the release would be; nothing is written. To be asked before a device
+        spends minutes on an update that it may not send."""
+        with self._transaction():
+            self._admit(terms, stage)
+
+    def release_norm(self, terms: RoundTerms, norm: float) -> float:
+        """The norm, clipped to [0, C], noised, clipped again; the whole round is reserved."""
+        kept = min(max(float(norm), 0.0), terms.clip_norm) if math.isfinite(norm) else 0.0
+        with self._transaction():
+            self._admit(terms, "norm")
+            self._close_rounds(terms.run, terms.round - 1)
+            self.ledger.enter(terms, "reserve")
+        if terms.trust == "central":
+            return kept
+        if terms.norm_multiplier is None:  # no terms are so
+            raise Refused(Refusal.MALFORMED)
+        std = gaussian_std(terms.norm_multiplier, terms.clip_norm)
+        released = add_noise(np.array([kept]), std, self._noise)
+        return float(np.clip(released[0], 0.0, terms.clip_norm))
+
+    def release_update(
+        self, terms: RoundTerms, contribution: npt.ArrayLike, bound: float
+    ) -> npt.NDArray[np.float32]:
+        """The contribution, clipped to `bound` here, with noise of std noise_multiplier * bound."""
+        if not within(LENGTHS, bound) or bound > LARGEST_BOUND * terms.clip_norm:
+            raise Refused(Refusal.MALFORMED)
+        kept = clip(contribution, bound)
+        with self._transaction():
+            self._admit(terms, "update")
+            if not terms.asks_norms:
+                self._close_rounds(terms.run, terms.round - 1)
+                self.ledger.enter(terms, "reserve")
+            self.ledger.enter(terms, "commit")
+        if terms.trust != "central":
+            kept = add_noise(kept, gaussian_std(terms.noise_multiplier, bound), self._noise)
+        return kept.astype(np.float32)
+
+    def end_round(self, run: str, round_number: int) -> None:
+        """No update of this round, nor of the run's rounds before it, will be released any more:
+        what was reserved for them is refunded. Harmless whoever asks, as often as they like."""
+        if not isinstance(run, str) or not within((0, LARGEST_ROUND), round_number):
+            raise Refused(Refusal.MALFORMED)
+        with self._transaction():
+            self._close_rounds(run, int(round_number))
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self.ledger.close()
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """What is decided within is durable after it, or refused."""
+        try:
+            with self.ledger.transaction():
+                yield
+        except (sqlite3.Error, OSError):  # locked for too long, a full disk, a broken one
+            raise Refused(Refusal.LEDGER) from None
+
+    def _admit(self, terms: RoundTerms, stage: Stage) -> None:
+        """Refuse, or let pass; within a transaction."""
+        refusal = self.policy.refusal(terms)
+        if refusal is not None:
+            raise Refused(refusal)
+        entered = self.ledger.kinds(terms)
+        if stage == "update" and terms.asks_norms:
+            if not entered:
+                raise Refused(Refusal.ORDER)
+            if set(entered) != {"reserve"}:
+                raise Refused(Refusal.REPEATED)
+            if not entered["reserve"]:
+                raise Refused(Refusal.TERMS)
+            self._afford(self.ledger.tallies())  # paid already, unless the policy has changed
+            return
+        if stage == "norm" and not terms.asks_norms:
+            raise Refused(Refusal.MALFORMED)
+        if entered:
+            raise Refused(Refusal.REPEATED)
+        if terms.round < self.ledger.last_round(terms.run):
+            raise Refused(Refusal.ORDER)
+        unused = self.ledger.open_rounds(terms.run, terms.round - 1)  # refunded with this entry
+        refunds = [Tally(replace(t, round=1), 0, -1, 0, 0) for t in unused]
+        self._afford([*self.ledger.tallies(), *refunds, Tally(terms, 1, 1, 0, 0)])
+
+    def _afford(self, tallies: list[Tally]) -> None:
+        most = self.policy.max_rounds
+        if most is not None and sum(tally.rounds for tally in tallies) > most:
+            raise Refused(Refusal.BUDGET)
+        if self._limit is None:  # central trust: there is no budget that could hold
+            return
+        if mu_squared(tallies, self.policy.relation) > self._limit:
+            raise Refused(Refusal.BUDGET)
+
+    def _close_rounds(self, run: str, up_to: int) -> None:
+        for unused in self.ledger.open_rounds(run, up_to):
+            self.ledger.enter(unused, "refund")

@@ -1,0 +1,243 @@
+"""The process on a device: to the server a SuperNode, but it runs this package's app only.
+
+A stock SuperNode fetches the bundle that a server (or whoever reaches its port) names, and runs it:
+code that could read the data and send it, whatever the guard says. This one speaks the same Fleet
+API, with Flower's client for it, but fetches no bundle, opens no port and starts no process. Each
+message is answered before the next is asked for. A server that is away is waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Context, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.node_pb2 import Node as NodeProto
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    pull_and_inflate_object_from_tree,
+    push_objects,
+)
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from locksfl.federation import certificates
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
+App = Callable[[Message, Context], Message]
+Say = Callable[[str], None]
+RETRY_SECONDS = 2.0
+REFUSALS = 5  # until a node believes that it is not wanted: a server may just be starting
+log = logging.getLogger(__name__)
+
+
+class Node:
+    """One device's connection. `app` answers; `poll` is how often work is asked for, in seconds."""
+
+    def __init__(self, address: str, ca: Path, key: Path, app: App, poll: float = 1.0) -> None:
+        certificates.check_certificate(ca)
+        certificates.check_private_key(key)
+        private = load_ssh_private_key(key.read_bytes(), password=None)
+        if not isinstance(private, ec.EllipticCurvePrivateKey):
+            raise ValueError(f"{key}: expected a key on a NIST curve (certs --node)")
+        self.address, self.ca, self.app, self.poll = address, ca, app, poll
+        self._keys = (private, private.public_key())
+        self._number = _Number(key.with_name(f"{key.name}.node"))
+        self._context: Context | None = None
+
+    def serve(self, say: Say = print) -> None:
+        """Answer until interrupted."""
+        waiting, refusals = False, 0
+        while True:
+            if not certificates.check_connection(self.address, self.ca):
+                if not waiting:
+                    say(f"{self.address}: no server there yet; waiting")
+                waiting = True
+                time.sleep(RETRY_SECONDS)
+                continue
+            try:
+                with self._connected() as (client, node):
+                    waiting, refusals = False, 0
+                    say(f"{self.address}: connected as node {node.node_id}")
+                    self._answer_all(client, node)
+            except _TurnedAway:
+                refusals += 1
+                if refusals == REFUSALS:
+                    raise ValueError(
+                        f"{self.address}: the server turned this node away; expected its public "
+                        "key to be registered there (locks federation server --keys)"
+                    ) from None
+            except httpx.HTTPError as error:
+                log.info("the connection was lost: %s", error)
+                say(f"{self.address}: the connection was lost; trying again")
+            time.sleep(RETRY_SECONDS)
+
+    @contextmanager
+    def _connected(self) -> Iterator[tuple[FleetHttpClient, NodeProto]]:
+        """Signed on, with a heartbeat; signed off at the end, if the server is still there."""
+        interceptors: list[ProtobufClientInterceptor] = [
+            RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+            NodeAuthHttpInterceptor(*self._keys),
+        ]
+        with FleetHttpClient.from_server_address(
+            self.address, False, self.ca.read_bytes(), interceptors=interceptors
+        ) as client:
+            node = self._activate(client)
+
+            def beat() -> bool:
+                with suppress(httpx.HTTPError):
+                    client.SendNodeHeartbeat(
+                        SendNodeHeartbeatRequest(
+                            node=node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
+                        )
+                    )
+                    return True
+                return False
+
+            heart = HeartbeatSender(beat)
+            heart.start()
+            try:
+                yield client, node
+            finally:
+                if heart.is_running:
+                    heart.stop()
+                with suppress(httpx.HTTPError):
+                    client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+
+    def _activate(self, client: FleetHttpClient) -> NodeProto:
+        """Sign on. For a minute after a crash the SuperLink takes a node for connected and lets
+        nobody in with the same key: so the node that this one was is signed off first."""
+        before = self._number.read()
+        if before is not None:
+            with suppress(httpx.HTTPError):
+                client.DeactivateNode(DeactivateNodeRequest(node_id=before))
+        request = ActivateNodeRequest(
+            public_key=public_key_to_bytes(self._keys[1]),
+            heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL,
+        )
+        try:
+            node = NodeProto(node_id=client.ActivateNode(request).node_id)
+        except httpx.HTTPStatusError as error:
+            if error.response.is_server_error:  # it is starting, or what stands before it is
+                raise
+            raise _TurnedAway from None
+        self._number.write(node.node_id)
+        return node
+
+    def _answer_all(self, client: FleetHttpClient, node: NodeProto) -> None:
+        while True:
+            answer = client.PullMessages(PullMessagesRequest(node=node))
+            if not answer.messages_list:
+                time.sleep(self.poll)
+                continue
+            try:
+                head = message_from_proto(answer.messages_list[0])
+                message = _pull(client, node, head, answer.message_object_trees[0])
+                reply = self.app(message, self._context_of(message.metadata.run_id, node))
+                _push(client, node, reply)
+            except httpx.TransportError:
+                raise
+            except Exception as error:  # its run has ended, say, or it is garbage
+                log.warning("a message was not answered: %r", error)
+                time.sleep(self.poll)  # of a server that sends nothing else no more is asked for
+
+    def _context_of(self, run: int, node: NodeProto) -> Context:
+        """What is kept between the messages of a run; another run's is forgotten."""
+        if self._context is None or self._context.run_id != run:
+            self._context = Context(run, node.node_id, {}, RecordDict(), {})
+        return self._context
+
+
+def _pull(client: FleetHttpClient, node: NodeProto, head: Message, tree: ObjectTree) -> Message:
+    """The message whose head came, with its content."""
+    run = head.metadata.run_id
+    message = pull_and_inflate_object_from_tree(
+        tree,
+        make_pull_object_fn_protobuf(client.PullObject, node, run),
+        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run),
+        return_type=Message,
+    )
+    message.metadata.__dict__["_message_id"] = head.metadata.message_id
+    return message
+
+
+def _push(client: FleetHttpClient, node: NodeProto, reply: Message) -> None:
+    """Send a reply: its head first, then those parts that the server does not have. How long the
+    training took, which Flower's own node tells, depends on the data: it is not sent."""
+    run = reply.metadata.run_id
+    with no_object_id_recompute():
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        wanted = client.PushMessages(
+            PushMessagesRequest(
+                node=node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[get_object_tree(reply)],
+            )
+        )
+        push_objects(
+            get_all_nested_objects(reply),
+            make_push_object_fn_protobuf(client.PushObject, node, run, wanted.session_id),
+            object_ids_to_push=set(wanted.objects_to_push),
+        )
+
+
+class _TurnedAway(Exception):
+    """The server does not know this node's key."""
+
+
+class _Number:
+    """The node's number, in a file beside its key; one process at a time holds it."""
+
+    def __init__(self, path: Path) -> None:
+        path.touch(mode=0o600)
+        self._file = path.open("r+", encoding="utf-8")
+        try:
+            if fcntl is not None:  # not on Windows
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{path}: another process is using this node's key") from None
+
+    def read(self) -> int | None:
+        self._file.seek(0)
+        text = self._file.read().strip()
+        return int(text) if text.isdigit() else None
+
+    def write(self, number: int) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(f"{number}\n")
+        self._file.flush()

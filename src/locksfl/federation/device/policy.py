@@ -1,0 +1,102 @@
+"""What the owner of a device allows, in a file on the device:
+
+    epsilon = 8.0               # the budget of this device, for all runs and all servers together
+    delta = 1e-5
+    relation = "zero-out"       # or "replace"
+    max_clip_norm = 1.0
+    min_noise_multiplier = 4.0  # of an update: noise std over the norm bound of what is sent
+    min_norm_multiplier = 8.0   # of a norm; without this line the device never sends one
+    max_rounds = 200            # optional: rounds of all runs together
+
+Trust is local unless the file says `trust = "central"`: then the server sees raw values, no budget
+of the device can hold, so that `epsilon` and `delta` must not be there, and `max_rounds` must.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from locksfl import _validate
+from locksfl._tables import build_table
+from locksfl.federation.device.terms import Refusal, RoundTerms
+from locksfl.privacy.events import Relation
+from locksfl.privacy.terms import Budget
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The limits of one device."""
+
+    max_clip_norm: float
+    min_noise_multiplier: float
+    epsilon: float | None = None
+    delta: float | None = None
+    relation: Relation = "zero-out"
+    trust: Literal["local", "central"] = "local"
+    min_norm_multiplier: float | None = None
+    max_rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        _validate.one_of(("local", "central"), trust=self.trust)
+        _validate.positive(
+            max_clip_norm=self.max_clip_norm, min_noise_multiplier=self.min_noise_multiplier
+        )
+        if self.min_norm_multiplier is not None:
+            _validate.positive(min_norm_multiplier=self.min_norm_multiplier)
+        if self.max_rounds is not None:
+            _validate.count(max_rounds=self.max_rounds)
+        if self.trust == "central":
+            for name in ("epsilon", "delta"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{name} = {getattr(self, name)!r}: expected none with trust 'central': "
+                        "the server sees raw values, and no budget of the device can hold"
+                    )
+            if self.max_rounds is None:
+                raise ValueError("max_rounds is missing: expected with trust 'central'")
+            _validate.one_of(("zero-out", "replace"), relation=self.relation)
+            return
+        for name in ("epsilon", "delta"):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} is missing")
+        _ = self.budget  # refuses what is out of range
+
+    @classmethod
+    def read(cls, path: Path) -> Policy:
+        """The policy of a file; every error is one line that names the file."""
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+            policy: Policy = build_table(cls, table, "")
+        except FileNotFoundError:
+            raise ValueError(f"{path}: no such policy file") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{path}: not valid TOML: {error}") from None
+        except ValueError as error:  # a text that is not UTF-8, too
+            raise ValueError(f"{path}: {error}") from None
+        return policy
+
+    @property
+    def budget(self) -> Budget | None:
+        """What the device may spend in all; None in central trust, where nothing bounds it."""
+        if self.epsilon is None or self.delta is None:
+            return None
+        return Budget(self.epsilon, self.delta, self.relation)
+
+    def refusal(self, terms: RoundTerms) -> Refusal | None:
+        """Why these terms are not allowed, or None. Nothing is known here of what was spent."""
+        if terms.trust != self.trust:
+            return Refusal.TRUST
+        if terms.relation != self.relation:
+            return Refusal.RELATION
+        if terms.clip_norm > self.max_clip_norm:
+            return Refusal.CLIP
+        if terms.noise_multiplier < self.min_noise_multiplier:
+            return Refusal.NOISE
+        if terms.norm_multiplier is not None and (
+            self.min_norm_multiplier is None or terms.norm_multiplier < self.min_norm_multiplier
+        ):
+            return Refusal.NOISE
+        return None

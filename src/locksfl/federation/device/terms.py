@@ -1,0 +1,122 @@
+"""What a server asks of a device in one round, and the fixed codes with which a device refuses.
+
+A `RoundTerms` that exists is well formed: its numbers are finite and sane, its words known. Whether
+they are allowed is the policy's matter. A refusal is a number and nothing else: no text of the
+device's travels to the server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from locksfl.privacy.events import RELATIONS, Release, round_releases
+
+Stage = Literal["norm", "update"]
+TRUSTS = ("local", "central")
+LARGEST_ROUND = 2**31
+LENGTHS = (1e-12, 1e12)  # of a clip norm or a bound: beyond, somebody is up to something
+MULTIPLIERS = (1e-6, 1e6)
+
+
+class Refusal(enum.IntEnum):
+    """Why nothing is released. Numbers travel: never reuse one.
+
+    All are functions of what the server asked, of the policy and of the ledger, never of the data:
+    that a device refused, and why, tells nothing about what it holds.
+    """
+
+    MALFORMED = 1  # not a request: a missing or unknown part, a number that is none or absurd
+    TRUST = 2  # another trust than the policy names
+    RELATION = 3  # another relation between neighbours
+    NOISE = 4  # less noise than the policy asks for, or a norm where it allows none
+    CLIP = 5  # a larger clip norm
+    BUDGET = 6  # the budget does not pay for the whole round, or no rounds are left
+    REPEATED = 7  # answered before, or over: no second draw
+    ORDER = 8  # a round before the last one of its run, or an update without its norm
+    TERMS = 9  # an update under other terms than its norm
+    LEDGER = 10  # the ledger cannot be read or written
+    LOST = 11  # the update of stage 1 is gone (a restart): only the transport gives this one
+
+
+class Refused(Exception):
+    """Nothing is released. Carries a code and no text."""
+
+    def __init__(self, code: Refusal) -> None:
+        super().__init__(int(code))
+        self.code = code
+
+
+@dataclass(frozen=True)
+class RoundTerms:
+    """One round as the server asks for it; the same in both stages. A malformed one is `Refused`.
+
+    `run` should come from the transport (Flower's run id), not from the message's own words;
+    a run that pretends to be another one can only be refused more.
+    """
+
+    run: str
+    round: int  # 1, 2, ...
+    asks_norms: bool  # rule "norm": a norm first, then perhaps an upload
+    clip_norm: float  # C
+    noise_multiplier: float  # z, std over the bound S of the contribution
+    norm_multiplier: float | None = None  # z_s, std over C; exactly when norms are asked for
+    trust: str = "local"
+    relation: str = "zero-out"
+
+    def __post_init__(self) -> None:
+        sane = (
+            isinstance(self.run, str)
+            and 0 < len(self.run) <= 64
+            and self.run.isascii()
+            and self.run.isprintable()
+            and type(self.round) is int
+            and 1 <= self.round <= LARGEST_ROUND
+            and type(self.asks_norms) is bool
+            and within(LENGTHS, self.clip_norm)
+            and within(MULTIPLIERS, self.noise_multiplier)
+            and (
+                within(MULTIPLIERS, self.norm_multiplier)
+                if self.asks_norms
+                else self.norm_multiplier is None
+            )
+            and self.trust in TRUSTS
+            and self.relation in RELATIONS
+        )
+        if not sane:
+            raise Refused(Refusal.MALFORMED)
+        for name in ("clip_norm", "noise_multiplier", "norm_multiplier"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else float(value))
+
+    @classmethod
+    def parse(cls, run: str, asked: Mapping[str, Any]) -> RoundTerms:
+        """Terms from a message's table (`as_dict` without the run); anything odd is `Refused`."""
+        if "run" in asked:
+            raise Refused(Refusal.MALFORMED)
+        try:
+            return cls(run=run, **asked)
+        except (TypeError, ValueError):  # a part is missing or unknown, or no plain word
+            raise Refused(Refusal.MALFORMED) from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but the run, and without what is None: for a message."""
+        parts = dataclasses.asdict(self)
+        return {k: v for k, v in parts.items() if k != "run" and v is not None}
+
+    def server_releases(self) -> tuple[Release, ...]:
+        """What the round shows to the SERVER: exact values in central trust."""
+        releases = round_releases(
+            self.trust, self.noise_multiplier, self.norm_multiplier, self.asks_norms
+        )
+        return tuple(release for release in releases if release.observer == "SERVER")
+
+
+def within(limits: tuple[float, float], value: Any) -> bool:
+    """Whether a value is a plain finite number between the limits."""
+    low, high = limits
+    return type(value) in (int, float) and math.isfinite(value) and low <= value <= high

@@ -1,0 +1,93 @@
+"""A user's own training code, in any framework, and what a device sends of its update.
+
+The adapter is one function:
+
+    def update(weights, round_number):
+        model = load(weights)                       # the flat model, as an array
+        train(model, my_data)                       # whatever your framework does
+        return weights - flatten(model)             # the flat update: the server steps against it
+
+It may fail or give nonsense: the device then contributes zero, silently, because an error that
+depends on the data would tell the server something about it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from locksfl.federation.device.terms import Refusal, Refused, within
+
+Vector = npt.NDArray[np.float64]
+
+ESTIMATORS = {"capped": True, "horvitz-thompson": True, "weighted": False, "literal": False}  # 1/p?
+
+log = logging.getLogger(__name__)
+
+
+class LocalUpdate(Protocol):
+    """A client's training: the flat model in, the flat update out (descent is minus it)."""
+
+    def __call__(self, weights: npt.NDArray[np.floating], round_number: int, /) -> npt.ArrayLike:
+        """The update, as long as `weights`."""
+
+
+def safe_update(
+    update: LocalUpdate, weights: npt.NDArray[np.floating], round_number: int
+) -> Vector:
+    """The update, or zero where the training code failed; the reason stays in the device's log."""
+    try:
+        found = np.asarray(update(weights.copy(), round_number), np.float64).reshape(-1)
+    except (Exception, SystemExit):  # training code that ends the program, too
+        log.exception("round %d: the local update failed; zero is used", round_number)
+        return np.zeros(weights.size)
+    if found.size != weights.size or not np.isfinite(found).all():
+        log.error(
+            "round %d: the local update has %d numbers, expected %d finite ones; zero is used",
+            round_number,
+            found.size,
+            weights.size,
+        )
+        return np.zeros(weights.size)
+    return found
+
+
+def clip(vector: npt.ArrayLike, bound: float) -> Vector:
+    """The vector, shortened so that its real norm is at most `bound`: also where floats round.
+
+    A sum of d floats has a relative error of at most about d 2^-53 in whatever order it is made;
+    twice that is taken off a vector that has to be shortened. What is not finite becomes zero.
+    """
+    flat = np.asarray(vector, np.float64).reshape(-1)
+    largest = float(np.max(np.abs(flat), initial=0.0))
+    if not math.isfinite(largest) or largest == 0.0:
+        return np.zeros(flat.size)
+    slack = (flat.size + 8) * 2.0**-52
+    length = largest * math.sqrt(float(np.sum((flat / largest) ** 2)))
+    if length * (1 + 2 * slack) <= bound:
+        return flat
+    return flat * (bound / length * (1 - 4 * slack))
+
+
+def norm(vector: npt.ArrayLike) -> float:
+    """The length of a vector, 0 where it is not finite."""
+    length = float(np.linalg.norm(np.asarray(vector, np.float64)))
+    return length if math.isfinite(length) else 0.0
+
+
+def contribution(estimator: str, clipped: npt.ArrayLike, probability: float) -> Vector:
+    """What an uploader sends, before the guard cuts it to its bound and adds noise.
+
+    capped and horvitz-thompson: g_i / p_i; the guard's bound is S = C / p_C for the one, C / p_i
+    for the other. weighted and literal: g_i, with bound C. Numbers are the server's: odd ones are
+    `Refused`.
+    """
+    flat = np.asarray(clipped, np.float64).reshape(-1)
+    if estimator not in ESTIMATORS or not within((0.0, 1.0), probability) or probability == 0:
+        raise Refused(Refusal.MALFORMED)
+    with np.errstate(over="ignore"):
+        return flat / probability if ESTIMATORS[estimator] else flat

@@ -1,0 +1,106 @@
+"""What a device has spent and what is left, for its owner: read from the ledger, nothing written.
+
+"Spent" is a share of the budget in mu^2, which adds up over runs; epsilons do not. The guarantee of
+a device is its budget, not what was spent so far.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from locksfl.federation.device.ledger import DeviceLedger, Tally, mu_squared
+from locksfl.federation.device.policy import Policy
+from locksfl.privacy.gdp import epsilon_from_mu
+
+SEARCH_LIMIT = 10**9  # rounds: a budget that pays for more does not bind
+
+
+def ledger_view(path: Path, policy: Policy) -> dict[str, Any]:
+    """A table for `locks federation ledger`: JSON without infinities (None stands for infinite).
+
+    runs: each run and set of terms with its rounds, norms, updates, what is still open, and its
+    share of the budget. `rounds_left`: like the latest one, None before the first or without limit.
+    `exhausted`: such a round would be refused; `message` says so in one line.
+    """
+    ledger = DeviceLedger.open(path)
+    try:
+        tallies, head = ledger.tallies(), ledger.head
+    finally:
+        ledger.close()
+    budget, rounds = policy.budget, sum(tally.rounds for tally in tallies)
+    spent = mu_squared(tallies, policy.relation)
+    left = rounds_left(tallies, policy)
+    view: dict[str, Any] = {
+        "ledger": str(path),
+        "head": head,
+        "trust": policy.trust,
+        "relation": policy.relation,
+        "budget": None if budget is None else asdict(budget),
+        "spent_epsilon": None,
+        "spent_share": None,
+        "rounds": rounds,
+        "max_rounds": policy.max_rounds,
+        "rounds_left": left,
+        "raw_releases": any(t.terms.trust == "central" for t in tallies),
+        "exhausted": left == 0,
+        "runs": [_row(tally, policy) for tally in tallies],
+    }
+    if budget is not None and math.isfinite(spent):
+        view["spent_epsilon"] = epsilon_from_mu(math.sqrt(spent), budget.delta)
+        view["spent_share"] = spent / budget.mu_squared
+    view["message"] = _message(view)
+    return view
+
+
+def rounds_left(tallies: list[Tally], policy: Policy) -> int | None:
+    """How many more rounds like the latest one would be paid for."""
+    budget, limits = policy.budget, []
+    if policy.max_rounds is not None:
+        limits.append(max(0, policy.max_rounds - sum(tally.rounds for tally in tallies)))
+    if budget is not None and tallies:
+        terms = max(tallies, key=lambda tally: tally.latest).terms
+        low, high = 0, SEARCH_LIMIT
+
+        def paid(more: int) -> bool:
+            after = [*tallies, Tally(terms, more, more, 0, 0)]
+            return mu_squared(after, policy.relation) <= budget.mu_squared
+
+        while high > low:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if paid(middle) else (low, middle - 1)
+        limits.append(low)
+    return min(limits, default=None)
+
+
+def _row(tally: Tally, policy: Policy) -> dict[str, Any]:
+    budget, mine = policy.budget, mu_squared([tally], policy.relation)
+    shared = budget is not None and math.isfinite(mine)
+    return {
+        "run": tally.terms.run,
+        "trust": tally.terms.trust,
+        "rounds": tally.rounds,
+        "norms": tally.rounds if tally.terms.asks_norms else 0,
+        "updates": tally.sent,
+        "open": tally.uploads - tally.sent,
+        "noise_multiplier": tally.terms.noise_multiplier,
+        "norm_multiplier": tally.terms.norm_multiplier,
+        "clip_norm": tally.terms.clip_norm,
+        "share": mine / budget.mu_squared if shared and budget is not None else None,
+        "latest": tally.latest,
+    }
+
+
+def _message(view: dict[str, Any]) -> str:
+    path, budget = view["ledger"], view["budget"]
+    if budget is None:
+        told = f"{path}: {view['rounds']} of {view['max_rounds']} rounds; the server saw raw values"
+        return f"{told}; no rounds are left" if view["exhausted"] else told
+    if view["raw_releases"]:
+        return f"{path}: raw values were sent (trust central): no budget holds any more"
+    told = f"{path}: epsilon {view['spent_epsilon']:.4g} of {budget['epsilon']:g} is spent"
+    if not view["exhausted"]:
+        return told
+    return f"{told}, and what is left does not pay for another round; nothing is released"

@@ -1,0 +1,94 @@
+"""Questions and answers as Flower messages. What cannot be read is None: a device refuses it, a
+server counts it as rejected. Arrays are read only after their type and size were looked at.
+
+Numbers and words go in one record, because every record of a message is a request of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from locksfl.federation.wire import STAGES, Answer, Question, Stage
+
+TYPES: dict[Stage, str] = {"norm": "query.norm", "update": "train.update", "end": "query.end"}
+WORDS, NUMBERS = "words", "numbers"  # the two records of a message
+ASKED = ("estimator", "probability", "bound")  # beside the terms
+HEADER = 4096  # bytes that a stored array may have beside its numbers
+
+
+def to_content(question: Question) -> RecordDict:
+    """The content of a question's message."""
+    words = dict(question.terms)
+    for name in ASKED:
+        if (value := getattr(question, name)) is not None:
+            words[name] = value
+    content = RecordDict({WORDS: ConfigRecord(words)})
+    if question.weights is not None:
+        content[NUMBERS] = ArrayRecord([np.ascontiguousarray(question.weights)])
+    return content
+
+
+def to_question(message: Message) -> Question | None:
+    """The question in a message, or None. Nothing in it is believed."""
+    stage = next((s for s in STAGES if TYPES[s] == message.metadata.message_type), None)
+    words = message.content.get(WORDS) if message.has_content() else None
+    if stage is None or not isinstance(words, ConfigRecord):
+        return None
+    terms = dict(words)
+    estimator, probability, bound = (terms.pop(name, None) for name in ASKED)
+    return Question(
+        stage,
+        terms,
+        _array(message.content.get(NUMBERS), None),
+        estimator if isinstance(estimator, str) else None,
+        probability if type(probability) is float else None,
+        bound if type(bound) is float else None,
+    )
+
+
+def to_reply(answer: Answer, message: Message) -> Message:
+    """The reply to a message: a number, an array, or the number of a refusal and nothing else."""
+    content = RecordDict()
+    if answer.refusal is not None:
+        content[WORDS] = ConfigRecord({"refusal": answer.refusal})
+    elif answer.released is not None and message.metadata.message_type != TYPES["update"]:
+        content[WORDS] = ConfigRecord({"released": [float(x) for x in answer.released]})
+    elif answer.released is not None:
+        content[NUMBERS] = ArrayRecord([np.ascontiguousarray(answer.released)])
+    return Message(content, reply_to=message)
+
+
+def to_answer(message: Message, size: int) -> Answer:
+    """The answer in a reply; of an update with more than `size` numbers nothing is read."""
+    if not message.has_content():
+        return Answer()
+    words = message.content.get(WORDS)
+    if isinstance(words, ConfigRecord):
+        refusal, released = words.get("refusal"), words.get("released")
+        if type(refusal) is int:
+            return Answer(refusal=refusal)
+        few = isinstance(released, list) and len(released) <= 1
+        if few and all(type(x) is float for x in released):  # type: ignore[union-attr]
+            return Answer(released=np.array(released, np.float64))
+        return Answer()
+    return Answer(released=_array(message.content.get(NUMBERS), size))
+
+
+def _array(record: Any, most: int | None) -> np.ndarray | None:
+    """The one flat float32 array of a record, if it is one and not too large."""
+    if not isinstance(record, ArrayRecord) or len(record) != 1:
+        return None
+    (stored,) = record.values()
+    if not isinstance(stored, Array) or stored.dtype != "float32":
+        return None
+    if most is not None and len(stored.data) > 4 * most + HEADER:
+        return None
+    try:
+        values = stored.numpy()
+    except (TypeError, ValueError, EOFError, OSError):
+        return None
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype != np.float32:
+        return None
+    return values

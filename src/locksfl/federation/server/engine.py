@@ -1,0 +1,221 @@
+"""A federation as an engine: the same interface as the simulator's, so that an experiment runs on
+either, with one checkpoint a round.
+
+What is asked is paid for first. In local trust every client that will be asked is entered into
+`ledger.sqlite` before the first question leaves; a server that is killed and resumed finds there
+who was asked in the interrupted round, and asks nobody twice: their reservation stays charged in
+full, and no client is ever asked in more rounds than were planned, however often a server dies.
+In central trust the round is entered for everybody, and resumed with nobody: its uploaders have
+seen the noised sum of norms in their bounds, and a second draw for one cohort is not paid for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from locksfl.data.population import Population
+from locksfl.experiment.config import PrivacyConfig
+from locksfl.experiment.plan import ArmPlan
+from locksfl.federation.server.rounds import (
+    Draws,
+    Played,
+    draw_round,
+    mask,
+    play_round,
+    round_terms,
+)
+from locksfl.federation.wire import Network, Question
+from locksfl.models.build import Model
+from locksfl.privacy.filter import Filter
+from locksfl.privacy.sqlite_ledger import EVERYBODY, SqliteLedger
+from locksfl.round.client import LocalWork
+from locksfl.round.randomness import Randomness
+from locksfl.round.server import Server, ServerState
+from locksfl.simulate.block import TestData, evaluate
+from locksfl.simulate.simulator import TEST_ROWS, BlockLog, RoundLog
+
+LEDGER = "ledger.sqlite"
+DrawRound = Callable[[ArmPlan, Randomness, int, int], Draws]
+
+
+class Federation:
+    """Devices behind a network. `population` gives held-out records only: clients keep theirs."""
+
+    simulates = False
+
+    def __init__(
+        self,
+        population: Population,
+        model: Model,
+        network: Network,
+        plans: Sequence[ArmPlan],
+        *,
+        folder: Path,
+        experiment: str,
+        privacy: PrivacyConfig,
+        seconds: float,
+        draw: DrawRound = draw_round,
+    ) -> None:
+        self.model, self.network = model, network
+        self._privacy, self._seconds, self._draw = privacy, seconds, draw
+        ends = np.cumsum([plan.rounds for plan in plans])
+        self._first = {p.name: int(e) - p.rounds for p, e in zip(plans, ends, strict=True)}
+        self._score = jax.jit(_scorer(model, population))
+        path = folder / LEDGER
+        self._ledger = (
+            SqliteLedger.open(path, experiment)
+            if path.exists()
+            else SqliteLedger.create(
+                path,
+                experiment,
+                [(plan.name, plan.terms, plan.budget) for plan in plans],
+                delta=privacy.delta,
+                relation=privacy.relation,
+                accountant=privacy.accountant,
+            )
+        )
+
+    def play(
+        self,
+        plan: ArmPlan,
+        work: LocalWork,
+        server: Server,
+        randomness: Randomness,
+        *,
+        evaluate_every: int = 1,
+        state: ServerState | None = None,
+        first_round: int = 0,
+        released: tuple[np.ndarray, np.ndarray] | None = None,
+        pause_every: int = 0,
+    ) -> Iterator[BlockLog]:
+        """Play an arm's rounds, one a block. The devices know their own work."""
+        del work, pause_every
+        kept = None
+        if plan.budget is not None:
+            kept = Filter(plan.terms, plan.budget, *(released or ()))
+        if state is None:
+            state = server.init(self.model.init(randomness.model_key()))
+        waiting = np.zeros(plan.clients, bool)
+        for t in range(first_round, server.rounds):
+            began = time.perf_counter()
+            draws = self._draw(plan, randomness, t, self.model.size)
+            number = self._first[plan.name] + t + 1
+            interrupted = self._interrupted(plan, t)
+            played = play_round(
+                plan,
+                self.network,
+                np.asarray(state.weights, np.float32),
+                draws,
+                terms=round_terms(plan, self.network.run, number, self._privacy.relation),
+                seconds=self._seconds,
+                reserve=lambda cohort, t=t, before=interrupted: self._reserve(  # type: ignore[misc]
+                    plan, t, cohort, before
+                ),
+            )
+            self._settle(plan, t, played)
+            state = server.step(state, played.result.update, jnp.float32(plan.step), jnp.int32(t))
+            waiting = (waiting | played.asked) & ~played.uploaded
+            if t + 1 == server.rounds:
+                self._end(plan, number, waiting)
+            due = (t + 1) % evaluate_every == 0 or t + 1 == server.rounds
+            accuracy, loss = None, None
+            if due:
+                accuracy, loss = (float(x) for x in self._score(server.model(state, t + 1)))
+            charged = interrupted & (plan.method.trust == "local")  # central: rounds are counted
+            log = _log(t, played, charged, accuracy, loss)
+            if kept is not None:
+                log = replace(log, exhausted=kept.exhausted)
+                kept.enter(log.cohort, log.uploaded)
+            yield BlockLog([log], state, time.perf_counter() - began, 0.0)
+
+    def _interrupted(self, plan: ArmPlan, t: int) -> np.ndarray:
+        """Who was asked in this round before the server was killed in it."""
+        before = self._ledger.reserved(plan.name, t + 1)
+        if EVERYBODY in before:
+            return np.ones(plan.clients, bool)
+        return mask(np.array(before, int), plan.clients)
+
+    def _reserve(self, plan: ArmPlan, t: int, cohort: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """Enter the round for everyone who will be asked; who cannot pay is not."""
+        asked = cohort[~before[cohort]]
+        if plan.method.trust == "central":  # every client is charged every round
+            if not before.any():
+                self._ledger.reserve_round(plan.name, t + 1)
+            return asked
+        paid = [self._ledger.reserve(plan.name, t + 1, int(i)) for i in asked]
+        return asked[np.array(paid, bool)]
+
+    def _settle(self, plan: ArmPlan, t: int, played: Played) -> None:
+        """Enter what became of the reservations: an update that was drawn and not refused may have
+        been sent, and is charged; only those in the sum have the credit of each other's noise."""
+        if plan.method.trust == "central":
+            return
+        summed = int(played.received.sum())
+        for i in np.flatnonzero(played.asked):
+            if played.uploaded[i]:
+                credit = summed if played.received[i] else 1
+                self._ledger.commit(plan.name, t + 1, int(i), credit)
+            else:
+                self._ledger.refund(plan.name, t + 1, int(i))
+
+    def _end(self, plan: ArmPlan, number: int, waiting: np.ndarray) -> None:
+        """Tell those who were not drawn when they were last asked that they will not be: a device
+        keeps an upload reserved until a later round, or this, says so."""
+        terms = round_terms(plan, self.network.run, number, self._privacy.relation).as_dict()
+        questions = {int(i): Question("end", terms) for i in np.flatnonzero(waiting)}
+        if questions:
+            self.network.ask(questions, self._seconds, number)
+
+
+def _log(
+    t: int, played: Played, interrupted: np.ndarray, accuracy: float | None, loss: float | None
+) -> RoundLog:
+    """What the server may log. Who was asked before an interruption is charged in full."""
+    cohort = np.flatnonzero(played.asked | interrupted)
+    result = played.result
+    return RoundLog(
+        round=t,
+        cohort=cohort,
+        uploaded=(played.uploaded | interrupted)[cohort],
+        norms=np.full(cohort.size, np.nan),
+        released_norm_sum=float(result.released_norm_sum),
+        used_norm_sum=float(result.used_norm_sum),
+        signal=float("nan"),
+        noise=float(result.noise),
+        expected_weight=float("nan"),
+        accuracy=accuracy,
+        loss=loss,
+        received=played.received[cohort],
+        stages={name: tally.as_dict() for name, tally in played.tallies.items()},
+    )
+
+
+def _scorer(
+    model: Model, population: Population
+) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+    """Accuracy and mean loss on the held-out records, as the simulator finds them."""
+    features, labels = population.test_features, population.test_labels
+    rows = min(TEST_ROWS, len(labels))
+    missing = -len(labels) % rows
+
+    def batches(array: np.ndarray, filler: int) -> jax.Array:
+        pad = [(0, missing), *[(0, 0)] * (array.ndim - 1)]
+        padded = np.pad(array, pad, constant_values=filler)
+        return jnp.asarray(padded.reshape(-1, rows, *array.shape[1:]))
+
+    test = TestData(batches(features, 0), batches(labels, -1), jnp.float32(population.scale))
+    labelled = labels >= 0
+    tests = int((labelled if labels.ndim == 1 else labelled.any(axis=-1)).sum())
+
+    def score(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+        right, losses = evaluate(model, weights, test)
+        return right / int(labelled.sum()), losses / tests
+
+    return score

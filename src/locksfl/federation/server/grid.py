@@ -1,0 +1,96 @@
+"""The network over Flower's Grid: push, then pull until all have answered or time is up.
+
+Flower's own `send_and_receive` sleeps three seconds between pulls. Replies are matched by the
+message that they answer: an error made by the SuperLink comes from no node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import httpx
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from locksfl.federation.messages import TYPES, to_answer, to_content
+from locksfl.federation.wire import Answer, Question
+
+PULL_SECONDS = 0.2
+GONE = (  # said by the SuperLink: nothing will come
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+)
+
+
+def _gone(reply: Message) -> bool:
+    return reply.has_error() and reply.error.code in GONE
+
+
+class GridNetwork:
+    """Client i is node `nodes[i]`."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        nodes: Sequence[int],
+        size: int,
+        *,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.run = str(grid.run.run_id)
+        self._grid, self._nodes, self._size, self._check = grid, list(nodes), size, check
+
+    def ask(
+        self, questions: Mapping[int, Question], seconds: float, round_number: int
+    ) -> dict[int, Answer]:
+        """Ask all, wait for all, and no longer than `seconds`."""
+        if not questions:
+            return {}
+        ends = time.monotonic() + seconds
+        waiting = self._push(questions, seconds, round_number)
+        answers: dict[int, Answer] = {}
+        while waiting and time.monotonic() < ends:
+            replies, garbage = self._pull(list(waiting))
+            answers |= {waiting.pop(i): Answer() for i in garbage}
+            for reply in replies:
+                number = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if number is not None and not _gone(reply):
+                    answers[number] = to_answer(reply, self._size)
+            if waiting:
+                self._check()
+                time.sleep(PULL_SECONDS)
+        return answers
+
+    def _pull(self, ids: list[str]) -> tuple[list[Message], list[str]]:
+        """The replies that came, and the questions whose reply cannot be unpacked. Flower unpacks
+        all or none: where one device sent garbage, each reply is asked for alone."""
+        try:
+            return list(self._grid.pull_messages(ids)), []
+        except httpx.HTTPError:
+            raise
+        except Exception:
+            if len(ids) == 1:
+                return [], ids
+        each = [self._pull([i]) for i in ids]
+        return [r for replies, _ in each for r in replies], [i for _, bad in each for i in bad]
+
+    def _push(
+        self, questions: Mapping[int, Question], seconds: float, round_number: int
+    ) -> dict[str, int]:
+        """The messages' ids, with the client that each was sent to."""
+        numbers = list(questions)
+        messages = [
+            Message(
+                to_content(questions[number]),
+                self._nodes[number],
+                TYPES[questions[number].stage],
+                ttl=seconds,
+                group_id=str(round_number),
+            )
+            for number in numbers
+        ]
+        ids = list(self._grid.push_messages(messages))
+        return {i: number for i, number in zip(ids, numbers, strict=True) if i}

@@ -1,0 +1,302 @@
+"""A round as a server plays it, over any network: the simulator's own steps, asked of devices.
+
+    cohort      n coins of rate q                     (drawn before anything is asked)
+    stage 1     "norm" to the cohort                  rule norm only; the others ask nothing here
+    server      K', p_i, the second coins             functions of what was released
+    stage 2     "update" to the uploaders only
+    server      the sum over n q                      n and q are public constants, as ever
+
+A round goes on with who answered in time. What that does to the estimator: device i's share of the
+mean is multiplied by the probability that its answers come. Where that does not depend on the data
+the mean shrinks by the answer rate, and points where it did; where it does (a device that is slow
+because it has much data, say), the mean leans towards those who answer. The divisor stays n q, a
+constant: to divide by who came would be a release without noise. The shares that came are reported.
+
+What is charged: who was asked for a norm has released it, whether or not it came; who was drawn has
+released an update, unless its refusal says that it has not (REPEATED does not say so). The device's
+own ledger is the truth for the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import jax.numpy as jnp
+import numpy as np
+
+from locksfl.experiment.plan import ArmPlan
+from locksfl.federation.device import Refusal, RoundTerms
+from locksfl.federation.device.noise import SYSTEM, add_noise, gaussian_std, grid_for
+from locksfl.federation.device.update import clip
+from locksfl.federation.wire import Answer, Network, Question
+from locksfl.methods.trusts import Members, ServerDraws, draw_members, draw_server
+from locksfl.round.algorithm import (
+    Norms,
+    RoundResult,
+    aggregate,
+    choose_uploads,
+    contribution_bound,
+    no_norms,
+    query_norms,
+    settle_norms,
+)
+from locksfl.round.randomness import Purpose, Randomness
+from locksfl.round.sampling import draw_cohort, upload_probability
+
+SLACK = 1.001  # for rounding
+# codes after which nothing of this stage was ever sent: REPEATED says that something may have been
+NOTHING_RELEASED = frozenset(Refusal) - {Refusal.REPEATED, Refusal.LEDGER}
+TAIL = 10.0  # a chi variable passes its root of d by this with probability below exp(-50)
+
+
+@dataclass
+class Tally:
+    """What became of the questions of one stage."""
+
+    asked: int = 0
+    answered: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # by the name of the code
+    rejected: int = 0  # NaN, another shape, too large, an error
+    missing: int = 0
+
+    def as_dict(self) -> dict[str, object]:
+        """For rounds.jsonl."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Played:
+    """What the server has of a round; all masks are over the n clients."""
+
+    result: RoundResult
+    asked: np.ndarray  # the cohort, or without a norm stage the uploaders
+    uploaded: np.ndarray  # drawn, and perhaps sent: charged
+    received: np.ndarray  # the updates that are in the sum
+    tallies: dict[str, Tally]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The server's own randomness of a round."""
+
+    cohort: np.ndarray  # client numbers
+    members: Members  # the second coins, a slot for each of the n clients
+    server: ServerDraws | None  # central trust; None: exact noise from the operating system
+
+
+def draw_round(plan: ArmPlan, randomness: Randomness, t: int, size: int) -> Draws:
+    """The same draws as the simulator makes from the same source."""
+    rng = randomness.host(plan.name, t, Purpose.COHORT)
+    weights = plan.scaled_weights()
+    public = np.ones(plan.clients, np.float32) if weights is None else weights
+    key = randomness.arm_key(plan.name)
+    members = draw_members(key, t, jnp.arange(plan.clients), jnp.asarray(public))
+    server = draw_server(key, t, size) if randomness.simulated else None
+    return Draws(draw_cohort(rng, plan.clients, plan.sampling_rate), members, server)
+
+
+def round_terms(plan: ArmPlan, run: str, number: int, relation: str) -> RoundTerms:
+    """What the devices are asked to agree to. Numbers grow within a run, over all its arms."""
+    return RoundTerms(
+        run=run,
+        round=number,
+        asks_norms=plan.releases_norms,
+        clip_norm=float(plan.clip_norm),
+        noise_multiplier=float(plan.noise_multiplier),
+        norm_multiplier=float(plan.norm_multiplier) if plan.releases_norms else None,
+        trust=plan.method.trust,
+        relation=relation,
+    )
+
+
+Reserve = Callable[[np.ndarray], np.ndarray]  # pay for the round first: who of these may be asked
+
+
+def play_round(
+    plan: ArmPlan,
+    network: Network,
+    weights: np.ndarray,
+    draws: Draws,
+    *,
+    terms: RoundTerms,
+    seconds: float,
+    reserve: Reserve,
+) -> Played:
+    """Play a round on the devices. `reserve` is called once, before the first question."""
+    rule, _, _ = plan.method.parts
+    dials, n, table = plan.dials(), plan.clients, terms.as_dict()
+    # devices in local trust have added their own noise already: none is drawn here
+    members = draws.members._replace(norm_noise=jnp.zeros(n))
+    tallies: dict[str, Tally] = {}
+    if rule.uses_norms:
+        asked = mask(reserve(draws.cohort), n)
+        questions = {int(i): Question("norm", table, weights) for i in np.flatnonzero(asked)}
+        answers = network.ask(questions, seconds, terms.round)
+        found, present, tallies["norm"] = check_norms(asked, answers, plan.clip_norm)
+        members = members._replace(present=jnp.asarray(present))
+        norms = _settle(plan, found, members, draws)
+    else:  # both coins are tossed before anybody is asked
+        members = members._replace(present=jnp.asarray(mask(draws.cohort, n)))
+        norms = no_norms(members, dials)
+    uploads = choose_uploads(plan.method, norms.scores, members, norms.scores, norms.used, dials)
+    drawn = np.asarray(uploads.uploaded)
+    if not rule.uses_norms:
+        asked = drawn = mask(reserve(np.flatnonzero(drawn)), n)
+    p = np.asarray(upload_probability(rule, norms.scores, norms.used, members.weights, dials))
+    bounds = np.asarray(uploads.scale, np.float64)
+    model = None if rule.uses_norms else weights
+    questions = {
+        int(i): Question(
+            "update", table, model, plan.method.estimator, float(p[i]), float(bounds[i])
+        )
+        for i in np.flatnonzero(drawn)
+    }
+    answers = network.ask(questions, seconds, terms.round)
+    updates = check_updates(plan, drawn, answers, weights.size, bounds)
+    tallies["update"] = updates.tally
+    summed, noise = _noised(plan, updates.summed, norms, draws)
+    result = aggregate(
+        plan.method,
+        jnp.asarray(summed, jnp.float32),
+        uploads._replace(uploaded=jnp.asarray(updates.received)),
+        norms,
+        jnp.asarray(noise),
+        dials,
+        jnp.sum,
+    )
+    return Played(result, asked, drawn & ~updates.refused, updates.received, tallies)
+
+
+def _settle(plan: ArmPlan, found: np.ndarray, members: Members, draws: Draws) -> Norms:
+    """Stage 1 at the server: what `algorithm.query_norms` does with the norms that came."""
+    dials, norms = plan.dials(), jnp.asarray(found)
+    if plan.method.trust == "central" and draws.server is None:
+        std = gaussian_std(plan.norm_multiplier, plan.clip_norm)
+        exact = np.minimum(found.astype(np.float64), plan.clip_norm)  # float32 may round C up
+        total = np.array([_on_grid(exact, std).sum()])
+        return settle_norms(norms, jnp.float32(add_noise(total, std, SYSTEM)[0]), dials)
+    noise = jnp.zeros(()) if draws.server is None else draws.server.norm_noise
+    return query_norms(plan.method, norms, members, noise, dials, jnp.sum)
+
+
+def _noised(
+    plan: ArmPlan, summed: np.ndarray, norms: Norms, draws: Draws
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sum, and the standard noise that the server still has to add to it."""
+    silent = np.zeros(summed.size, np.float32)
+    if plan.method.trust != "central":
+        return summed, silent
+    if draws.server is not None:
+        return summed, np.asarray(draws.server.update_noise)
+    return add_noise(summed, _central_std(plan, norms), SYSTEM), silent
+
+
+def _central_std(plan: ArmPlan, norms: Norms) -> float:
+    bound = float(contribution_bound(plan.method, norms.used, plan.dials()))
+    return gaussian_std(plan.noise_multiplier, bound)
+
+
+def _on_grid(values: np.ndarray, std: float) -> np.ndarray:
+    """Cut toward zero to the grid of the noise, before anything is summed: the sums of neighbours
+    then differ by one client's cut value, which is no longer than it was."""
+    grid = grid_for(std)
+    return np.trunc(values / grid) * grid
+
+
+def update_limit(noise_multiplier: float, size: int) -> float:
+    """How long an honest update can be, over its bound S: S itself and its noise, whose length is
+    below z S (sqrt(d) + 10) but for a chance of exp(-50). What is longer is rejected, and a device
+    that lies can add that much."""
+    return SLACK * (1.0 + noise_multiplier * (math.sqrt(size) + TAIL))
+
+
+def check_norms(
+    asked: np.ndarray, answers: Mapping[int, Answer], clip_norm: float
+) -> tuple[np.ndarray, np.ndarray, Tally]:
+    """The released norms, who sent one, and the tally."""
+    found = np.zeros(asked.size, np.float32)
+
+    def take(number: int, value: np.ndarray) -> bool:
+        if value.shape != (1,) or not 0.0 <= float(value[0]) <= clip_norm * SLACK:
+            return False  # NaN, too
+        found[number] = min(float(value[0]), clip_norm)
+        return True
+
+    present, _, tally = _sort(asked, answers, take)
+    return found, present, tally
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The sum of the sound updates, whose they are, who surely sent none, and the tally."""
+
+    summed: np.ndarray
+    received: np.ndarray
+    refused: np.ndarray
+    tally: Tally
+
+
+def check_updates(
+    plan: ArmPlan,
+    asked: np.ndarray,
+    answers: Mapping[int, Answer],
+    size: int,
+    bounds: np.ndarray,
+) -> Updates:
+    """Sum what is of the right shape, finite, and no longer than an honest answer can be."""
+    central = plan.method.trust == "central"
+    limit = SLACK if central else update_limit(plan.noise_multiplier, size)
+    summed = np.zeros(size, np.float64)
+
+    def take(number: int, value: np.ndarray) -> bool:
+        if value.shape != (size,) or value.dtype != np.float32:
+            return False
+        update = value.astype(np.float64)
+        length = float(np.linalg.norm(update))
+        if not length <= limit * bounds[number]:  # NaN and Inf, too
+            return False
+        if central:
+            std = gaussian_std(plan.noise_multiplier, bounds[number])
+            update = _on_grid(clip(update, bounds[number]), std)
+        summed[:] += update
+        return True
+
+    return Updates(summed, *_sort(asked, answers, take))
+
+
+def _sort(
+    asked: np.ndarray, answers: Mapping[int, Answer], take: Callable[[int, np.ndarray], bool]
+) -> tuple[np.ndarray, np.ndarray, Tally]:
+    """Hand every released value to `take`; nothing that was not asked for is looked at."""
+    taken, refused = np.zeros(asked.size, bool), np.zeros(asked.size, bool)
+    tally = Tally(asked=int(asked.sum()))
+    for number in np.flatnonzero(asked):
+        answer = answers.get(int(number))
+        if answer is None:
+            tally.missing += 1
+        elif answer.refusal is not None:
+            refused[number] = answer.refusal in NOTHING_RELEASED
+            name = _refusal_name(answer.refusal)
+            tally.refused[name] = tally.refused.get(name, 0) + 1
+        elif answer.released is not None and take(int(number), answer.released):
+            taken[number] = True
+            tally.answered += 1
+        else:
+            tally.rejected += 1
+    return taken, refused, tally
+
+
+def _refusal_name(code: int) -> str:
+    try:
+        return Refusal(code).name
+    except ValueError:
+        return "UNKNOWN"
+
+
+def mask(numbers: np.ndarray, n: int) -> np.ndarray:
+    """Client numbers as a mask over all clients."""
+    found = np.zeros(n, bool)
+    found[np.asarray(numbers, int)] = True
+    return found

@@ -1,0 +1,229 @@
+"""The server's SuperLink: started as a child process, its nodes registered, a run begun.
+
+Flower has no login: whoever reaches the port can register nodes and start runs. Two things follow.
+The SuperLink runs with `--isolation process` and a secret, so that nobody else is handed the run's
+ServerApp, and no bundle that somebody uploads is ever executed here. And devices run this package's
+app, never the bundle (node.py).
+
+It keeps its state in memory: in central trust the messages are secrets, and a killed server begins
+a new run anyway. Nodes are known by their keys, not by the numbers that a SuperLink gives them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
+
+from locksfl.federation import certificates, settings
+from locksfl.federation.child import child_of_this
+
+START_SECONDS = 60.0
+ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+BUNDLE = """
+[project]
+name = "locks"
+version = "1.0.0"
+description = "Points into the installed locks-fl; holds no code."
+license = { text = "Apache-2.0" }
+dependencies = []
+[tool.flwr.app]
+publisher = "locks"
+[tool.flwr.app.components]
+serverapp = "locksfl.federation.server.server_app:app"
+clientapp = "locksfl.federation.device.client_app:app"
+[tool.flwr.app.config]
+"""
+
+
+@dataclass
+class SuperLink:
+    """A SuperLink on this machine. Use as a context manager."""
+
+    home: Path  # a private folder of the run: its log, its secret
+    certs: Path
+    port: int
+    host: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._secret = secrets.token_bytes(32)
+        self._ca = (self.certs / certificates.CA).read_bytes()
+
+    @property
+    def address(self) -> str:
+        """How this machine itself reaches it."""
+        everywhere = self.host in ("0.0.0.0", "::", "")
+        host = certificates.LOOPBACK if everywhere else self.host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    def __enter__(self) -> SuperLink:
+        secret = self.home / "superlink.secret"
+        secret.touch(mode=0o600)
+        secret.write_bytes(self._secret)
+        command = [
+            *(sys.executable, "-m", "locksfl.federation.child", "superlink"),
+            *("--host", self.host, "--port", str(self.port), "--isolation", "process"),
+            *("--superexec-auth-secret-file", str(secret), "--enable-supernode-auth"),
+            *("--ssl-ca-certfile", str(self.certs / certificates.CA)),
+            *("--ssl-certfile", str(self.certs / certificates.CERTIFICATE)),
+            *("--ssl-keyfile", str(self.certs / certificates.KEY)),
+        ]
+        with (self.home / "superlink.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env={**settings(self.home), **child_of_this()},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            self._wait()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def check(self) -> None:
+        """Refuse to go on without it."""
+        if self._process is None or self._process.poll() is not None:
+            raise ValueError(f"the SuperLink has ended; its log: {self.home / 'superlink.log'}")
+
+    def register(self, public_keys: Sequence[bytes]) -> list[int]:
+        """Let these keys in; the numbers of their nodes."""
+        with self._control() as control:
+            requests = [RegisterNodeRequest(public_key=key) for key in public_keys]
+            return [int(control.RegisterNode(request).node_id) for request in requests]
+
+    def online(self) -> set[int]:
+        """The nodes that are connected now."""
+        with self._control() as control:
+            return {int(n.node_id) for n in self._nodes(control) if n.status == "online"}
+
+    def start_run(self) -> Run:
+        """Begin a Flower run, and take its ServerApp upon this process."""
+        content = bundle()
+        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+        with self._control() as control:
+            started = control.StartRun(StartRunRequest(fab=fab_to_proto(fab)))
+        interceptors: list[ProtobufClientInterceptor] = [
+            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            SuperExecAuthHttpInterceptor(master_secret=self._secret, protected_methods={ACQUIRE}),
+        ]
+        with RuntimeHttpClient.from_server_address(
+            self.address, False, self._ca, interceptors=interceptors
+        ) as client:
+            wanted = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+            while True:
+                self.check()
+                acquired = client.AcquireTask(wanted)
+                if acquired.token and acquired.task.run_id == started.run_id:
+                    return Run(self.address, self._ca, acquired.token)
+                if not acquired.token:
+                    time.sleep(0.1)
+
+    def _nodes(self, control: ControlHttpClient) -> Any:
+        return control.ListNodes(ListNodesRequest()).nodes_info
+
+    def _control(self) -> ControlHttpClient:
+        return ControlHttpClient.from_server_address(
+            self.address,
+            False,
+            self._ca,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+
+    def _wait(self) -> None:
+        """Until it answers, or has ended (its port is taken, say)."""
+        ends = time.monotonic() + START_SECONDS
+        while time.monotonic() < ends:
+            self.check()
+            if certificates.check_connection(self.address, self.certs / certificates.CA, 1.0):
+                self.check()  # another server may hold the port
+                return
+            time.sleep(0.1)
+        raise ValueError(f"the SuperLink did not start; its log: {self.home / 'superlink.log'}")
+
+    def _stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        (self.home / "superlink.secret").unlink(missing_ok=True)
+
+
+class Run:
+    """One run of Flower: the Grid to its nodes. Use as a context manager."""
+
+    def __init__(self, address: str, ca: bytes, token: str) -> None:
+        self.grid = HttpGrid(address, insecure=False, root_certificates=ca, token=token)
+        client = self.grid._runtime_client
+        self._heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        self._heart.start()
+        answer = client.PullTaskInput(PullTaskInputRequest())
+        run = run_from_proto(answer.run)
+        # messages of this process are signed with these
+        TaskIdentity.task_id, TaskIdentity.run_id = answer.task_id, run.run_id
+        TaskIdentity.node_id = context_from_proto(answer.context).node_id
+        self.grid.set_run(run)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        status = "completed" if error is None else "failed"
+        try:
+            self.grid._runtime_client.PushTaskOutput(
+                PushTaskOutputRequest(sub_status=status, details="")
+            )
+        except (httpx.HTTPError, RuntimeError):
+            pass  # the SuperLink is gone: nobody is left to be told
+        finally:
+            self._heart.stop()
+            self.grid.close()
+
+
+def bundle() -> bytes:
+    """A Flower app without code: it names the apps in the installed package."""
+    from flwr.cli.build import build_fab_from_files
+
+    content, _ = build_fab_from_files({"pyproject.toml": BUNDLE.encode()})
+    return content

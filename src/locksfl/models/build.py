@@ -1,0 +1,228 @@
+"""Models: functions of a flat vector of weights.
+
+The seam is four fields. `init` gives the first flat vector, `unravel` turns a flat vector into
+whatever `apply` takes, `apply` maps that and a batch of records to class scores. Anything that fits
+can be trained; `dense` is a hint that lets the simulator find norms without gradients.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from locksfl._validate import count, nearest, one_of
+from locksfl.models.conv import GroupedStack, TwoConvolutions, image_shape, widths
+from locksfl.models.text import Characters
+
+Shape = int | tuple[int, ...]  # of a record; a number is so many features in one row
+
+
+@dataclass(frozen=True)
+class Model:
+    """A classifier on flat weights. Equal by identity: a compiled round belongs to one model."""
+
+    name: str
+    size: int
+    init: Callable[[Array], Array]
+    unravel: Callable[[Array], Any]
+    apply: Callable[[Any, Array], Array]
+    dense: bool = False  # a stack of Linear layers with ReLU between them, at `.layers`
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+def from_equinox(
+    name: str,
+    build: Callable[[Array], eqx.Module],
+    dense: bool = False,
+    batches: bool = False,
+) -> Model:
+    """A model from a function that makes an Equinox module from a key: of one record, or, with
+    `batches`, of many at once, [B, features] to [B, classes]."""
+    example = build(jax.random.key(0))
+    arrays, static = eqx.partition(example, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(arrays)
+
+    def init(key: Array) -> Array:
+        arrays, _ = eqx.partition(build(key), eqx.is_inexact_array)
+        return ravel_pytree(arrays)[0].astype(jnp.float32)
+
+    def apply(weights: Any, records: Array) -> Array:
+        module: Any = eqx.combine(weights, static)
+        scores: Array = (module if batches else jax.vmap(module))(records.reshape(len(records), -1))
+        return scores
+
+    return Model(name, int(flat.size), init, unravel, apply, dense)
+
+
+class DenseStack(eqx.Module):
+    """Linear layers with ReLU between them; one layer alone is softmax regression."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+
+    def __init__(self, widths: tuple[int, ...], key: Array) -> None:
+        keys = jax.random.split(key, len(widths) - 1)
+        pairs = zip(widths[:-1], widths[1:], keys, strict=True)
+        self.layers = tuple(eqx.nn.Linear(i, o, key=k) for i, o, k in pairs)
+
+    def __call__(self, record: Array) -> Array:
+        for layer in self.layers[:-1]:
+            record = jax.nn.relu(layer(record))
+        return self.layers[-1](record)
+
+
+def softmax(shape: Shape, classes: int) -> Model:
+    """Softmax regression, started at zero: every first score is equal."""
+
+    def build(key: Array) -> eqx.Module:
+        stack = DenseStack((_features(shape), classes), key)
+        arrays, static = eqx.partition(stack, eqx.is_inexact_array)
+        zero: eqx.Module = eqx.combine(jax.tree.map(jnp.zeros_like, arrays), static)
+        return zero
+
+    return from_equinox("softmax", build, dense=True)
+
+
+def mlp(shape: Shape, classes: int, hidden: Sequence[int] = (200,)) -> Model:
+    """Dense layers with ReLU; 784-200-10 is the two-layer network of the federated literature."""
+    for width in hidden:
+        count(hidden=width)
+    sizes = (_features(shape), *hidden, classes)
+    return from_equinox("mlp", lambda key: DenseStack(sizes, key), dense=True)
+
+
+def cnn(
+    shape: tuple[int, ...], classes: int, filters: Sequence[int] = (32, 64), dense: int = 512
+) -> Model:
+    """Two 5x5 convolutions, each with a pool, and a dense layer (McMahan et al., 2017)."""
+    image = image_shape("cnn", shape, 2)
+    first, second = widths("filters", tuple(filters), 2)
+    count(**{"model.options.dense": dense})
+    return from_equinox(
+        "cnn",
+        lambda key: TwoConvolutions(image, classes, (first, second), dense, key),
+        batches=True,
+    )
+
+
+def cifar_cnn(
+    shape: tuple[int, ...], classes: int, filters: Sequence[int] = (32, 64, 128), groups: int = 8
+) -> Model:
+    """3x3 convolutions with group normalisation, which, unlike batch normalisation, looks at one
+    record at a time and so mixes no clients."""
+    image = image_shape("cifar-cnn", shape, len(filters))
+    sizes = widths("filters", tuple(filters))
+    count(**{"model.options.groups": groups})
+    for width in sizes:
+        if width % groups:
+            raise ValueError(
+                f"model.options.filters = {list(sizes)}: expected multiples of "
+                f"model.options.groups = {groups}"
+            )
+    return from_equinox(
+        "cifar-cnn", lambda key: GroupedStack(image, classes, sizes, groups, key), batches=True
+    )
+
+
+def chars(
+    shape: tuple[int, ...],
+    classes: int,
+    embedding: int = 16,
+    hidden: int = 256,
+    layers: int = 1,
+    symbols: int | None = None,
+) -> Model:
+    """Gated recurrent units over character ids; `symbols` ids, as many as classes if not given."""
+    if len(shape) != 1:
+        raise ValueError(
+            f"model.name = 'chars': expected records of character ids, shape [length], got "
+            f"{list(shape)}"
+        )
+    ids = classes if symbols is None else symbols
+    sizes = {"embedding": embedding, "hidden": hidden, "layers": layers, "symbols": ids}
+    count(**{f"model.options.{name}": size for name, size in sizes.items()})
+    return from_equinox(
+        "chars", lambda key: Characters(classes, embedding, hidden, layers, ids, key)
+    )
+
+
+MODELS: dict[str, Callable[..., Model]] = {
+    "softmax": softmax,
+    "mlp": mlp,
+    "cnn": cnn,
+    "cifar-cnn": cifar_cnn,
+    "chars": chars,
+}
+
+
+def build_model(name: str, shape: Shape, classes: int, **options: Any) -> Model:
+    """The named model for records of that shape; `features` alone means records of one axis."""
+    one_of(MODELS, **{"model.name": name})
+    known = list(inspect.signature(MODELS[name]).parameters)[2:]
+    for option, value in options.items():
+        if option not in known:
+            takes = f"takes {', '.join(known)}" if known else "takes no options"
+            raise ValueError(
+                f"model.options.{option} = {value!r}: unknown setting"
+                f"{nearest(option, known)}; model {name!r} {takes}"
+            )
+    return MODELS[name]((shape,) if isinstance(shape, int) else shape, classes, **options)
+
+
+def activations(model: Model, shape: tuple[int, ...]) -> int:
+    """About how many numbers the model holds on its way from one record to its scores: whatever
+    any operation puts out. An upper bound, since a compiler keeps less."""
+    weights = jax.eval_shape(model.unravel, jax.ShapeDtypeStruct((model.size,), jnp.float32))
+    jaxprs = [
+        jax.make_jaxpr(model.apply)(
+            weights, jax.ShapeDtypeStruct((records, math.prod(shape)), jnp.float32)
+        )
+        for records in (1, 2)
+    ]
+    one, two = (_outputs(closed.jaxpr) for closed in jaxprs)
+    return max(1, two - one)  # what does not grow with the records is no record's
+
+
+def _outputs(jaxpr: Any) -> int:
+    held = 0
+    for equation in jaxpr.eqns:
+        inner = [_outputs(getattr(j, "jaxpr", j)) for j in _inside(equation)]
+        repeats = equation.params.get("length", 1)  # of a scan
+        held += sum(inner) * repeats if inner else sum(v.aval.size for v in equation.outvars)
+    return held
+
+
+def _inside(equation: Any) -> list[Any]:
+    values = [equation.params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr")]
+    branches = equation.params.get("branches", ())
+    return [value for value in (*values, *branches) if hasattr(value, "eqns") or value is not None]
+
+
+def records_at_once(model: Model, shape: tuple[int, ...], floats: int) -> int:
+    """How many records the model may take at a time and hold that many numbers, one at least."""
+    return max(1, floats // activations(model, shape))
+
+
+def scores_of(model: Model, weights: Array, features: Any, scale: float) -> Array:
+    """Scores of stored records, as many at a time as memory allows."""
+    unpacked, shape = model.unravel(weights), features.shape[1:]
+    rows = records_at_once(model, shape, 2**27)
+    parts = []
+    for start in range(0, len(features), rows):
+        part = jnp.asarray(features[start : start + rows], jnp.float32) * scale
+        parts.append(model.apply(unpacked, part.reshape(len(part), -1)))
+    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
+
+
+def _features(shape: Shape) -> int:
+    return shape if isinstance(shape, int) else math.prod(shape)

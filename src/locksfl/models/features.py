@@ -1,0 +1,219 @@
+"""Public features: a fixed function of each record, found once, on which a linear model trains.
+
+Noise grows with the number of weights, so under a small epsilon a linear model on good features
+is often better than a network (Tramer and Boneh, "Differentially private learning needs better
+features (or much more data)", 2021). No private data choose the function: it has fixed filters or
+weights from elsewhere, and normalises each record by itself. So it costs no privacy.
+
+The scattering transform (Bruna and Mallat, 2013): |image * wavelet|, and once more, each smoothed
+and sampled every 4 pixels. Scales 2^0 and 2^1, 8 directions: 1 + 16 + 64 channels a colour.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from locksfl.data.population import Population
+from locksfl.models.own import load_function, mixes_records, told
+
+SCALES, ANGLES, GRID = 2, 8, 4  # GRID = 2**SCALES
+CHANNELS = 1 + SCALES * ANGLES + ANGLES**2
+GROUPS = 27  # of 3 channels each, as in Tramer and Boneh (2021), Section 3
+ROWS = 500  # records at a time
+
+
+def with_features(population: Population, name: str, file: str | None = None) -> Population:
+    """The same clients with features in place of their records; "none" leaves all as it is."""
+    if name == "none":
+        return population
+    shape = population.features.shape[1:]
+    function = scattering(shape) if name == "scattering" else encoder(str(file), shape)
+    return transformed(population, function, name)
+
+
+def transformed(
+    population: Population, function: Callable[[Array], Array], name: str
+) -> Population:
+    """The population with function(records [B, *shape] as the model would see them) -> [B, F]."""
+    shape = population.features.shape[1:]
+    try:
+        result = jax.eval_shape(function, jax.ShapeDtypeStruct((3, *shape), jnp.float32))
+        mixed = mixes_records(function, (3, *shape))
+    except Exception as error:
+        raise ValueError(
+            f"features.name = {name!r}: it fails on records of shape {list(shape)}: {told(error)}"
+        ) from error
+    if not isinstance(result, jax.ShapeDtypeStruct) or result.ndim < 2 or result.shape[0] != 3:
+        got = getattr(result, "shape", type(result).__name__)
+        raise ValueError(f"features.name = {name!r}: expected [records, features], got {got}")
+    if mixed:
+        raise ValueError(
+            f"features.name = {name!r}: features of a record change with other records; expected "
+            "a function of one record, or every client's data would reach every other's features"
+        )
+    compiled = jax.jit(lambda records, scale: function(records.astype(jnp.float32) * scale))
+
+    def apply(stored: NDArray[Any]) -> NDArray[np.float32]:
+        found = np.empty((len(stored), *result.shape[1:]), np.float32)
+        rows = min(ROWS, len(stored))
+        for start in range(0, len(stored), rows):
+            part = np.asarray(stored[start : start + rows])
+            padded = np.concatenate([part, np.zeros((rows - len(part), *shape), part.dtype)])
+            found[start : start + len(part)] = compiled(padded, population.scale)[: len(part)]
+        return found
+
+    return dataclasses.replace(
+        population,
+        features=apply(population.features),
+        test_features=apply(population.test_features),
+        scale=1.0,
+    )
+
+
+# --- An encoder from a file ------------------------------------------------
+
+
+def encoder(file: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
+    """relu(x W + b) with the weights of a .npy (W) or .npz (W and, if there, b) file, or a
+    user's function of a batch of records."""
+    if not file.endswith((".npy", ".npz")):
+        function: Callable[[Array], Array] = load_function("features.file", file)
+        return function
+    width = int(np.prod(shape))
+    weights, bias = _read_weights(file, width)
+    return lambda records: jax.nn.relu(records.reshape(len(records), -1) @ weights + bias)
+
+
+def _read_weights(file: str, width: int) -> tuple[Array, Array]:
+    where = f"features.file = {file!r}"
+    try:
+        loaded: Any = np.load(Path(file).expanduser(), allow_pickle=False)
+        arrays = {"W": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{where}: cannot be read: {told(error)}") from None
+    if "W" not in arrays:
+        raise ValueError(f"{where}: expected an array W, and b if wanted; it has {list(arrays)}")
+    weights = np.asarray(arrays["W"])
+    if weights.ndim != 2 or weights.shape[0] != width or weights.dtype.kind != "f":
+        raise ValueError(
+            f"{where}: W is {weights.dtype} of shape {list(weights.shape)}, expected floats of "
+            f"shape [{width}, features]"
+        )
+    bias = np.asarray(arrays.get("b", np.zeros(weights.shape[1])))
+    if bias.shape != weights.shape[1:] or not (
+        np.isfinite(weights).all() and np.isfinite(bias).all()
+    ):
+        raise ValueError(f"{where}: expected finite numbers, and b of shape [{weights.shape[1]}]")
+    return jnp.asarray(weights, jnp.float32), jnp.asarray(bias, jnp.float32)
+
+
+# --- Scattering ------------------------------------------------
+
+
+def scattering(shape: tuple[int, ...]) -> Callable[[Array], Array]:
+    """Records [B, H, W] or [B, H, W, C] -> [B, 81 C (H/4) (W/4)], each record normalised by
+    itself in groups of channels."""
+    if len(shape) not in (2, 3) or any(side % GRID or side < 2 * GRID for side in shape[:2]):
+        raise ValueError(
+            f"features.name = 'scattering': expected images [height, width] or [height, width, "
+            f"channels] with sides in multiples of {GRID}, got records of shape {list(shape)}"
+        )
+
+    def features(records: Array) -> Array:
+        images = records if records.ndim == 4 else records[..., None]
+        planes = jnp.moveaxis(images, -1, 1)  # [B, C, H, W]
+        found = scatter(planes)  # [B, C, 81, h, w]
+        groups = found.reshape(len(found), -1, CHANNELS // GROUPS, *found.shape[-2:])
+        mean = jnp.mean(groups, axis=(2, 3, 4), keepdims=True)
+        spread = jnp.std(groups, axis=(2, 3, 4), keepdims=True)
+        return ((groups - mean) / (spread + 1e-3)).reshape(len(found), -1)
+
+    return features
+
+
+def scatter(images: Array) -> Array:
+    """[..., H, W] -> [..., 81, H/4, W/4], before any normalisation."""
+    height, width = images.shape[-2:]
+    around = [(0, 0)] * (images.ndim - 2) + [(GRID, GRID)] * 2  # wrapping meets only this margin
+    whole = jnp.pad(images, around, mode="reflect")
+    sides = (height + 2 * GRID, width + 2 * GRID)
+    fine, coarse = (jnp.asarray(bank) for bank in _bank(*sides))
+    spectrum = jnp.fft.fft2(whole)[..., None, :, :]
+    first = jnp.abs(jnp.fft.ifft2(spectrum * fine))  # scale 1, every pixel
+    second = jnp.abs(jnp.fft.ifft2(_fold(spectrum * coarse)))  # scale 2, every other pixel
+    again = jnp.fft.fft2(first)[..., None, :, :] * coarse
+    both = jnp.abs(jnp.fft.ifft2(_fold(again)))  # [..., 8, 8, H/2, W/2]
+    both = both.reshape(*both.shape[:-4], ANGLES**2, *both.shape[-2:])
+    smooth = [_smooth(part, sides) for part in (whole[..., None, :, :], first, second, both)]
+    return jnp.concatenate(smooth, axis=-3)[..., 1:-1, 1:-1]
+
+
+def _fold(spectrum: Array) -> Array:
+    """The spectrum of every other pixel: halves of the frequencies laid on each other."""
+    height, width = spectrum.shape[-2:]
+    halves = spectrum.reshape(*spectrum.shape[:-2], 2, height // 2, 2, width // 2)
+    return jnp.mean(halves, axis=(-4, -2))
+
+
+def _smooth(values: Array, sides: tuple[int, int]) -> Array:
+    """A Gaussian of the largest scale, sampled on the grid: two small matrix products."""
+    down, across = (
+        jnp.asarray(_window(side, side // length))
+        for side, length in zip(sides, values.shape[-2:], strict=True)
+    )
+    return jnp.einsum("ip,...pq,jq->...ij", down, values, across)
+
+
+@functools.cache
+def _window(side: int, step: int) -> NDArray[np.float32]:
+    """[side / GRID, side / step]: row i averages, on a circle, around pixel GRID * i."""
+    sigma = 0.8 * 2 ** (SCALES - 1)
+    apart = np.arange(0, side, step)[None] - np.arange(0, side, GRID)[:, None]
+    nearest = (apart + side / 2) % side - side / 2
+    weights = np.exp(-(nearest**2) / (2 * sigma**2))
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+@functools.cache
+def _bank(height: int, width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The wavelets' spectra, [8, H, W] for each scale."""
+    banks = []
+    for scale in range(SCALES):
+        angles = [np.pi * k / ANGLES for k in range(ANGLES)]
+        banks.append(np.stack([_morlet(height, width, scale, angle) for angle in angles]))
+    return banks[0], banks[1]
+
+
+def _morlet(height: int, width: int, scale: int, angle: float) -> NDArray[np.float32]:
+    """A Morlet wavelet's spectrum: a wave under a slanted Gaussian, less what gives it a mean.
+
+    The constants are those of Kymatio (Andreux et al., 2020): sigma 0.8 2^j, frequency
+    3/4 pi / 2^j, slant 4 / L.
+    """
+    sigma, frequency, slant = 0.8 * 2**scale, 0.75 * np.pi / 2**scale, 4 / ANGLES
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    shape = turn @ np.diag([1.0, slant**2]) @ turn.T / (2 * sigma**2)
+    bell, wave = np.zeros((height, width)), np.zeros((height, width), complex)
+    for down in range(-2, 3):  # wrapped around the image
+        for across in range(-2, 3):
+            y, x = np.mgrid[:height, :width] + np.reshape(
+                [down * height, across * width], (2, 1, 1)
+            )
+            here = np.exp(
+                -(shape[0, 0] * x * x + (shape[0, 1] + shape[1, 0]) * x * y + shape[1, 1] * y * y)
+            )
+            bell += here
+            wave += here * np.exp(1j * frequency * (x * np.cos(angle) + y * np.sin(angle)))
+    norm = 2 * np.pi * sigma**2 / slant
+    wavelet = (wave - bell * (wave.sum() / bell.sum())) / norm
+    return np.fft.fft2(wavelet).real.astype(np.float32)  # the imaginary part is rounding

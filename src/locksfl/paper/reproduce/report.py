@@ -1,0 +1,193 @@
+"""What people see of the reproduction: report.md, the figures, and the table on the screen."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from locksfl.experiment.costs import OBSERVERS, RELATIONS
+from locksfl.experiment.folder import write_atomically
+from locksfl.experiment.report import (
+    COLOURS,
+    SECRET,
+    epsilon_text,
+    likeness_figure,
+    plotting,
+    save_figure,
+    size_text,
+)
+from locksfl.paper.as_printed import honest_table
+from locksfl.paper.reproduce.results import Row, Runs, conclusion, table_of
+from locksfl.paper.reproduce.runs import Folder
+from locksfl.paper.reproduce.settings import (
+    EPSILONS,
+    HONEST,
+    METHODS,
+    PRINTED,
+    QUICK,
+    RECONSTRUCTED,
+    SEEDS,
+    VERSIONS,
+    Panel,
+)
+
+HEADS = (
+    "ε", "method", "clip, step", "accuracy", "to .8", "uploads", "sent", "ε SERVER", "ε PUBLIC",
+)  # fmt: skip
+EXPLAINED = {
+    PRINTED: "In the paper's own terms: **no guarantee.** Its multipliers 0, 0.5 and 1.32 are "
+    "added by each client, the estimator is (1/b) times the sum, and norms are charged nothing. "
+    "The ε of the first column is what the paper claims; the last columns are what the releases "
+    "cost.",
+    HONEST: "Honest: every method at the same total ε against PUBLIC, noise by a trusted server, "
+    "norms charged.",
+}
+
+
+def write_report(
+    folder: Folder, by_panel: Mapping[Panel, Runs], alike: Mapping[str, Any]
+) -> tuple[list[Row], list[str]]:
+    """Every file of the report; the rows and the conclusion."""
+    rows, differences = table_of(by_panel)
+    said = conclusion(differences, rows)
+    for model in folder.scale.models:
+        draw_accuracy(folder, model, by_panel)
+        figure = likeness_figure(alike[model], {m: _clip(rows, model, m) for m in METHODS})
+        figure.suptitle(f"{model}, epsilon infinity: exact; {SECRET}", x=0.01, ha="left")
+        save_figure(figure, folder.path / f"likeness-{model}")
+    table = {
+        "rows": [row.as_dict() for row in rows],
+        "differences": [{**asdict(d), "panel": d.panel.label} for d in differences],
+        "conclusion": said,
+    }
+    write_atomically(folder.path / "table.json", (json.dumps(table, indent=2) + "\n").encode())
+    write_atomically(folder.path / "report.md", report_text(folder, rows, said).encode())
+    return rows, said
+
+
+def _clip(rows: list[Row], model: str, method: str) -> float:
+    panel = Panel(HONEST, model, math.inf)
+    return next(row.clip_norm for row in rows if (row.panel, row.method) == (panel, method))
+
+
+def _command(folder: Folder) -> str:
+    """What makes this report again."""
+    quick = " --quick" if folder.scale == QUICK else ""
+    seeds = f" --seeds {len(folder.seeds)}" if len(folder.seeds) != SEEDS else ""
+    first = f" --seed {folder.seeds[0]}" if folder.seeds[0] else ""
+    return f"locks reproduce{quick}{seeds}{first}"
+
+
+def report_text(folder: Folder, rows: list[Row], said: list[str]) -> str:
+    """report.md."""
+    scale = folder.scale
+    lines = [
+        f"# The paper's experiment, {scale.name}",
+        "",
+        f"Data {scale.data}, 100 clients, 5 local epochs, {scale.rounds} rounds, "
+        f"{len(folder.seeds)} seeds ({', '.join(map(str, folder.seeds))}), simulated. "
+        f"Made by `{_command(folder)}`; every sentence below is drawn from the numbers.",
+        "",
+        "Not in the paper, and reconstructed:",
+        "",
+        *(f"* {name}: {what}" for name, what in RECONSTRUCTED.items()),
+        "",
+        "## Conclusion",
+        "",
+        *(f"* {line}" for line in said),
+    ]
+    for model in scale.models:
+        lines += ["", f"## {model}", "", f"![accuracy by round](figure-{model}.png)"]
+        for version in VERSIONS:
+            mine = [r for r in rows if (r.panel.model, r.panel.version) == (model, version)]
+            lines += ["", EXPLAINED[version], "", *markdown_table(HEADS, map(cells, mine))]
+        lines += [
+            "",
+            f"How alike the clients are, without privacy ({SECRET}):",
+            "",
+            f"![norms, dissimilarity, drift, cosine, angle, correlation](likeness-{model}.png)",
+        ]
+    lines += [
+        "",
+        "ε is zero-out/replace at δ = 1e-5; SERVER sees every message, PUBLIC the models. "
+        "Accuracy is the mean over the last tenth of the rounds, ± its standard error over seeds; "
+        '"to .8" is the rounds to .8 of the better of the two; uploads and bytes of one run.',
+        "",
+        "## What the paper's multipliers cost, by reading",
+        "",
+        *markdown_table(
+            ("claimed ε", "multiplier", "reading", "ε SERVER", "ε PUBLIC"),
+            (
+                (
+                    f"{row.claimed_epsilon:g}",
+                    f"{row.noise_multiplier:g}",
+                    row.reading,
+                    " / ".join(map(epsilon_text, row.server)),
+                    " / ".join(map(epsilon_text, row.public)),
+                )
+                for row in honest_table()
+            ),
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def markdown_table(heads: Any, rows: Any) -> list[str]:
+    """A table as lines of markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def cells(row: Row) -> list[str]:
+    """A row for people."""
+    error = "" if row.error is None else f"±{row.error:.3f}"
+    return [
+        "∞" if math.isinf(row.panel.epsilon) else f"{row.panel.epsilon:g}",
+        row.method,
+        f"{row.clip_norm:g}, {row.step:.3g}",
+        f"{row.accuracy:.3f}{error}".replace("0.", "."),
+        "never" if row.rounds_to is None else str(row.rounds_to),
+        f"{row.uploads:,.0f}",
+        size_text(row.bytes_up),
+        *(_epsilons(row, observer) for observer in OBSERVERS),
+    ]
+
+
+def _epsilons(row: Row, observer: str) -> str:
+    costs = {c["relation"]: c["epsilon"] for c in row.privacy if c["observer"] == observer}
+    return "/".join(epsilon_text(costs[relation]) for relation in RELATIONS)
+
+
+def draw_accuracy(folder: Folder, model: str, by_panel: Mapping[Panel, Runs]) -> None:
+    """Accuracy by round with a band, one panel an epsilon, one row a version."""
+    figure, grid = plotting().subplots(2, 3, figsize=(10, 6), sharex=True, sharey=True)
+    for version, line in zip(VERSIONS, grid, strict=True):
+        for epsilon, axes in zip(EPSILONS, line, strict=True):
+            runs = by_panel[Panel(version, model, epsilon)]
+            for method, colour in zip(METHODS, COLOURS, strict=False):
+                curves = np.array([run["arms"][method]["accuracy"] for run in runs])
+                rounds = np.arange(1, curves.shape[1] + 1)
+                axes.fill_between(
+                    rounds, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.2, lw=0
+                )
+                axes.plot(rounds, curves.mean(axis=0), color=colour, lw=1.5, label=method)
+            text = f"{epsilon:g}"
+            stamp = f"claimed ε = {text}, NO GUARANTEE" if version == PRINTED else f"ε = {text}"
+            if version == HONEST and math.isfinite(epsilon):
+                stamp += " against PUBLIC"
+            axes.set_title("ε = ∞" if math.isinf(epsilon) else stamp, fontsize=9)
+        line[0].set_ylabel(f"{version}\n\naccuracy on held-out data")
+    for axes in grid[1]:
+        axes.set_xlabel("round")
+    grid[0, 0].legend(frameon=False, loc="lower right")
+    title = (
+        f"Uniform against LOCKS, {folder.scale.data}, {model}: mean and range of "
+        f"{len(folder.seeds)} seeds (simulated, reconstructed settings)"
+    )
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    save_figure(figure, folder.path / f"figure-{model}")

@@ -1,0 +1,170 @@
+"""The table of the reproduction, and the conclusion that its numbers allow. Nothing is typed in.
+
+Final accuracy is the mean over the last tenth of the rounds. A method is ahead if the 95% interval
+of the difference of means over seeds (Welch) leaves out zero; else no difference is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from locksfl.paper.reproduce.settings import EPSILONS, HONEST, METHODS, PRINTED, Panel
+from locksfl.paper.reproduce.tune import edges
+
+CONFIDENCE = 0.95
+SHARE = 0.8  # of the best final accuracy of the panel: the bar for "rounds to"
+
+Record = dict[str, Any]
+Runs = list[Record]  # of one panel, a record a seed
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method of one panel, over its seeds."""
+
+    panel: Panel
+    method: str
+    clip_norm: float
+    step: float
+    accuracy: float
+    error: float | None  # standard error; None for one seed
+    rounds_to: int | None  # None: not reached
+    uploads: float  # of a run, on average
+    bytes_up: float
+    noise_multiplier: float | None
+    claimed_epsilon: float | None
+    privacy: list[Record]
+
+    def as_dict(self) -> Record:
+        """For JSON, which has no infinity."""
+        return {**asdict(self), "panel": self.panel.label}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Final accuracy of LOCKS minus that of uniform, in one panel."""
+
+    panel: Panel
+    accuracy: float
+    low: float | None  # of the interval; None for one seed, or seeds that are all alike
+    high: float | None
+    seeds: int
+
+    @property
+    def ahead(self) -> str | None:
+        """Who is ahead, where the interval tells."""
+        if self.low is None or self.high is None or self.low <= 0 <= self.high:
+            return None
+        return "LOCKS" if self.low > 0 else "uniform"
+
+    def sentence(self) -> str:
+        """The comparison in words."""
+        where = f"{self.panel.version}, {self.panel.model}, epsilon {self.panel.epsilon_text}: "
+        if self.low is None or self.high is None:
+            why = "one seed shows" if self.seeds == 1 else "seeds without a spread show"
+            return f"{where}LOCKS minus uniform {self.accuracy:+.3f}; {why} nothing."
+        interval = (
+            f"{CONFIDENCE:.0%} interval {self.low:+.3f} to {self.high:+.3f}, {self.seeds} seeds"
+        )
+        if self.ahead is None:
+            return f"{where}no difference is shown ({self.accuracy:+.3f}; {interval})."
+        return f"{where}{self.ahead} is ahead by {abs(self.accuracy):.3f} ({interval})."
+
+
+def finals(runs: Runs, method: str) -> np.ndarray:
+    """Final accuracy of each seed."""
+    curves = [run["arms"][method]["accuracy"] for run in runs]
+    return np.array([np.mean(curve[-max(1, len(curve) // 10) :]) for curve in curves])
+
+
+def rows_of(panel: Panel, runs: Runs) -> list[Row]:
+    """The table's rows of one panel."""
+    bar = SHARE * max(float(finals(runs, method).mean()) for method in METHODS)
+    rows = []
+    for method in METHODS:
+        arms = [run["arms"][method] for run in runs]
+        final = finals(runs, method)
+        reached = np.flatnonzero(np.mean([arm["accuracy"] for arm in arms], axis=0) >= bar)
+        error = float(final.std(ddof=1)) / math.sqrt(len(final)) if len(final) > 1 else None
+        alike = ("clip_norm", "step", "noise_multiplier", "claimed_epsilon", "privacy")
+        rows.append(
+            Row(
+                panel=panel,
+                method=method,
+                accuracy=float(final.mean()),
+                error=error,
+                rounds_to=int(reached[0]) + 1 if reached.size else None,
+                uploads=float(np.mean([arm["uploads"] for arm in arms])),
+                bytes_up=float(np.mean([arm["bytes_up"] for arm in arms])),
+                **{name: arms[0][name] for name in alike},
+            )
+        )
+    return rows
+
+
+def difference(panel: Panel, runs: Runs) -> Difference:
+    """How far LOCKS is ahead, and with which confidence."""
+    uniform, locks = (finals(runs, method) for method in METHODS)
+    apart = float(locks.mean() - uniform.mean())
+    if len(runs) == 1:
+        return Difference(panel, apart, None, None, 1)
+    if np.ptp(uniform) + np.ptp(locks) < 1e-9:  # methods that do nothing: no spread, no interval
+        return Difference(panel, apart, None, None, len(runs))
+    found = stats.ttest_ind(locks, uniform, equal_var=False).confidence_interval(CONFIDENCE)
+    return Difference(panel, apart, float(found.low), float(found.high), len(runs))
+
+
+def conclusion(differences: list[Difference], rows: list[Row]) -> list[str]:
+    """What can be said of the paper's two claims and in sum, drawn from the numbers."""
+    said = [found.sentence() for found in differences]
+    for version, terms in ((PRINTED, "in the paper's own terms"), (HONEST, "at equal epsilon")):
+        mine = [d for d in differences if d.panel.version == version]
+        silent = [d for d in mine if math.isinf(d.panel.epsilon)]
+        noisy = [d for d in mine if d.panel.epsilon == min(EPSILONS)]
+        said += [
+            f'"Mild speed-ups" without noise, {terms}: {_speed(silent, rows)} (of the mean '
+            "over seeds; no interval).",
+            f'"Better for high-noise / high-privacy cases", {terms}: {_count(noisy)}.',
+            f"In all, {terms}: {_count(mine)}.",
+        ]
+    chance = (1 - CONFIDENCE) * len(differences)
+    beyond = sum(bool(edges(row.clip_norm, row.step)) for row in rows)
+    said += [
+        f"Of {len(differences)} intervals at {CONFIDENCE:.0%}, about {chance:.1f} miss by chance. "
+        "They are over the coins and the noise of the seeds: one split, one clip and step.",
+        f"Of {len(rows)} tuned pairs of clip and step, {beyond} lie at an end of the grid, where a "
+        "better one may lie beyond it.",
+    ]
+    return said
+
+
+def _count(found: list[Difference]) -> str:
+    ahead = [d.ahead for d in found]
+    locks, uniform = ahead.count("LOCKS"), ahead.count("uniform")
+    even = len(found) - locks - uniform
+    return f"of {len(found)}, LOCKS is ahead in {locks}, uniform in {uniform}, neither in {even}"
+
+
+def _speed(found: list[Difference], rows: list[Row]) -> str:
+    """Rounds to the bar, of each model."""
+    said = []
+    for one in found:
+        uniform, locks = (
+            "never" if row.rounds_to is None else str(row.rounds_to)
+            for row in rows
+            if row.panel == one.panel
+        )
+        said.append(f"{one.panel.model} {uniform} rounds with uniform, {locks} with LOCKS")
+    return "; ".join(said)
+
+
+def table_of(by_panel: Mapping[Panel, Runs]) -> tuple[list[Row], list[Difference]]:
+    """Every row and every comparison."""
+    rows = [row for panel, runs in by_panel.items() for row in rows_of(panel, runs)]
+    return rows, [difference(panel, runs) for panel, runs in by_panel.items()]

@@ -1,0 +1,134 @@
+"""Clip and step of every method: one grid for all, tuned without privacy, and said so.
+
+The grid is over the clip norm C and the reach C x step, the farthest that a first step can go: the
+noise of a step grows with the reach, whatever the clip norm. The best is the highest accuracy over
+the last tenth of the rounds, averaged over seeds and on held-out data that no report uses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from locksfl._validate import positive
+from locksfl.experiment.folder import write_atomically
+from locksfl.experiment.plan import plan_arms
+from locksfl.paper.reproduce.runs import Bench, Folder, Lines, OnRun, play
+from locksfl.paper.reproduce.settings import METHODS, Panel, Scale, Tuned, panels
+
+CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0)
+REACHES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+SEEDS = (1000, 1001)
+GRID = [Tuned(clip, reach / clip) for clip in CLIPS for reach in REACHES]
+
+Table = dict[Panel, dict[str, Tuned]]
+
+
+def text_of(file: Path | None) -> str:
+    """A file that --tune wrote; without one, the package's own."""
+    if file is not None:
+        return file.read_text("utf-8")
+    return resources.files("locksfl.paper.reproduce").joinpath("tuned.toml").read_text("utf-8")
+
+
+def stored(scale: Scale, text: str, file: Path | str) -> Table:
+    """What the text of such a file has for every method of every panel."""
+    table: Table = {panel: {} for panel in panels(scale)}
+    try:
+        for entry in tomllib.loads(text)["tuned"]:
+            panel = Panel(entry["version"], entry["model"], float(entry["epsilon"]))
+            if entry["scale"] == scale.name and panel in table:
+                pair = Tuned(entry["clip_norm"], entry["step"])
+                positive(**pair._asdict())
+                table[panel][entry["method"]] = pair
+    except KeyError as error:
+        raise ValueError(f"{file}: not a file that --tune wrote (no {error})") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file}: not a file that --tune wrote ({error})") from None
+    for panel, methods in table.items():
+        for method in METHODS:
+            if method not in methods:
+                raise ValueError(
+                    f"{file}: nothing for {scale.name} {panel.label} {method}; "
+                    "expected it, or --tune to find it"
+                )
+    return table
+
+
+def tune(folder: Folder, bench: Bench, on_run: OnRun) -> Table:
+    """Try the grid for every method of every panel, and keep the best in tuned.toml."""
+    lines = Lines(folder.path / "tuning.jsonl")
+    entries, table = [], Table()
+    for panel in panels(folder.scale):
+        table[panel] = {}
+        for method in METHODS:
+            scores = _try(lines, bench, panel, method, on_run)
+            best = int(np.argmax(scores))
+            table[panel][method] = GRID[best]
+            entries.append(_entry(folder.scale, panel, method, best, scores))
+    text = "# Clip and step of every method, chosen without privacy: locks reproduce --tune\n\n"
+    content = text + tomli_w.dumps({"tuned": entries})
+    write_atomically(folder.path / "tuned.toml", content.encode())
+    return table
+
+
+def _try(lines: Lines, bench: Bench, panel: Panel, method: str, on_run: OnRun) -> list[float]:
+    """The score of every pair of the grid. Noise does not depend on clip or step: one calibration
+    serves all."""
+    done = lines.find(panel=panel.label, method=method)
+    if done is None:
+        config = bench.config(panel, dict.fromkeys(METHODS, GRID[0]))
+        (plan,) = (plan for plan in plan_arms(config) if plan.name == method)
+        simulator, scores = bench.simulator(config, tuning=True), []
+        tries = [dataclasses.replace(plan, clip_norm=clip, step=step) for clip, step in GRID]
+        for some in [[one] for one in tries] if simulator.on_cpu else [tries]:
+            found = play(simulator, config, [(one, seed) for one in some for seed in SEEDS])
+            ends = np.array([_end(run["accuracy"]) for run in found]).reshape(-1, len(SEEDS))
+            scores += ends.mean(axis=1).tolist()
+            for _ in some:
+                on_run(f"tuning {panel.label}")
+        done = {"panel": panel.label, "method": method, "scores": scores}
+        lines.add(done)
+    else:
+        for _ in GRID:
+            on_run(f"tuning {panel.label}")
+    scores = done["scores"]
+    if len(scores) != len(GRID):
+        raise ValueError(f"{lines.path}: {len(scores)} tries, expected the grid's {len(GRID)}")
+    return list(scores)
+
+
+def _end(curve: list[float]) -> float:
+    """Accuracy over the last tenth of the rounds."""
+    return float(np.mean(curve[-max(1, len(curve) // 10) :]))
+
+
+def _entry(
+    scale: Scale, panel: Panel, method: str, best: int, scores: list[float]
+) -> dict[str, Any]:
+    clip, step = GRID[best]
+    return {
+        "scale": scale.name,
+        "version": panel.version,
+        "model": panel.model,
+        "epsilon": panel.epsilon if math.isinf(panel.epsilon) else float(panel.epsilon),
+        "method": method,
+        "clip_norm": clip,
+        "step": round(step, 6),
+        "accuracy": round(scores[best], 4),
+        "at_edge_of_grid": edges(clip, step),
+    }
+
+
+def edges(clip_norm: float, step: float) -> list[str]:
+    """Which of the two is at an end of the grid, so that a better one may lie beyond it."""
+    pairs = (("clip_norm", clip_norm, CLIPS), ("reach", clip_norm * step, REACHES))
+    inside = {name: ends[0] * 1.001 < value < ends[-1] * 0.999 for name, value, ends in pairs}
+    return [name for name, there in inside.items() if not there]

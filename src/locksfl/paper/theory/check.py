@@ -1,0 +1,245 @@
+"""Both bounds against problems whose constants are known: what `locks theory check` shows.
+
+What is compared, over many seeds of the real round:
+* in expectation: the mean over seeds of the eta_t-weighted mean of |grad F(w_t)|^2, and of its
+  least over t, against the bound;
+* on every seed: the same weighted mean of that path alone. A bound of an expectation does not
+  promise this; it is observed, and holds because the bound has room;
+* on every seed, for certain: the inequality of one path (`problems.Descent.left_over`), of which
+  the bound is the expectation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from locksfl import _validate
+from locksfl.experiment.plan import ArmPlan
+from locksfl.paper.theory.bound import Bound, Constants, corrected, printed
+from locksfl.paper.theory.methods import with_method
+from locksfl.paper.theory.problems import Descent, Problem, descend, logistic, quadratic
+from locksfl.round.algorithm import Method
+
+Floats = npt.NDArray[np.float64]
+
+
+def quadratics() -> Problem:
+    """50 clients in 10 dimensions, curvatures from 0.1 to 1, centres that differ."""
+    rng = np.random.default_rng(5)
+    centres = rng.normal(size=(50, 10))
+    return quadratic(centres, np.linspace(0.1, 1.0, 10), np.full(10, 2.0), clip_norm=8.0)
+
+
+def at_the_optimum() -> Problem:
+    """The same curvature everywhere, clients all alike, begun at the minimum: only noise is left,
+    and the bound is within a factor of two."""
+    return quadratic(
+        np.zeros((1000, 10)), np.ones(10), np.zeros(10), clip_norm=8.0, name="quadratic, noise only"
+    )
+
+
+def one_far_away() -> Problem:
+    """Nine clients at -1 and one at 9: the mean is 0, but clipped to 2 the far one cannot hold the
+    others. From w_0 = -1 the path stays in [-1, -7/9], where clipping takes (7 - w)/10 <= 0.8."""
+    centres = np.array([[-1.0]] * 9 + [[9.0]])
+    return quadratic(
+        centres, [1.0], [-1.0], clip_norm=2.0, clip_bias=0.8, name="quadratic, clipped"
+    )
+
+
+def all_alike(clients: int = 100) -> Problem:
+    """|w|^2 / 2 for every client, from 1: nothing is random, nothing differs, nothing is clipped
+    before |w| = 10^12."""
+    return quadratic(
+        np.zeros((clients, 1)), [1.0], [1.0], clip_norm=1e12, name="quadratic, all alike"
+    )
+
+
+def logistics() -> Problem:
+    """40 clients of 30 records in 5 dimensions; each client's labels lean its own way."""
+    rng = np.random.default_rng(6)
+    features = rng.normal(size=(40, 30, 5))
+    features /= np.linalg.norm(features, axis=2, keepdims=True)
+    truth = np.array([6.0, -3.0, 1.5, 0.0, 3.0]) + 2 * rng.normal(size=(40, 5))
+    score = np.einsum("nkd,nd->nk", features, truth)
+    signs = np.where(rng.random((40, 30)) < 1 / (1 + np.exp(-score)), 1.0, -1.0)
+    return logistic(features, signs)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem, and how it is descended."""
+
+    problem: Problem
+    method: Method
+    uploads: float
+    rounds: int = 200
+    cohort: float | None = None
+    step: float | None = None  # left out: 1/L, the largest that the mended bound takes
+    noise_multiplier: float = 0.0
+
+    @property
+    def plan(self) -> ArmPlan:
+        """As the program would run it."""
+        by_norm = self.method.rule == "norm"
+        cohort = self.cohort or self.uploads
+        local_norms = by_norm and self.method.trust == "local"
+        return ArmPlan(
+            name="arm",
+            method=self.method,
+            clients=self.problem.clients,
+            rounds=self.rounds,
+            cohort=cohort,
+            uploads=self.uploads,
+            clip_norm=self.problem.clip_norm,
+            step=self.step or 0.999 / self.problem.smoothness,
+            floor=(0.5 if local_norms else 0.1) if by_norm else 0.0,
+            norm_low=self.uploads / cohort if by_norm else 1.0,
+            noise_multiplier=self.noise_multiplier,
+            norm_multiplier=1.0 if by_norm and self.method.trust != "none" else 0.0,
+        )
+
+    @property
+    def constants(self) -> Constants:
+        """What both bounds take."""
+        plan = self.plan
+        return with_method(self.problem.constants(plan.rounds, plan.step, plan.uploads), plan)
+
+    @property
+    def printed_constants(self) -> Constants:
+        """The same with sigma_G and sigma_L, which the printed bound has whatever the rule, and
+        however many records a client uses."""
+        problem = self.problem
+        return replace(
+            self.constants,
+            client_spread=problem.client_spread,
+            sample_spread=problem.sample_spread,
+        )
+
+    @property
+    def name(self) -> str:
+        """For a table."""
+        step = "" if self.step is None else f", step {self.step:g}"
+        return f"{self.problem.name}: {self.method.rule}, trust {self.method.trust}{step}"
+
+
+def cases() -> list[Case]:
+    """Sampling, norms, noise of the server and of clients, clipping, and a step too large."""
+    bowl, curve = quadratics(), logistics()
+    uniform, by_norm = Method("uniform", "capped", "none"), Method("norm", "capped", "none")
+    central, local = Method("uniform", "capped", "central"), Method("uniform", "capped", "local")
+    norm_central = Method("norm", "capped", "central")
+    norm_local = Method("norm", "horvitz-thompson", "local")
+    full = Method("full", "capped", "none")
+    return [
+        Case(bowl, uniform, 10),
+        Case(bowl, by_norm, 10, cohort=20),
+        Case(bowl, central, 10, noise_multiplier=0.1),
+        Case(at_the_optimum(), replace(full, trust="central"), 1000, 30, noise_multiplier=100.0),
+        Case(one_far_away(), full, 10),
+        Case(curve, uniform, 10),
+        Case(curve, uniform, 10, step=5.0),
+        Case(curve, by_norm, 10, cohort=20, step=5.0),
+        Case(curve, central, 10, step=5.0, noise_multiplier=0.5),
+        Case(curve, norm_central, 10, cohort=20, step=5.0, noise_multiplier=0.5),
+        Case(curve, local, 10, step=5.0, noise_multiplier=0.5),
+        Case(curve, norm_local, 10, cohort=20, step=5.0, noise_multiplier=0.5),
+        Case(all_alike(), full, 100, rounds=20, step=10.0),
+    ]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case, measured, beside both bounds; None: the bound does not apply, `why` says why."""
+
+    case: str
+    rounds: int
+    seeds: int
+    before: float  # |grad F(w_0)|^2: a bound above it says nothing
+    least: float  # min over t of the mean over seeds
+    weighted: float  # mean over seeds of the weighted mean over t
+    standard_error: float
+    worst_seed: float  # the largest weighted mean of one seed
+    corrected: float | None
+    printed: float | None
+    why: str
+    paths_hold: bool  # the inequality of one path, on every seed
+
+    @property
+    def corrected_holds(self) -> bool | None:
+        """In expectation (5 standard errors to spare) and, as observed, on every seed."""
+        if self.corrected is None:
+            return None
+        in_expectation = self.weighted + 5 * self.standard_error <= self.corrected
+        return in_expectation and self.worst_seed <= self.corrected
+
+    def verdict(self, bound: float | None) -> str:
+        """fails: the measured least is above it. says nothing: it is above what was known."""
+        if bound is None:
+            return "no bound"
+        if self.least > bound:
+            return "fails"
+        return "says nothing" if bound >= self.before else "holds"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        verdicts = {
+            "corrected_holds": self.corrected_holds,
+            "corrected_verdict": self.verdict(self.corrected),
+            "printed_verdict": self.verdict(self.printed),
+        }
+        return {**asdict(self), **verdicts}
+
+
+def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
+    """Descend, and compare."""
+    descent = descend(case.problem, case.plan, seeds, seed=seed)
+    gradient, weighted = descent.gradient, descent.weighted()
+    mended, why_not = _total(corrected, case.constants)
+    as_printed, why_not_printed = _total(printed, case.printed_constants)
+    row = Row(
+        case=case.name,
+        rounds=case.rounds,
+        seeds=seeds,
+        before=float(gradient[0, 0]),
+        least=float(gradient.mean(axis=0).min()),
+        weighted=float(weighted.mean()),
+        standard_error=float(weighted.std(ddof=1) / math.sqrt(seeds)),
+        worst_seed=float(weighted.max()),
+        corrected=mended,
+        printed=as_printed,
+        why="; ".join(why for why in (why_not, why_not_printed) if why),
+        paths_hold=_paths_hold(case, descent),
+    )
+    return row, descent
+
+
+def _total(bound: Callable[[Constants], Bound], c: Constants) -> tuple[float | None, str]:
+    """A bound, or None and why there is none."""
+    try:
+        return bound(c).total, ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _paths_hold(case: Case, descent: Descent) -> bool:
+    """Up to float32's rounding of sums of this size. With L eta > 1 nothing is promised."""
+    if case.plan.step * case.problem.smoothness > 1:
+        return True
+    steps = descent.steps
+    size = descent.gap + np.sum(np.asarray(steps.step * (steps.gradient + steps.chance)), axis=1)
+    return bool((descent.left_over() >= -1e-5 * size).all())
+
+
+def rows(seeds: int = 64, seed: int = 0) -> list[Row]:
+    """Every case."""
+    _validate.count(seeds=seeds)
+    if seeds < 2:
+        raise ValueError("seeds = 1: expected 2 at least, for a standard error")
+    return [measure(case, seeds, seed)[0] for case in cases()]

@@ -1,0 +1,258 @@
+"""The constants of the bounds, estimated along the path of a run, and the path under its bounds.
+
+A diagnostic, not a release: it reads every client's data exactly, which only a simulation can. What
+comes out must not be shown as if it were private.
+
+An arm is played again from its seed, round by round, and looked at on the way:
+
+* L: the largest eigenvalue in size of the Hessian of F, by power iteration, at some rounds. A
+  largest value that was seen is a lower estimate of the true constant. For softmax regression L is
+  known: lambda_max(mean of x x^T) / 2 (the Hessian of the loss in the scores is at most 1/2).
+* Delta F: F(w_0), because cross-entropy is never below zero: at least the true one.
+* sigma_L: of one record's gradient around its client's, the largest of all clients and looks.
+* A, sigma_G: the line (A^2 + 1) |grad F|^2 + sigma_G^2 that lies above what was seen, closest to
+  it in sum; of the mean over clients (all that the mended bound needs) and of the worst client (the
+  paper's assumption 3).
+* c_nu: the longest grad F - mean of g_i; of the worst client for the paper's assumption 4. With
+  local epochs this holds the drift too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax import Array
+from scipy import optimize
+
+from locksfl.experiment.config import Config
+from locksfl.experiment.plan import ArmPlan, plan_arms
+from locksfl.experiment.run import local_work, open_task, server_for
+from locksfl.paper.theory.bound import Constants, corrected, printed
+from locksfl.paper.theory.methods import not_covered, with_method
+from locksfl.paper.theory.observe import Look, Observer
+from locksfl.round.client import LocalWork, used_samples
+from locksfl.round.randomness import Purpose, Randomness, draw_key
+from locksfl.round.server import Server
+from locksfl.simulate.simulator import Simulator
+
+Floats = npt.NDArray[np.float64]
+
+NOTE = (
+    "Seen by this simulation and released to nobody: every client's data were read. No privacy "
+    "guarantee covers these numbers."
+)
+
+
+def dissimilarity(gradient: Floats, clients: Floats) -> tuple[float, float]:
+    """(A, sigma_G) of the lowest line (A^2 + 1) x + sigma_G^2 above all points, A^2 >= 0."""
+    x, y = np.asarray(gradient, float), np.asarray(clients, float)
+    scale = max(float(y.max()), 1e-30)
+    found = optimize.linprog(
+        [x.sum() / scale, len(x)],
+        A_ub=-np.stack([x / scale, np.ones_like(x)], axis=1),
+        b_ub=-(y - x) / scale,
+        bounds=[(0, None), (0, None)],
+    )
+    squared, spread = found.x[0], found.x[1] * scale
+    return float(np.sqrt(max(0.0, squared))), float(np.sqrt(max(0.0, spread)))
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What the bounds take, as seen on the paths; see the module's words on each."""
+
+    smoothness_seen: float
+    smoothness_known: float | None
+    gap: float  # at most F(w_0)
+    gap_seen: float  # F(w_0) less the smallest F on the way
+    sample_spread: float
+    dissimilarity: float
+    client_spread: float
+    worst_dissimilarity: float
+    worst_client_spread: float
+    clip_bias: float
+    worst_clip_bias: float
+    fewest_samples: int
+    most_samples: int
+    parameters: int
+
+    @property
+    def smoothness(self) -> float:
+        """The known one where there is one."""
+        return self.smoothness_known or self.smoothness_seen
+
+
+def path(
+    simulator: Simulator, plan: ArmPlan, work: LocalWork, server: Server, randomness: Randomness
+) -> Iterator[Array]:
+    """w_0, w_1, ..., w_T of an arm, as its run had them."""
+    yield simulator.model.init(randomness.model_key())
+    blocks = simulator.play(
+        plan, work, server, randomness, evaluate_every=server.rounds, pause_every=1
+    )
+    for block in blocks:
+        yield block.state.weights
+
+
+@dataclass(frozen=True)
+class Study:
+    """An arm's paths, looked at, and what the bounds say of them."""
+
+    arm: str
+    seeds: tuple[int, ...]
+    estimates: Estimates
+    steps: Floats  # eta_t
+    gradient: Floats  # [seeds, T] |grad F(w_t)|^2
+    corrected: list[float] | None  # after 1, 2, ... T rounds
+    printed: list[float] | None
+    reasons: dict[str, str]  # why there is no bound
+
+    def weighted(self) -> Floats:
+        """Means over t weighted by eta_t, after each number of rounds: [seeds, T]."""
+        found: Floats = np.cumsum(self.steps * self.gradient, axis=1) / np.cumsum(self.steps)
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "note": NOTE,
+            "arm": self.arm,
+            "seeds": list(self.seeds),
+            "estimates": asdict(self.estimates) | {"smoothness": self.estimates.smoothness},
+            "gradient_squared": self.gradient.tolist(),
+            "weighted_mean": self.weighted().tolist(),
+            "corrected": self.corrected,
+            "printed": self.printed,
+            "no_bound_because": self.reasons,
+        }
+
+
+def study(
+    config: Config,
+    arm: str | None = None,
+    seeds: int = 1,
+    looks: int = 5,
+    say: Callable[[str], None] = lambda text: None,
+) -> Study:
+    """Play an arm of an experiment again and look at it. The configuration has a seed; more seeds
+    are the next ones, and the constants are the largest over all."""
+    if config.seed is None:
+        raise ValueError("seed is missing: expected one, so that the path can be played (again)")
+    names = [a.name for a in config.arm]
+    wanted = names[0] if arm is None else arm
+    if wanted not in names:
+        raise ValueError(f"--arm {wanted!r}: expected one of {', '.join(names)}")
+    say("opening the data")
+    population, model = open_task(config)
+    plan = plan_arms(config)[names.index(wanted)]
+    work, server = local_work(config.local), server_for(config.train, plan.rounds)
+    simulator, observer = Simulator(population, model), Observer(population, model, work)
+    closer = set(np.linspace(0, plan.rounds - 1, min(looks, plan.rounds)).round().astype(int))
+    seen: list[list[Look]] = []
+    smooth, spread = 0.0, 0.0
+    numbers = tuple(range(config.seed, config.seed + seeds))
+    for seed in numbers:
+        randomness, rows = Randomness.seeded(seed), []
+        for t, weights in enumerate(path(simulator, plan, work, server, randomness)):
+            if t == plan.rounds:
+                break
+            say(f"seed {seed}: round {t + 1} of {plan.rounds}")
+            key = draw_key(randomness.arm_key(plan.name), t, Purpose.LOCAL)
+            rows.append(observer.look(jnp.asarray(weights), plan.clip_norm, key))
+            if t in closer:
+                smooth = max(smooth, observer.smoothness(jnp.asarray(weights)))
+                spread = max(spread, observer.sample_spread(jnp.asarray(weights)))
+        seen.append(rows)
+    estimates = _estimates(seen, observer, smooth, spread)
+    falling = np.sqrt(1.0 + np.arange(plan.rounds)) if server.schedule == "inverse-sqrt" else 1.0
+    steps = plan.step / falling * np.ones(plan.rounds)
+    gradient = np.array([[look.gradient for look in rows] for rows in seen])
+    bounds, reasons = bounds_by_round(estimates, plan, server, work, observer.exact)
+    return Study(plan.name, numbers, estimates, steps, gradient, **bounds, reasons=reasons)
+
+
+def _estimates(
+    seen: list[list[Look]], observer: Observer, smooth: float, spread: float
+) -> Estimates:
+    looks = Look(*np.array(seen, float).reshape(-1, len(Look._fields)).T)
+    average = dissimilarity(looks.gradient, looks.mean_client)  # type: ignore[arg-type]
+    worst = dissimilarity(looks.gradient, looks.worst_client)  # type: ignore[arg-type]
+    used = used_samples(observer.population.sizes, observer.work)
+    starts = [rows[0].loss for rows in seen]
+    return Estimates(
+        smoothness_seen=smooth,
+        smoothness_known=observer.known_smoothness(),
+        gap=max(starts),
+        gap_seen=max(s - min(look.loss for look in r) for s, r in zip(starts, seen, strict=True)),
+        sample_spread=spread,
+        dissimilarity=average[0],
+        client_spread=average[1],
+        worst_dissimilarity=worst[0],
+        worst_client_spread=worst[1],
+        clip_bias=float(np.sqrt(np.max(looks.bias))),
+        worst_clip_bias=float(np.sqrt(np.max(looks.worst_bias))),
+        fewest_samples=int(used.min()),
+        most_samples=int(used.max()),
+        parameters=observer.model.size,
+    )
+
+
+def bounds_by_round(
+    e: Estimates, plan: ArmPlan, server: Server, work: LocalWork, exact: bool
+) -> tuple[dict[str, list[float] | None], dict[str, str]]:
+    """Both bounds after each number of rounds, or why there is none. How gradients differ says
+    nothing about updates of local epochs: of those only the clip norm is known."""
+    c = Constants(
+        rounds=plan.rounds,
+        step=plan.step,
+        smoothness=e.smoothness,
+        gap=e.gap,
+        uploads=plan.uploads,
+        parameters=e.parameters,
+        sample_spread=0.0 if exact else e.sample_spread,
+        client_spread=e.client_spread if work.update == "gradient" else None,
+        dissimilarity=e.dissimilarity,
+        clip_bias=e.clip_bias,
+        fewest_samples=e.fewest_samples,
+        most_samples=e.most_samples,
+    )
+    mended = with_method(c, plan)
+    paper = replace(
+        mended,
+        sample_spread=e.sample_spread,
+        client_spread=e.worst_client_spread,
+        dissimilarity=e.worst_dissimilarity,
+        clip_bias=e.worst_clip_bias,
+    )
+    found: dict[str, list[float] | None] = {"corrected": None, "printed": None}
+    reasons: dict[str, str] = {}
+    counts = range(1, plan.rounds + 1)
+    try:
+        if reason := not_covered(plan, server):
+            raise ValueError(reason)
+        found["corrected"] = [
+            corrected(replace(mended, rounds=t), server.schedule).total for t in counts
+        ]
+    except ValueError as error:
+        reasons["corrected"] = str(error)
+    try:
+        if server.schedule != "inverse-sqrt":
+            raise ValueError(f"schedule {server.schedule!r}: Theorem 1 is for 'inverse-sqrt'")
+        printed(paper)  # refused at the last round: refused
+        found["printed"] = [_or_nothing(replace(paper, rounds=t)) for t in counts]
+    except ValueError as error:
+        reasons["printed"] = str(error)
+    return found, reasons
+
+
+def _or_nothing(c: Constants) -> float:
+    """The printed bound; NaN in the first rounds, where alpha_kappa may not be positive yet."""
+    try:
+        return printed(c).total
+    except ValueError:
+        return float("nan")

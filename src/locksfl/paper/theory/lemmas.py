@@ -1,0 +1,210 @@
+"""Lemmas 1 to 3 as experiments: `algorithm.play` itself, on fixed vectors, with fresh coins.
+
+Each claim is tried twice: exactly, over every outcome of the coins of a few clients (3^n of them:
+not asked, asked only, uploaded), and by Monte Carlo at the paper's size. A claim is refused where
+the measured value is more than 5 standard errors off, which happens to a true one once in a million
+times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from locksfl import _validate
+from locksfl.paper.theory.coins import (
+    Outcomes,
+    Setting,
+    every_outcome,
+    plan_for,
+    population,
+    sampled,
+)
+from locksfl.round.algorithm import Method
+
+Floats = npt.NDArray[np.float64]
+
+ERRORS = 5.0  # standard errors that a true claim may be off
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim beside what came out."""
+
+    lemma: int
+    claim: str
+    claimed: float  # the value that the claim means
+    measured: float  # at the paper's size, by Monte Carlo
+    standard_error: float
+    exact_claimed: float  # the same for a few clients, over every outcome
+    exact: float
+    at_most: bool  # the claim is an upper bound
+    why: str
+
+    @property
+    def holds(self) -> bool:
+        """Within the statistical and the rounding error, in both."""
+        slack = ERRORS * self.standard_error
+        return self._agrees(self.measured, self.claimed, slack) and self._agrees(
+            self.exact, self.exact_claimed, 1e-5 * max(1.0, abs(self.exact_claimed))
+        )
+
+    def _agrees(self, value: float, claimed: float, slack: float) -> bool:
+        return value <= claimed + slack if self.at_most else abs(value - claimed) <= slack
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "verdict": "holds" if self.holds else "fails"}
+
+
+# What a claim is about: a number for each round, and the value that it should average to.
+Measure = Callable[[Setting, Outcomes], tuple[Floats, float]]
+
+
+def _count(setting: Setting, rounds: Outcomes) -> tuple[Floats, float]:
+    return rounds.uploads, setting.uploads
+
+
+def _along(target: Callable[[Setting], Floats]) -> Measure:
+    """How much of the target arrives: 1 where the update averages to it."""
+
+    def measure(setting: Setting, rounds: Outcomes) -> tuple[Floats, float]:
+        mean = target(setting)
+        return rounds.updates @ mean / (mean @ mean), 1.0
+
+    return measure
+
+
+def _spread(target: Callable[[Setting], Floats], formula: Callable[[Setting], float]) -> Measure:
+    def measure(setting: Setting, rounds: Outcomes) -> tuple[Floats, float]:
+        return np.sum((rounds.updates - target(setting)) ** 2, axis=1), formula(setting)
+
+    return measure
+
+
+def _mean(setting: Setting) -> Floats:
+    found: Floats = setting.clipped.mean(axis=0)
+    return found
+
+
+def _weighted(setting: Setting) -> Floats:
+    found: Floats = setting.weights @ setting.clipped
+    return found
+
+
+def weighted_variance(setting: Setting, coins: float) -> float:
+    """Of (1 / (b s)) sum over Z of g_i at the rates s b w_i: (1 / (b s)) sum w_i (1 - s b w_i)
+    |g_i|^2. s = 1 is the mended normalisation, s = 1/n the printed one."""
+    w, b = setting.weights, setting.uploads * coins
+    squares = np.sum(setting.clipped**2, axis=1)
+    return float(np.sum(w * (1 - b * w) * squares) / b)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is said, of which round, and why it holds or does not."""
+
+    lemma: int
+    text: str
+    method: Method
+    measure: Measure
+    why: str
+    at_most: bool = False
+    alike: bool = False  # all norms are C
+    divisions: int = 0  # by k = m/b, beyond the right one
+    lemma_3: bool = False  # rates b p_i / n, the sum times n/b: as printed
+    noise: bool = False
+    floor: float | None = None
+
+
+UNIFORM, NORM = Method("uniform", "capped", "none"), Method("norm", "capped", "none")
+NOISED, LITERAL = Method("norm", "horvitz-thompson", "local"), Method("norm", "literal", "none")
+WEIGHTS = Method("weights", "weighted", "none")
+MENDED_VARIANCE = _spread(_weighted, lambda setting: weighted_variance(setting, 1.0))
+
+# fmt: off
+CLAIMS = (
+    Claim(1, "E|Z| <= b: uniform", UNIFORM, _count,
+          "equality: q b/m = b/n for every client", at_most=True),
+    Claim(1, "E|Z| <= b: by norm, norms that differ", NORM, _count,
+          "less than b where the clamp K' >= b C binds", at_most=True),
+    Claim(1, "E|Z| <= b: by norm, all norms at C", NORM, _count,
+          "K' <= m C while the cohort varies: a cohort above m sends b |X|/m",
+          at_most=True, alike=True),
+    Claim(1, "E|Z| = b: Algorithm 1, coin p_j with its 1/k", NORM, _count,
+          "b^2/m at most: k = m/b is divided by once too often", divisions=1, floor=0.0),
+    Claim(1, "E|Z| = b: the lemma, coin p_j/k", NORM, _count,
+          "b^3/m^2 at most: k is divided by twice", divisions=2, floor=0.0),
+    Claim(2, "E Delta = mean g: capped, uniform", UNIFORM, _along(_mean), "weights are 1/p_i"),
+    Claim(2, "E Delta = mean g: capped, by norm", NORM, _along(_mean), "weights are 1/p_i"),
+    Claim(2, "E Delta = mean g: horvitz-thompson, noised norms", NOISED, _along(_mean),
+          "p_i depends on the cohort; given cohort and norms, the coin is p_i", noise=True),
+    Claim(2, "E Delta = mean g: Algorithm 1, (1/b) sum, no 1/p", LITERAL, _along(_mean),
+          "nothing undoes the coins: large norms count more"),
+    Claim(3, "E Delta = sum p_i g_i: as printed", WEIGHTS, _along(_weighted),
+          "(n/b) times the rate b p_i/n", lemma_3=True),
+    Claim(3, "E Delta = mean g: as printed", WEIGHTS, _along(_mean),
+          "it is another objective, sum p_i f_i", lemma_3=True),
+    Claim(3, "E|Z| = b: as printed", WEIGHTS, _count,
+          "b/n: the proof replaces sum p_i = 1 by n", lemma_3=True),
+    Claim(3, "no round without an upload: as printed", WEIGHTS,
+          lambda setting, rounds: ((rounds.uploads == 0) * 1.0, 0.0),
+          "prod (1 - b p_i/n) of them, about e^(-b/n)", lemma_3=True),
+    Claim(3, "variance of the mended one: as printed", WEIGHTS, MENDED_VARIANCE,
+          "(n/b) sum p_i (1 - b p_i/n) |g_i|^2: about n times as much", lemma_3=True),
+    Claim(3, "E Delta = sum w_i g_i: mended", WEIGHTS, _along(_weighted), "rates b w_i"),
+    Claim(3, "E|Z| = b: mended", WEIGHTS, _count, "sum b w_i = b"),
+    Claim(3, "variance (1/b) sum w_i (1 - b w_i) |g_i|^2: mended", WEIGHTS, MENDED_VARIANCE,
+          "independent coins"),
+)
+# fmt: on
+
+
+def findings(repetitions: int = 20_000, seed: int = 0) -> list[Finding]:
+    """Every claim, tried at the paper's size (n = 100, m = 30, b = 20) and on 6 clients."""
+    _validate.count(repetitions=repetitions)
+    _validate.non_negative(seed=seed)
+    if repetitions < 100:
+        raise ValueError(f"repetitions = {repetitions}: expected 100 at least, for an error")
+    return [_try(claim, repetitions, seed) for claim in CLAIMS]
+
+
+def _try(claim: Claim, repetitions: int, seed: int) -> Finding:
+    large = population(100, 30.0, 20.0, claim.alike)
+    small = population(6, 3.6, 2.0, claim.alike)
+    values, claimed = claim.measure(large, _rounds(claim, large, repetitions, seed))
+    outcomes = _rounds(claim, small)
+    exact_values, exact_claimed = claim.measure(small, outcomes)
+    return Finding(
+        lemma=claim.lemma,
+        claim=claim.text,
+        claimed=claimed,
+        measured=float(np.mean(values)),
+        standard_error=float(np.std(values, ddof=1) / math.sqrt(repetitions)),
+        exact_claimed=exact_claimed,
+        exact=outcomes.mean(exact_values),
+        at_most=claim.at_most,
+        why=claim.why,
+    )
+
+
+def _rounds(claim: Claim, setting: Setting, repetitions: int = 0, seed: int = 0) -> Outcomes:
+    """The claim's rounds: sampled, or every outcome where no number of repetitions is given."""
+    plan = plan_for(setting, claim.method)
+    if claim.floor is not None:
+        plan = replace(plan, floor=claim.floor)
+    plan = replace(plan, uploads=plan.uploads * (plan.uploads / plan.cohort) ** claim.divisions)
+    public = setting.weights if claim.lemma_3 else None  # in place of n w_i
+    if repetitions:
+        if claim.noise:
+            plan = replace(plan, noise_multiplier=0.5, norm_multiplier=0.3)
+        rounds = sampled(plan, setting.vectors, repetitions, seed, public)
+    else:
+        rounds = every_outcome(plan, setting.vectors, public)
+    scale = len(setting.vectors) if claim.lemma_3 else 1
+    return rounds._replace(updates=scale * rounds.updates)

@@ -1,0 +1,49 @@
+"""Which methods the mended bound covers, and what it takes from their plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from locksfl.experiment.plan import ArmPlan
+from locksfl.paper.theory.bound import Constants
+from locksfl.round.server import Server
+
+
+def not_covered(plan: ArmPlan, server: Server) -> str | None:
+    """Why the mended bound says nothing about a plan; None where it does."""
+    method = plan.method
+    if server.optimizer != "sgd":
+        return f"the server's optimizer is {server.optimizer!r}: the bound is for sgd"
+    if method.estimator in ("literal", "weighted"):
+        return f"estimator {method.estimator!r} does not average to the mean update"
+    if method.estimator == "capped" and method.trust == "local" and method.rule == "norm":
+        return "estimator 'capped' shrinks the mean when norms are noised (trust 'local')"
+    if plan.budget is not None:
+        return "a filter leaves exhausted clients out of the mean"
+    return None
+
+
+def with_method(c: Constants, plan: ArmPlan) -> Constants:
+    """The constants with a plan's sampling and noise.
+
+    * central: noise of std z S on the sum, S = C / p_C <= C m / b, over m: s_c = z C / b at most.
+    * local: each upload's noise is z C before its weight 1/p (horvitz-thompson), or z C m / b after
+      it at equal p: sigma_0 = z C either way.
+    * V_0 = 1 where |g_i| / p_i <= S: then (1/n^2) sum |g_i|^2 / (q p_i) <= C S / m <= C^2 / b. With
+      noised norms only the floor bounds it: p_i >= lambda b / m, V_0 = 1 / lambda. (Without a
+      floor no covered method has noised norms.)
+    * By norm, rates follow the norms, and an average dissimilarity says nothing about that sum:
+      only the clip norm does.
+    """
+    noise = plan.noise_multiplier * plan.clip_norm
+    by_norm = plan.method.rule == "norm"
+    noised_norms = by_norm and plan.method.trust == "local" and plan.floor > 0
+    return replace(
+        c,
+        uploads=plan.uploads,
+        clip_norm=plan.clip_norm,
+        client_spread=None if by_norm else c.client_spread,
+        server_noise=noise / plan.uploads if plan.method.trust == "central" else 0.0,
+        client_noise=noise if plan.method.trust == "local" else 0.0,
+        stretch=1 / plan.floor if noised_norms else 1.0,
+    )

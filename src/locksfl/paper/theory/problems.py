@@ -1,0 +1,228 @@
+"""Losses whose constants are known exactly, and descent on them by the real round.
+
+`descend` plays `algorithm.play` and the server's step on every client's exact gradient, for many
+seeds at once, and keeps what the proof of the mended bound speaks of. On every path, in expectation
+or not, smoothness alone gives, with Delta_t = a_t - beta_t + xi_t (a_t = grad F(w_t), beta_t what
+clipping takes, xi_t the chance of the round, which averages to zero) and L eta_t <= 1:
+
+    sum eta_t/2 |a_t|^2 <= Delta F + sum eta_t/2 |beta_t|^2 + L/2 sum eta_t^2 |xi_t|^2
+                           - sum eta_t <a_t, xi_t> + L sum eta_t^2 <a_t - beta_t, xi_t>.
+
+The last two sums are the slack of one seed: they have expectation zero, and without them the
+expectation of the rest is the bound.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax import Array
+
+from locksfl.experiment.plan import ArmPlan
+from locksfl.methods.trusts import draw_members, draw_server
+from locksfl.paper.theory.bound import Constants
+from locksfl.round.algorithm import GivenClients, clip_factor, play
+from locksfl.round.server import Server
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A mean of losses, one a client, and the constants that it has for certain."""
+
+    name: str
+    start: Floats  # w_0
+    gradients: Callable[[Array], Array]  # of every client at w: [n, d]
+    clients: int
+    smoothness: float  # L of the mean
+    gap: float  # F(w_0) - min F
+    client_spread: float | None  # sigma_G with A = 0; None: only the clip norm bounds it
+    clip_norm: float
+    clip_bias: float = 0.0  # c_nu, wherever the paths can go
+    sample_spread: float = 0.0  # sigma_L of one record; clients use all of theirs in every round
+
+    @property
+    def parameters(self) -> int:
+        """d."""
+        return int(self.start.size)
+
+    def constants(self, rounds: int, step: float, uploads: float) -> Constants:
+        """What the bounds take, without noise. Every client's gradient is exact: no sigma_L."""
+        return Constants(
+            rounds=rounds,
+            step=step,
+            smoothness=self.smoothness,
+            gap=self.gap,
+            uploads=uploads,
+            parameters=self.parameters,
+            client_spread=self.client_spread,
+            clip_bias=self.clip_bias,
+            clip_norm=self.clip_norm,
+        )
+
+
+def quadratic(
+    centres: npt.ArrayLike,
+    curvature: npt.ArrayLike,
+    start: npt.ArrayLike,
+    *,
+    clip_norm: float,
+    clip_bias: float = 0.0,
+    name: str = "quadratic",
+) -> Problem:
+    """f_i(w) = sum_k h_k (w_k - c_ik)^2 / 2. L = max h; grad f_i - grad F = h (mean c - c_i)
+    everywhere, so A = 0 and sigma_G^2 is its mean square."""
+    c, h, w = (np.asarray(values, float) for values in (centres, curvature, start))
+    middle = c.mean(axis=0)
+    c_device, h_device = jnp.asarray(c, jnp.float32), jnp.asarray(h, jnp.float32)
+    return Problem(
+        name=name,
+        start=w,
+        gradients=lambda weights: h_device * (weights - c_device),
+        clients=len(c),
+        smoothness=float(h.max()),
+        gap=float(np.sum(h * (w - middle) ** 2) / 2),
+        client_spread=float(np.sqrt(np.mean(np.sum((h * (c - middle)) ** 2, axis=1)))),
+        clip_norm=clip_norm,
+        clip_bias=clip_bias,
+    )
+
+
+def logistic(features: Floats, signs: Floats, name: str = "logistic") -> Problem:
+    """f_i(w) = mean_j ln(1 + e^(-y_ij x_ij . w)) from w_0 = 0; features [n, K, d] of length 1.
+
+    L = lambda_max(mean x x^T) / 4. A client's gradient is never longer than 1, so that C = 1 never
+    clips, and sigma_G = sigma_L = 1 with A = 0. The minimum is found by Newton's method to
+    rounding.
+    """
+    n, _, d = features.shape
+    lengths = np.linalg.norm(features, axis=2)
+    if not np.allclose(lengths, 1):
+        raise ValueError("features: expected every record to have length 1")
+    flat, y = features.reshape(-1, d), signs.reshape(-1)
+    moment = flat.T @ flat / len(flat)
+    x_device, y_device = jnp.asarray(features, jnp.float32), jnp.asarray(signs, jnp.float32)
+
+    def gradients(weights: Array) -> Array:
+        pull = -y_device * jax.nn.sigmoid(-y_device * (x_device @ weights))
+        return jnp.mean(pull[..., None] * x_device, axis=1)
+
+    def loss(w: Floats) -> float:
+        return float(np.mean(np.logaddexp(0, -y * (flat @ w))))
+
+    w = np.zeros(d)
+    for _ in range(50):
+        share = 1 / (1 + np.exp(y * (flat @ w)))
+        slope = -(flat * (y * share)[:, None]).mean(axis=0)
+        bend = (flat * (share * (1 - share))[:, None]).T @ flat / len(flat)
+        w = w - np.linalg.solve(bend, slope)
+    if not np.linalg.norm(slope) < 1e-12:
+        raise ValueError("features: expected labels that no line separates, so that F has a least")
+    return Problem(
+        name=name,
+        start=np.zeros(d),
+        gradients=gradients,
+        clients=n,
+        smoothness=float(np.linalg.eigvalsh(moment)[-1] / 4),
+        gap=loss(np.zeros(d)) - loss(w),
+        client_spread=1.0,
+        clip_norm=1.0,
+        sample_spread=1.0,
+    )
+
+
+class Step(NamedTuple):
+    """One round of one seed: what the inequality above is made of."""
+
+    step: Array  # eta_t
+    gradient: Array  # |a|^2
+    bias: Array  # |beta|^2
+    chance: Array  # |xi|^2
+    gradient_chance: Array  # <a, xi>
+    mean_chance: Array  # <a - beta, xi>
+    longest: Array  # the longest update of a client
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Paths of many seeds, [seeds, rounds] each."""
+
+    steps: Step
+    smoothness: float
+    gap: float
+
+    @property
+    def gradient(self) -> Floats:
+        """|grad F(w_t)|^2."""
+        return np.asarray(self.steps.gradient, float)
+
+    def weighted(self) -> Floats:
+        """The mean of |grad F(w_t)|^2 over t, weighted by eta_t: what the mended bound is about."""
+        eta = np.asarray(self.steps.step, float)
+        found: Floats = np.sum(eta * self.gradient, axis=1) / np.sum(eta, axis=1)
+        return found
+
+    def left_over(self) -> Floats:
+        """Right minus left side of the inequality of one path: never negative, on any seed."""
+        s = Step(*(np.asarray(value, float) for value in self.steps))  # type: ignore[arg-type]
+        eta, smooth = s.step, self.smoothness
+        right = eta / 2 * s.bias + smooth / 2 * eta**2 * s.chance
+        right += -eta * s.gradient_chance + smooth * eta**2 * s.mean_chance
+        found: Floats = self.gap + np.sum(right - eta / 2 * s.gradient, axis=1)
+        return found
+
+
+def descend(
+    problem: Problem, plan: ArmPlan, seeds: int, schedule: str = "inverse-sqrt", seed: int = 0
+) -> Descent:
+    """Play a plan's rounds on a problem, for seeds `seed`, `seed` + 1, ..."""
+    if plan.clients != problem.clients:
+        raise ValueError(f"clients = {plan.clients}: expected the problem's {problem.clients}")
+    server = Server(schedule=schedule, rounds=plan.rounds)
+    keys = jax.vmap(jax.random.key)(jnp.arange(seed, seed + seeds))
+    steps = _paths(problem, plan, server, keys)
+    return Descent(steps, problem.smoothness, problem.gap)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _paths(problem: Problem, plan: ArmPlan, server: Server, keys: Array) -> Step:
+    dials, n = plan.dials(), plan.clients
+
+    def one_round(key: Array, state: Any, t: Array) -> tuple[Any, Step]:
+        first = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, 1), t), (n,))
+        clients = jnp.where(first < plan.sampling_rate, jnp.arange(n), -1)
+        members = draw_members(jax.random.fold_in(key, 0), t, clients, jnp.ones(n))
+        draws = draw_server(jax.random.fold_in(key, 0), t, problem.parameters)
+        updates = problem.gradients(state.weights)
+        given = GivenClients(updates)
+        result, _, _ = play(plan.method, given, members, draws, dials)
+        true = jnp.mean(updates, axis=0)
+        kept = jnp.mean(clip_factor(given.norms, dials.clip_norm)[:, None] * updates, axis=0)
+        chance = result.update - kept
+        eta = dials.step / jnp.sqrt(t + 1.0) if server.schedule == "inverse-sqrt" else dials.step
+        row = Step(
+            step=eta,
+            gradient=true @ true,
+            bias=(true - kept) @ (true - kept),
+            chance=chance @ chance,
+            gradient_chance=true @ chance,
+            mean_chance=kept @ chance,
+            longest=jnp.max(given.norms),
+        )
+        return server.step(state, result.update, dials.step, t), row
+
+    def path(key: Array) -> Step:
+        state = server.init(jnp.asarray(problem.start, jnp.float32))
+        _, rows = jax.lax.scan(functools.partial(one_round, key), state, jnp.arange(plan.rounds))
+        return rows
+
+    found: Step = jax.vmap(path)(keys)
+    return found

@@ -1,0 +1,230 @@
+"""From a wanted epsilon to the noise: never more than was asked, and at most 0.01 % below it.
+
+Calibration uses no data, so it costs nothing. The multipliers that come out are accounted by the
+same functions that will account the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from scipy import optimize
+
+from locksfl import _validate
+from locksfl.privacy import gdp
+from locksfl.privacy.accountant import central_epsilon
+from locksfl.privacy.events import (
+    ACCOUNTANTS,
+    RELATIONS,
+    Accountant,
+    ClientReleases,
+    Relation,
+    SampledRound,
+)
+from locksfl.privacy.rdp import rdp_epsilon
+
+_TOLERANCE = 1e-4
+_SEARCH_TOLERANCE = 2e-3
+_LARGEST_MULTIPLIER = 1e6
+
+
+def calibrate_central(
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    sampling_rate: float,
+    *,
+    relation: Relation = "zero-out",
+    accountant: Accountant = "pld",
+    upload_probability: float = 1.0,
+    norm_multiplier: float | None = None,
+    norm_release: bool = False,
+    cohort: float | None = None,
+    norm_share: float = 1.0,
+) -> SampledRound:
+    """The round of which `rounds` cost PUBLIC at most epsilon, with as little noise as possible.
+
+    * Uniform sampling: leave `norm_release` False; `sampling_rate` is b/n.
+    * With a norm release: `upload_probability` is the largest p that a cohort member can get, and
+      `norm_multiplier` is z_K. Without a `norm_multiplier` the split between the two releases is
+      the one with the smallest expected variance of the update's noise,
+
+          z_G(z_K)^2 (1 + (z_K / (norm_share cohort))^2),
+
+      because that noise has std z_G S with S proportional to K + N(0, (z_K C)^2), and K is about
+      norm_share cohort C: `cohort` is the expected size of the first sample, `norm_share` the mean
+      clipped norm over C that is expected (a public guess; a bad one costs accuracy, not privacy).
+    """
+    _validate.positive(epsilon=epsilon)
+    _validate.probability(delta=delta)
+    _validate.count(rounds=rounds)
+    _validate.one_of(RELATIONS, relation=relation)
+    _validate.one_of(ACCOUNTANTS, accountant=accountant)
+
+    def quick(event: SampledRound) -> float:
+        return rdp_epsilon([(event, rounds)], delta, relation, coarse=True)
+
+    def full(event: SampledRound) -> float:
+        return central_epsilon([(event, rounds)], delta, relation, accountant)
+
+    def finish(norm: float | None, near: float) -> SampledRound:
+        return _least_noise(
+            full,
+            epsilon,
+            lambda z: SampledRound(sampling_rate, z, norm, upload_probability),
+            near,
+            _TOLERANCE,
+        )
+
+    if norm_multiplier is None and not norm_release:
+        start = _least_noise(
+            quick,
+            epsilon,
+            lambda z: SampledRound(sampling_rate, z, None, upload_probability),
+            1.0,
+            _SEARCH_TOLERANCE,
+        )
+        return finish(None, start.noise_multiplier)
+    if norm_multiplier is not None:
+        # Without any second release the pair is that of the norm sum alone.
+        alone = full(SampledRound(sampling_rate, norm_multiplier))
+        if alone >= epsilon:
+            raise ValueError(
+                f"norm_multiplier = {norm_multiplier!r}: {rounds} norm releases alone cost "
+                f"epsilon = {alone:.4g}; expected a larger multiplier, or epsilon > {alone:.4g}"
+            )
+        return finish(norm_multiplier, norm_multiplier / 4)
+    if cohort is None:
+        raise ValueError("cohort = None: expected the expected cohort size, a number > 0")
+    _validate.positive(cohort=cohort)
+    _validate.rate(norm_share=norm_share)
+    best = _best_split(
+        quick, epsilon, sampling_rate, upload_probability, norm_sum=norm_share * cohort
+    )
+    return finish(best.norm_multiplier, best.noise_multiplier)
+
+
+def calibrate_local(
+    epsilon: float,
+    delta: float,
+    *,
+    uploads: int,
+    norms: int = 0,
+    relation: Relation = "zero-out",
+    norm_multiplier: float | None = None,
+    norm_budget: float = 0.1,
+) -> ClientReleases:
+    """The releases that cost one client exactly epsilon against SERVER (never more).
+
+    `norm_budget` is the share of mu^2 that goes to the norms when `norm_multiplier` is not given.
+    """
+    _validate.positive(epsilon=epsilon)
+    _validate.count(uploads=uploads)
+    _validate.one_of(RELATIONS, relation=relation)
+    # The bare ClientReleases checks the counts; its multipliers are placeholders.
+    ClientReleases(1.0, uploads, norm_multiplier or 1.0, norms)
+    budget = gdp.mu_from_epsilon(epsilon, delta) ** 2 * (1 - 1e-10)
+    for_norms = 0.0
+    if norms and norm_multiplier is None:
+        _validate.probability(norm_budget=norm_budget)
+        for_norms = norm_budget * budget
+        norm_multiplier = math.sqrt(norms / for_norms) * (1 + 1e-15)
+    elif norms and norm_multiplier is not None:
+        _validate.positive(norm_multiplier=norm_multiplier)
+        for_norms = norms / norm_multiplier**2
+        if for_norms >= budget:
+            alone = gdp.epsilon_from_mu(math.sqrt(for_norms), delta)
+            raise ValueError(
+                f"norm_multiplier = {norm_multiplier!r}: {norms} norm releases alone cost "
+                f"epsilon = {alone:.4g}; expected a larger multiplier, or epsilon > {alone:.4g}"
+            )
+    sensitivity = 1.0 if relation == "zero-out" else 2.0
+    noise_multiplier = sensitivity * math.sqrt(uploads / (budget - for_norms))
+    return ClientReleases(noise_multiplier, uploads, norm_multiplier, norms)
+
+
+def _best_split(
+    cost: Callable[[SampledRound], float],
+    epsilon: float,
+    sampling_rate: float,
+    upload_probability: float,
+    *,
+    norm_sum: float,
+) -> SampledRound:
+    """The z_K, and with it z_G, of the least expected variance; a one-dimensional search by RDP."""
+    alone = _least_noise(
+        cost, epsilon, lambda z: SampledRound(sampling_rate, z), 1.0, _SEARCH_TOLERANCE
+    )
+    near = alone.noise_multiplier
+    low, high = math.log(1.01 * near), math.log(20 * max(near, norm_sum))
+
+    def finished(log_norm: float) -> SampledRound:
+        nonlocal near
+        event = _least_noise(
+            cost,
+            epsilon,
+            lambda z: SampledRound(sampling_rate, z, math.exp(log_norm), upload_probability),
+            near,
+            _SEARCH_TOLERANCE,
+        )
+        near = event.noise_multiplier
+        return event
+
+    def log_variance(log_norm: float) -> float:
+        event = finished(log_norm)
+        return 2 * math.log(event.noise_multiplier) + math.log1p(
+            (math.exp(log_norm) / norm_sum) ** 2
+        )
+
+    found = optimize.minimize_scalar(
+        log_variance, bounds=(low, high), method="bounded", options={"xatol": 0.03}
+    )
+    return finished(float(found.x))
+
+
+def _least_noise(
+    cost: Callable[[SampledRound], float],
+    epsilon: float,
+    event: Callable[[float], SampledRound],
+    near: float,
+    tolerance: float,
+) -> SampledRound:
+    """The event whose cost lies in [epsilon (1 - tolerance), epsilon]; cost falls with the noise.
+
+    Regula falsi on ln cost against ln z inside a bracket, with bisection when it does not shrink.
+    """
+    aim = math.log(epsilon) + math.log1p(-tolerance / 2)
+
+    def excess(log_z: float) -> float:
+        spent = cost(event(math.exp(log_z)))
+        return (math.log(spent) if spent > 0 else -math.inf) - aim
+
+    low = high = math.log(near)
+    at_low = at_high = excess(low)
+    step = 0.1
+    while at_high > tolerance / 2:
+        low, at_low = high, at_high
+        high, step = high + step, 2 * step
+        if high > math.log(_LARGEST_MULTIPLIER):
+            raise ValueError(
+                f"epsilon = {epsilon!r}: expected a larger epsilon; no noise multiplier up to "
+                f"{_LARGEST_MULTIPLIER:g} can be shown to reach it"
+            )
+        at_high = excess(high)
+    while at_low < -tolerance / 2:
+        high, at_high = low, at_low
+        low, step = low - step, 2 * step
+        at_low = excess(low)
+    for turn in range(60):
+        if at_high >= -tolerance / 2:
+            break
+        middle = (low + high) / 2
+        if turn % 4 != 3 and math.isfinite(at_low) and math.isfinite(at_high):
+            middle = high + (low - high) * at_high / (at_high - at_low)
+        value = excess(middle)
+        if value > tolerance / 2:
+            low, at_low = middle, value
+        else:
+            high, at_high = middle, value
+    return event(math.exp(high))

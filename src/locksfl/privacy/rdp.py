@@ -1,0 +1,232 @@
+"""Renyi accounting of sampled rounds, at real orders from just above 1 to 1024.
+
+One round is dominated by the pair Q = N(0, I) on the plane and P with
+
+    L(x, y) = P/Q = (1-q) + q e^(ax - a^2/2) ((1-p) + p e^(cy - c^2/2)),  a = 1/z_K, c = 1/z_G
+
+(x: the sum of norms; y: the sum of contributions, along the client's own). A round without a norm
+release has a = 0 and one coin. The cost of a round at order alpha is ln E_Q[L^alpha] / (alpha-1),
+and costs add over rounds.
+
+* Only P over Q is computed, because it is the larger for every alpha > 1: one round has
+  delta_{P,Q}(eps) >= delta_{Q,P}(eps) for all eps >= 0, and E_Q[L^alpha] - E_Q[L^(1-alpha)] is
+  alpha (alpha-1) times the integral over u > 1 of (u^(alpha-2) - u^(-alpha-1)) times their gap.
+  The order of the deltas holds for a Gaussian shift (equality), is kept by mixing P with Q (write
+  t = (k-1)/q; on L > k/(k-t) one has (k-t)L - k <= L - 1 - t), and is kept by a further
+  independent Gaussian shift (its loss density is e^(l/2) times an even function that falls with
+  |l|). The round is built from these three steps: shift y, mix with p, shift x, mix with q.
+* Integer orders: the binomial sum (Mironov, Talwar and Zhang 2019, section 3.3, with a second sum
+  inside). Real orders: the trapezoid rule in logarithms. Its error falls like e^(-2 pi H / step),
+  H the distance from the real line to the nearest zero of L, which is pi/a or pi/c: the step is a
+  share of that distance. The rounding that is left (14 digits are right) is charged.
+* Between two orders alpha -> (alpha-1) RDP(alpha) is convex, so that its chord is an upper bound:
+  real orders beyond the reach of the quadrature are charged by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from locksfl.privacy.events import Relation, SampledRound
+
+Floats = npt.NDArray[np.float64]
+
+_MAX_ORDER = 1024
+# Replace needs the orders 2 alpha - 1 and 2 alpha of every alpha.
+ORDERS: tuple[float, ...] = (
+    *(float(order) for order in 1 + np.geomspace(0.002, 46, 700)),
+    *(float(order) for order in range(2, 129)),
+    *(float(round(order)) for order in np.geomspace(130, _MAX_ORDER, 70)),
+)
+COARSE_ORDERS: tuple[float, ...] = (*ORDERS[0:700:12], *ORDERS[700::6])
+REPLACE_ORDERS: tuple[float, ...] = (
+    *(float(order) for order in 1 + np.geomspace(0.002, 23, 300)),
+    *(order / 2 for order in range(4, 257)),
+    *(float(round(order)) for order in np.geomspace(130, _MAX_ORDER / 2, 50)),
+)
+
+
+@lru_cache(maxsize=512)
+def round_rdp(event: SampledRound, orders: tuple[float, ...] = ORDERS) -> tuple[float, ...]:
+    """The zero-out RDP of one round at each of these orders (all above 1, at most 1024)."""
+    wanted = np.asarray(orders, dtype=np.float64)
+    if wanted.size == 0 or wanted.min() <= 1 or wanted.max() > _MAX_ORDER:
+        raise ValueError(f"orders = {orders!r}: expected numbers in (1, {_MAX_ORDER}]")
+    limit = _quadrature_limit(event)
+    whole = wanted == np.round(wanted)
+    near = ~whole & (wanted <= limit)
+    far = ~whole & ~near
+    moments = np.empty_like(wanted)
+    if near.any():
+        moments[near] = _log_moments_by_quadrature(event, wanted[near])
+    if whole.any():
+        moments[whole] = _log_moments_at_integers(event, _as_integers(wanted[whole]))
+    if far.any():
+        below = np.floor(wanted[far])
+        ends = _log_moments_at_integers(event, _as_integers(np.concatenate([below, below + 1])))
+        low, high = ends[: len(below)], ends[len(below) :]
+        moments[far] = low + (wanted[far] - below) * (high - low)
+    # Rounding errors of the sums, charged: about 1e-16 for each unit in the exponents.
+    moments = np.maximum(moments, 0.0) * (1 + 1e-13) + 2e-14 + 2e-15 * wanted
+    return tuple(float(value) for value in moments / (wanted - 1))
+
+
+def composed_rdp(
+    spent: Sequence[tuple[SampledRound, int]], orders: tuple[float, ...] = ORDERS
+) -> Floats:
+    """The zero-out RDP of these rounds together: costs add (Mironov 2017, Proposition 1)."""
+    total = np.zeros(len(orders))
+    for event, count in spent:
+        if count:
+            total += count * np.asarray(round_rdp(event, orders))
+    return total
+
+
+def replace_rdp(
+    spent: Sequence[tuple[SampledRound, int]], orders: tuple[float, ...] = REPLACE_ORDERS
+) -> Floats:
+    """RDP under replace at orders of at most 512, by two steps of zero-out.
+
+    With R the composed zero-out RDP, the weak triangle inequality (Mironov 2017, Proposition 11)
+    gives, for p = q = 2 and for p = (2 alpha - 1)/alpha,
+
+        RDP_rep(alpha) <= (alpha - 1/2)/(alpha - 1) R(2 alpha) + R(2 alpha - 1),
+        RDP_rep(alpha) <= 2 alpha/(2 alpha - 1) R(2 alpha - 1) + R(2 alpha).
+
+    The smaller is taken. The second is exact for a Gaussian (R = alpha rho gives 4 alpha rho), and
+    the first is far off at orders near 1, which are the ones that decide when epsilon is large.
+    """
+    alpha = np.asarray(orders)
+    high = composed_rdp(spent, tuple(float(order) for order in 2 * alpha))
+    low = composed_rdp(spent, tuple(float(order) for order in 2 * alpha - 1))
+    halves = (alpha - 0.5) / (alpha - 1) * high + low
+    result: Floats = np.minimum(halves, 2 * alpha / (2 * alpha - 1) * low + high)
+    return result
+
+
+def epsilon_from_rdp(orders: Sequence[float], rdp: Floats, delta: float) -> float:
+    """The smallest epsilon over the orders (Canonne, Kamath and Steinke 2020, Proposition 12).
+
+    epsilon = min over alpha of RDP(alpha) + ln(1 - 1/alpha) - ln(delta alpha) / (alpha - 1).
+    """
+    alpha = np.asarray(orders, dtype=np.float64)
+    bound = rdp + np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1)
+    return max(0.0, float(np.min(bound)))
+
+
+def rdp_epsilon(
+    spent: Sequence[tuple[SampledRound, int]],
+    delta: float,
+    relation: Relation = "zero-out",
+    *,
+    coarse: bool = False,
+) -> float:
+    """Epsilon of these rounds together; `coarse` uses few orders, for searches."""
+    if not any(count for _, count in spent):
+        return 0.0
+    if relation == "replace":
+        orders = REPLACE_ORDERS[::10] if coarse else REPLACE_ORDERS
+        return epsilon_from_rdp(orders, replace_rdp(spent, orders), delta)
+    orders = COARSE_ORDERS if coarse else ORDERS
+    return epsilon_from_rdp(orders, composed_rdp(spent, orders), delta)
+
+
+def _shifts(event: SampledRound) -> tuple[float, float]:
+    """(a, c): the client's largest shift of x and of y, in standard deviations."""
+    norm = 0.0 if event.norm_multiplier is None else 1 / event.norm_multiplier
+    return norm, 1 / event.noise_multiplier
+
+
+def _as_integers(orders: Floats) -> tuple[int, ...]:
+    return tuple(int(order) for order in orders)
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _log_power(base: float, exponents: Floats) -> Floats:
+    """exponents * ln(base), with 0^0 = 1."""
+    if base > 0:
+        return exponents * math.log(base)
+    return np.where(exponents == 0, 0.0, -np.inf)
+
+
+def _log_binomial_moments(rate: float, log_moments: Floats, orders: Sequence[int]) -> Floats:
+    """ln sum_j binom(n, j) (1-rate)^(n-j) rate^j e^(log_moments[j]) at every n in orders."""
+    j = np.arange(len(log_moments), dtype=np.float64)
+    log_factorial: Floats = special.gammaln(j + 1)
+    taken = _log_power(rate, j) + log_moments - log_factorial
+    left_out = _log_power(1 - rate, j) - log_factorial
+    result = np.empty(len(orders))
+    for position, n in enumerate(orders):
+        terms = taken[: n + 1] + left_out[n::-1]
+        top = terms.max()
+        result[position] = log_factorial[n] + top + math.log(float(np.exp(terms - top).sum()))
+    return result
+
+
+@lru_cache(maxsize=64)
+def _log_moments_at_integers(event: SampledRound, orders: tuple[int, ...]) -> Floats:
+    """ln E_Q[L^alpha] at integers.
+
+    sum_j binom(alpha, j) (1-q)^(alpha-j) q^j e^(j(j-1) a^2/2) A_j, with
+    A_j = sum_l binom(j, l) (1-p)^(j-l) p^l e^(l(l-1) c^2/2).
+    """
+    norm, vector = _shifts(event)
+    j = np.arange(max(orders) + 1, dtype=np.float64)
+    inner = j * (j - 1) / 2 * vector**2
+    if event.norm_multiplier is not None and event.upload_probability < 1:
+        inner = _log_binomial_moments(event.upload_probability, inner, range(len(j)))
+    return _log_binomial_moments(event.rate, inner + j * (j - 1) / 2 * norm**2, orders)
+
+
+def _quadrature_limit(event: SampledRound) -> float:
+    """The largest order whose grid is small enough; 1 when none is (a multiplier far below 0.1)."""
+    for limit, most in ((48, 3e4), (24, 3e4), (13, 3e4), (6, 3e4), (3, 3e4), (2, 2e5)):
+        points = math.prod(
+            (limit * shift + 20) / _step(shift) for shift in _shifts(event) if shift > 0
+        )
+        if points <= most:
+            return float(limit)
+    return 1.0
+
+
+def _step(shift: float) -> float:
+    return min(0.35, 0.55 / shift)
+
+
+def _grid(shift: float, largest: float) -> tuple[Floats, float]:
+    """Trapezoid points that reach 10 standard deviations beyond both ends, and their step."""
+    step = _step(shift)
+    high = largest * shift + 10.0
+    return np.arange(-10.0, high + step, step), step
+
+
+def _log_moments_by_quadrature(event: SampledRound, orders: Floats) -> Floats:
+    """ln E_Q[L^alpha] at real orders by the trapezoid rule, in logarithms."""
+    norm, vector = _shifts(event)
+    largest = float(orders.max())
+    y, step = _grid(vector, largest)
+    weight = -(y**2) / 2 + math.log(step / math.sqrt(2 * math.pi))
+    inner = vector * y - vector**2 / 2
+    if norm > 0:
+        x, step = _grid(norm, largest)
+        p = event.upload_probability
+        inner = np.logaddexp(_log(1 - p), math.log(p) + inner)
+        inner = ((norm * x - norm**2 / 2)[:, None] + inner[None, :]).ravel()
+        weight_x = -(x**2) / 2 + math.log(step / math.sqrt(2 * math.pi))
+        weight = (weight_x[:, None] + weight[None, :]).ravel()
+    log_ratio = np.logaddexp(_log(1 - event.rate), math.log(event.rate) + inner)
+    result = np.empty(len(orders))
+    for position, order in enumerate(orders):
+        terms = weight + order * log_ratio
+        top = terms.max()
+        result[position] = top + math.log(float(np.exp(terms - top).sum()))
+    return result

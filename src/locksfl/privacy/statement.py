@@ -1,0 +1,186 @@
+"""The guarantee of a plan and, apart from it, what has been spent: for both observers, both ways.
+
+SERVER sees every message; PUBLIC sees the models only. The unit is one client with all its data.
+
+* trust central: PUBLIC is protected by the noise on the sums and by the secret cohort; the server
+  sees raw updates, so its epsilon is infinite. Every client is charged every round, drawn or not,
+  so what was spent is the guarantee of the rounds that were played.
+* trust local: every message is noised before it leaves the client. Nothing is gained from sampling,
+  because the server knows whom it asked. The guarantee is the filter's budget or, without a filter,
+  a client asked in all T rounds; what the ledger sums is "spent so far" (the busiest client's), and
+  with rule "norm" never a guarantee, because the number of uploads depends on the data.
+* trust none: infinite for both.
+
+The aggregation credit for PUBLIC in local trust (estimator "capped", honest clients): PUBLIC sees
+the sum over the |Z| uploaders of a round only, whose noises of one std add up, so that one upload
+counts (sensitivity/std)^2 / |Z|. Norm releases count in full: K' and everybody's p_i are functions
+of them. Before a run |Z| is not known, and the worst is 1. So the credit is in
+
+* the guarantee only where all n clients upload in every round by rule, whatever the data;
+* what is spent always: the ledger keeps each client's sum of 1/|Z|. With rule "uniform" or "full"
+  the coins are free of data, so that this value is valid too, given the coins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from locksfl.privacy import gdp
+from locksfl.privacy.accountant import central_epsilon
+from locksfl.privacy.events import (
+    NORM,
+    OBSERVERS,
+    RELATIONS,
+    UPDATE,
+    Accountant,
+    Observer,
+    Relation,
+)
+from locksfl.privacy.terms import Budget, Terms
+
+
+@dataclass(frozen=True)
+class Cost:
+    """An (epsilon, delta) guarantee against one observer under one relation; None is infinite."""
+
+    observer: str
+    relation: str
+    epsilon: float | None
+    delta: float
+    accountant: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the clients of an arm have released so far; one entry a client."""
+
+    terms: Terms
+    rounds: int  # played
+    norms: npt.NDArray[np.integer[Any]]
+    uploads: npt.NDArray[np.integer[Any]]
+    shares: npt.NDArray[np.floating[Any]]  # the sum over its uploads of 1/|Z|
+
+    def mu_squared(self, observer: Observer, relation: Relation) -> npt.NDArray[np.float64]:
+        """Each client's sum of (sensitivity/std)^2 in local trust."""
+        credited = observer == "PUBLIC" and self.terms.equal_noises
+        sent = np.asarray(self.shares if credited else self.uploads, np.float64)
+        total = sent * (UPDATE.sensitivity(relation) / (self.terms.noise_multiplier or 0.0)) ** 2
+        if self.terms.asks_norms:
+            norm = NORM.sensitivity(relation) / (self.terms.norm_multiplier or 0.0)
+            total = total + np.asarray(self.norms, np.float64) * norm**2
+        return total
+
+
+def guarantee(
+    arms: Sequence[tuple[Terms, Budget | None]],
+    delta: float,
+    accountant: Accountant,
+    most: tuple[int, int] | None = None,
+) -> list[Cost]:
+    """The cost of these arms together, as planned: what we stand behind.
+
+    `most` (norms, uploads) of a client in local trust holds only if something keeps it: a cap on
+    how often one client is asked. Without it: every round.
+    """
+
+    def local(observer: Observer, relation: Relation) -> float:
+        return sum(_planned_mu_squared(t, b, observer, relation, most) for t, b in arms)
+
+    def central(relation: Relation) -> float:
+        rounds = [(terms.sampled_round(), terms.rounds) for terms, _ in arms]
+        return central_epsilon(rounds, delta, relation, accountant)
+
+    return _costs(arms[0][0], delta, accountant, local, central)
+
+
+def spent(arms: Sequence[Counts], delta: float, accountant: Accountant) -> list[Cost]:
+    """What these arms together have cost the client that released most."""
+
+    def local(observer: Observer, relation: Relation) -> float:
+        total = sum(arm.mu_squared(observer, relation) for arm in arms)
+        return float(np.max(total))
+
+    def central(relation: Relation) -> float:
+        rounds = [(arm.terms.sampled_round(), arm.rounds) for arm in arms]
+        return central_epsilon(rounds, delta, relation, accountant)
+
+    return _costs(arms[0].terms, delta, accountant, local, central)
+
+
+def _planned_mu_squared(
+    terms: Terms,
+    budget: Budget | None,
+    observer: Observer,
+    relation: Relation,
+    most: tuple[int, int] | None,
+) -> float:
+    if budget is not None:
+        return budget.worst_mu_squared(terms, relation)
+    norms, uploads = most or (terms.rounds, terms.rounds)
+    whole = terms.client_releases(uploads, norms).mu_squared(relation)
+    if observer == "PUBLIC" and terms.everyone_uploads and terms.equal_noises:
+        return whole / terms.clients
+    return whole
+
+
+def _costs(
+    terms: Terms,
+    delta: float,
+    accountant: str,
+    local: Callable[[Observer, Relation], float],
+    central: Callable[[Relation], float],
+) -> list[Cost]:
+    """Each observer by what is released to it: anything without noise is infinite, noise on sums
+    over a secret cohort is amplified, noise on each message is not."""
+
+    def one(observer: Observer, relation: Relation) -> tuple[float | None, str]:
+        seen = [release for release in terms.releases() if release.observer == observer]
+        if not all(release.noise_multiplier for release in seen):
+            return None, "none"
+        if all(release.summed for release in seen):
+            return central(relation), accountant
+        return gdp.epsilon_from_mu(math.sqrt(local(observer, relation)), delta), "gdp"
+
+    costs = []
+    for observer in OBSERVERS:
+        for relation in RELATIONS:
+            epsilon, by = one(observer, relation)
+            if epsilon is not None and not math.isfinite(epsilon):
+                epsilon = None
+            costs.append(Cost(observer, relation, epsilon, delta, by))
+    return costs
+
+
+def most_rounds(terms: Terms, epsilon: float, delta: float, relation: Relation, by: Any) -> int:
+    """The most rounds of central trust whose cost does not pass epsilon, at most T.
+
+    The number depends on the accountant alone and on no data, so that a run that stops there may be
+    reported at the rounds that it played.
+    """
+
+    def fits(rounds: int) -> bool:
+        return central_epsilon([(event, rounds)], delta, relation, by) <= epsilon
+
+    event, low, high = terms.sampled_round(), 0, terms.rounds
+    if fits(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    if low == 0:
+        one = central_epsilon([(event, 1)], delta, relation, by)
+        raise ValueError(
+            f"max_epsilon = {epsilon!r}: smaller than one round costs, {one:.4g}; expected more, "
+            "or larger multipliers (nothing was spent)"
+        )
+    return low

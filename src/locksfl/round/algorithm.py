@@ -1,0 +1,202 @@
+"""One round of LOCKS. Read this first.
+
+     population n --coin q each--> cohort X
+     client    u_i from w          its update: a gradient, or the change after local epochs
+               g_i                 u_i clipped to norm C; NaN or Inf becomes zero
+     release 1 norms               noised by each client, or as a noised sum by the server
+     server    K'                  the norm sum, clamped to [K_low, m C]: one public number
+               p_i                 (1 - lambda) b z_i / K' + lambda b / m      (the rule "norm")
+     second sample: coin p_i each --> uploaders Z
+     release 2 clip(g_i / p_i, S)  S = C / p_C, noised by each client or on the sum
+     server    update              the sum over n q: a public constant
+               w <- w - eta_t update
+
+Everything here is a pure function of arrays with one entry a client: a simulator's chunk of
+clients, a whole cohort or one device alone. Uniform sampling is the same round with p_i = b / m and
+no first release. An empty cohort, or no uploader at all, is a round like any other: noise only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+from jax import Array
+
+from locksfl.methods.estimators import ESTIMATORS, Estimator
+from locksfl.methods.trusts import MECHANISMS, Mechanism, Members, ServerDraws, Total
+from locksfl.round.sampling import RULES, Dials, Rule, second_sample, upload_probability
+
+
+@dataclass(frozen=True)
+class Method:
+    """The three choices that make a round: who uploads, what is averaged, who adds the noise."""
+
+    rule: str
+    estimator: str
+    trust: str
+
+    @property
+    def parts(self) -> tuple[Rule, Estimator, Mechanism]:
+        """The functions behind the three names."""
+        return RULES[self.rule], ESTIMATORS[self.estimator], MECHANISMS[self.trust]
+
+
+class Norms(NamedTuple):
+    """What stage 1 leaves behind."""
+
+    scores: Array  # what the rule may use of each client
+    released: Array  # the norm sum as released (K~)
+    used: Array  # the same, clamped (K')
+
+
+class Uploads(NamedTuple):
+    """What stage 2 decides for each client, before anything is summed."""
+
+    coefficient: Array  # multiplies the raw update u_i: clipping, weight and coin in one number
+    uploaded: Array
+    scale: Array  # norm bound of the contribution, in whose units its noise is given
+    expected_weight: Array  # p_i times the weight: the share of g_i that arrives on average
+
+
+class RoundResult(NamedTuple):
+    """What a round gives to the server's optimiser, and what it may log."""
+
+    update: Array
+    released_norm_sum: Array
+    used_norm_sum: Array
+    signal: Array  # norm of the noiseless update: only a simulation can know it
+    noise: Array  # expected norm of its noise
+
+
+def clip_factor(norms: Array, clip_norm: Array) -> Array:
+    """What scales u_i to norm C at most: 1 / max(1, |u_i| / C)."""
+    return 1.0 / jnp.maximum(1.0, norms / clip_norm)
+
+
+def query_norms(
+    method: Method,
+    norms: Array,
+    members: Members,
+    server_noise: Array,
+    dials: Dials,
+    total: Total,
+) -> Norms:
+    """Stage 1: release the clipped norms and fix the one public number K'."""
+    _, _, mechanism = method.parts
+    clipped = jnp.minimum(norms, dials.clip_norm)
+    scores, released = mechanism.release_norms(clipped, members, server_noise, dials, total)
+    return settle_norms(scores, released, dials)
+
+
+def settle_norms(scores: Array, released: Array, dials: Dials) -> Norms:
+    """K': the released sum, clamped to its public limits."""
+    used = jnp.clip(released, dials.norm_low, dials.cohort * dials.clip_norm)
+    return Norms(scores, released, used)
+
+
+def no_norms(members: Members, dials: Dials) -> Norms:
+    """Stage 1 of a rule that asks nothing: K' is never read."""
+    nothing = jnp.zeros_like(dials.norm_low)
+    return Norms(jnp.zeros_like(members.coins), nothing, nothing)
+
+
+def contribution_bound(method: Method, norm_sum: Array, dials: Dials) -> Array:
+    """S = C / p_C for the capped estimator, C for those that do not divide by p: public."""
+    rule, estimator, _ = method.parts
+    at_clip = upload_probability(rule, dials.clip_norm, norm_sum, jnp.ones(()), dials)
+    return estimator.scale(at_clip, dials.clip_norm / at_clip, dials.clip_norm)
+
+
+def choose_uploads(
+    method: Method, norms: Array, members: Members, scores: Array, norm_sum: Array, dials: Dials
+) -> Uploads:
+    """Stage 2 at each client: the coin, and what the contribution is multiplied by."""
+    rule, estimator, _ = method.parts
+    p = upload_probability(rule, scores, norm_sum, members.weights, dials)
+    bound = contribution_bound(method, norm_sum, dials)
+    uploaded = second_sample(members.coins, p, members.present)
+    weight = estimator.weight(jnp.minimum(norms, dials.clip_norm), p, bound)
+    coefficient = jnp.where(uploaded, clip_factor(norms, dials.clip_norm) * weight, 0.0)
+    return Uploads(coefficient, uploaded, estimator.scale(p, bound, dials.clip_norm), p * weight)
+
+
+def aggregate(
+    method: Method,
+    summed: Array,
+    uploads: Uploads,
+    norms: Norms,
+    update_noise: Array,
+    dials: Dials,
+    total: Total,
+) -> RoundResult:
+    """The noised sum over a public constant, never over the size that came out."""
+    _, estimator, mechanism = method.parts
+    bound = contribution_bound(method, norms.used, dials)
+    std = mechanism.noise_std(uploads.scale, bound, uploads.uploaded, dials, total)
+    divisor = estimator.divisor(dials)
+    return RoundResult(
+        update=(summed + std * update_noise) / divisor,
+        released_norm_sum=norms.released,
+        used_norm_sum=norms.used,
+        signal=jnp.linalg.norm(summed) / divisor,
+        noise=std * math.sqrt(update_noise.size) / divisor,
+    )
+
+
+class Clients(Protocol):
+    """What an engine can do with the cohort: ask every member, whole or in chunks."""
+
+    def measure(self) -> tuple[Array, Any]:
+        """Every member's |u_i| (0 for a broken one), and whatever spares computing u_i again."""
+
+    def weighted_sum(
+        self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
+    ) -> tuple[Array, Uploads, Array]:
+        """Sum of coefficient_i u_i, where choose(norms, each) gives the coefficients; the norms."""
+
+
+class GivenClients:
+    """Clients whose raw updates are given: what an audit, or a problem on paper, plays with."""
+
+    def __init__(self, updates: Array) -> None:
+        self.updates, self.norms = updates, jnp.linalg.norm(updates, axis=1)
+
+    def measure(self) -> tuple[Array, Any]:
+        """Their norms."""
+        return self.norms, None
+
+    def weighted_sum(
+        self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
+    ) -> tuple[Array, Uploads, Array]:
+        """Sum of coefficient_i u_i."""
+        del kept
+        uploads = choose(self.norms, each)
+        return uploads.coefficient @ self.updates, uploads, self.norms
+
+
+def play(
+    method: Method,
+    clients: Clients,
+    members: Members,
+    server_draws: ServerDraws,
+    dials: Dials,
+    total: Total = jnp.sum,
+) -> tuple[RoundResult, Uploads, Array]:
+    """A whole round: what the server steps by, who uploaded, and the true norms (a secret)."""
+    rule, _, _ = method.parts
+    if rule.uses_norms:
+        measured, kept = clients.measure()
+        norms = query_norms(method, measured, members, server_draws.norm_noise, dials, total)
+    else:  # nothing may be released at the cohort stage, and clients are visited once
+        kept, norms = None, no_norms(members, dials)
+
+    def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:
+        return choose_uploads(method, client_norms, *each, norms.used, dials)
+
+    summed, uploads, client_norms = clients.weighted_sum(choose, (members, norms.scores), kept)
+    result = aggregate(method, summed, uploads, norms, server_draws.update_noise, dials, total)
+    return result, uploads, client_norms

@@ -1,0 +1,342 @@
+"""A client's own work: its update u_i, and the norm of it.
+
+All functions take a leading axis of clients: a chunk of a simulated cohort, or one device. Two
+things are asked of a chunk: `measure`, every client's |u_i| and a trace; and `combine`, the sum of
+coefficient_i u_i from that trace. A trace is the updates themselves, or, for dense networks in
+gradient mode, activations and errors: then no client's gradient is ever formed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from locksfl.models.build import Model
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How a client makes its update.
+
+    "gradient": the mean gradient of its samples. "epochs": w - w_i after some epochs of SGD.
+    Precision "reduced" lets a GPU round the factors of products on the way to an update: to TF32,
+    in convolutions to 16 bits. Norms, clipping and sums are exact to float32 in either.
+    """
+
+    update: str = "gradient"
+    epochs: int = 1
+    batch: int = 32
+    step: float = 0.05
+    min_samples: int = 1
+    max_samples: int | None = None
+    precision: str = "full"
+
+
+class Records(NamedTuple):
+    """Every client's samples, flat: client i owns rows starts[i] to starts[i] + sizes[i]."""
+
+    features: Array
+    labels: Array  # [samples], or [samples, L] with -1 where a position has none
+    starts: Array
+    sizes: Array
+    scale: Array  # what stored features are multiplied by (1/255 for pixels)
+
+
+@dataclass(frozen=True)
+class SizeClass:
+    """Clients of about one size, whose samples fit a rectangle without much padding."""
+
+    rows: int  # the most samples that one of them uses in a round
+    subsample_from: int  # the most samples that one of them has, if some must leave samples out
+    repeats: bool  # some must repeat samples to reach min_samples
+
+
+class Chunk(NamedTuple):
+    """Some clients at work: which rows each uses this round."""
+
+    rows: Array  # [c, rows] row numbers in Records
+    used: Array  # [c, rows] False is padding
+    keys: Array  # [c] each client's key of the round
+
+
+NO_LIMIT = 2**31 - 1
+# Clipping is exact: some GPUs would keep 10 bits of each factor of a product.
+HIGHEST = jax.lax.Precision.HIGHEST
+PRECISIONS = {"full": "highest", "reduced": "default"}  # as JAX calls them
+
+
+def used_samples(sizes: Any, work: LocalWork) -> Any:
+    """How many samples a client of each size uses in a round: K_i limited to [K_min, K_max]."""
+    return sizes.clip(work.min_samples, work.max_samples or NO_LIMIT)
+
+
+def choose_rows(
+    records: Records, clients: Array, keys: Array, shape: SizeClass, work: LocalWork
+) -> Chunk:
+    """The rows that each client uses: more than max_samples are subsampled without replacement,
+    fewer than min_samples are repeated with replacement, fresh each round."""
+    present = clients >= 0
+    sizes = jnp.where(present, records.sizes[clients], 0)
+    counts = jnp.where(present, used_samples(sizes, work), 0)
+    position = jnp.arange(shape.rows)
+
+    def one(size: Array, key: Array) -> Array:
+        rows = position
+        if shape.subsample_from:
+            picked = permutation(jax.random.fold_in(key, 0), size, shape.subsample_from)
+            picked = jnp.pad(picked, (0, max(0, shape.rows - shape.subsample_from)))
+            rows = jnp.where(size > (work.max_samples or NO_LIMIT), picked[: shape.rows], rows)
+        if shape.repeats:
+            uniform = jax.random.uniform(jax.random.fold_in(key, 1), (shape.rows,))
+            again = jnp.minimum((uniform * size).astype(jnp.int32), size - 1)
+            rows = jnp.where(position < size, rows, again)
+        return rows
+
+    rows = jax.vmap(one)(sizes, keys)
+    used = position < counts[:, None]
+    starts = jnp.where(present, records.starts[clients], 0)
+    return Chunk(jnp.where(used, starts[:, None] + rows, 0), used, keys)
+
+
+def permutation(key: Array, size: Array, length: int) -> Array:
+    """A random order of 0..size-1 in the first `size` places, whatever the padded length.
+
+    Element i of a uniform draw depends on its key and on i only, so padding changes nothing.
+    """
+    draws = jax.random.uniform(key, (length,))
+    order: Array = jnp.argsort(jnp.where(jnp.arange(length) < size, draws, 2.0))
+    return order
+
+
+def take(records: Records, rows: Array) -> tuple[Array, Array]:
+    """Features, as they are stored, and labels of some rows."""
+    return records.features[rows], records.labels[rows]
+
+
+def scaled(records: Records, features: Array, labels: Array) -> tuple[Array, Array]:
+    """Stored features as floats, one axis a record."""
+    features = features.astype(jnp.float32) * records.scale
+    return features.reshape(
+        *features.shape[: features.ndim - records.features.ndim + 1], -1
+    ), labels
+
+
+def read(records: Records, rows: Array) -> tuple[Array, Array]:
+    """Features, as floats, and labels of some rows."""
+    return scaled(records, *take(records, rows))
+
+
+def cross_entropy(scores: Array, labels: Array) -> Array:
+    """-ln of the probability of the right class, one a record.
+
+    For sequences, scores [B, L, C] and labels [B, L]: a record's mean over its labelled positions;
+    label -1 is none.
+    """
+    if labels.ndim == 2:
+        labelled = labels >= 0
+        right = jnp.take_along_axis(scores, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
+        losses = jnp.where(labelled, jax.nn.logsumexp(scores, axis=-1) - right, 0.0)
+        return jnp.sum(losses, axis=-1) / jnp.maximum(1, jnp.sum(labelled, axis=-1))
+    # chosen, not looked up: the way back from a look-up is a scatter, slow on a GPU
+    chosen = jnp.arange(scores.shape[-1]) == labels[:, None]
+    return jax.nn.logsumexp(scores, axis=-1) - jnp.sum(jnp.where(chosen, scores, 0.0), axis=-1)
+
+
+def mean_loss(model: Model, weights: Any, features: Array, labels: Array, used: Array) -> Array:
+    """The mean loss over the used records; 0 where none is.
+
+    Padding repeats somebody's record: it is cleared, because 0 times its NaN would be NaN.
+    """
+    features = jnp.where(used[:, None], features, 0.0)
+    losses = cross_entropy(model.apply(weights, features), labels)
+    return jnp.sum(jnp.where(used, losses, 0.0)) / jnp.maximum(1, jnp.sum(used))
+
+
+def gradient_update(model: Model, weights: Array, records: Records, chunk: Chunk) -> Array:
+    """u_i for each client: the mean gradient of its rows. [c, size]"""
+    unpacked = model.unravel(weights)
+
+    def one(rows: Array, used: Array) -> Array:
+        features, labels = read(records, rows)
+        gradient = jax.grad(mean_loss, argnums=1)(model, unpacked, features, labels, used)
+        return ravel_pytree(gradient)[0]
+
+    return _each(one, chunk.rows, chunk.used)
+
+
+def epochs_update(
+    model: Model, weights: Array, records: Records, chunk: Chunk, work: LocalWork
+) -> Array:
+    """u_i = w - w_i after `epochs` passes of SGD over the client's rows, shuffled anew each pass.
+
+    A client makes as many steps as its own rows need; the last batch of a pass may be short.
+    """
+    start = model.unravel(weights)
+    length = chunk.rows.shape[-1]
+    batch = min(work.batch, length)
+    padding = -length % batch
+    alone = chunk.rows.shape[0] == 1
+
+    def one(rows: Array, used: Array, key: Array) -> Array:
+        count = jnp.sum(used)
+        # Together, all make as many steps as the largest: a step without rows changes nothing, and
+        # a loop of known length does not wait for the host, as a GPU's loops else do at every turn.
+        steps = -(-count // batch) if alone else (length + padding) // batch
+
+        def epoch(e: Array, local: Any) -> Any:
+            order = permutation(jax.random.fold_in(key, 2 + e), count, length)
+            shuffled, valid = (jnp.pad(a[order], (0, padding)) for a in (rows, used))
+            stored = take(records, shuffled)
+
+            def step(s: Array, local: Any) -> Any:
+                *batch_of, mask = _slice((*stored, valid), s * batch, batch)
+                features, labels = scaled(records, *batch_of)
+                gradient = jax.grad(mean_loss, argnums=1)(model, local, features, labels, mask)
+                return jax.tree.map(lambda w, g: w - work.step * g, local, gradient)
+
+            return jax.lax.fori_loop(0, steps, step, local)
+
+        end = jax.lax.fori_loop(0, work.epochs, epoch, start)
+        return ravel_pytree(jax.tree.map(jnp.subtract, start, end))[0]
+
+    return _each(one, chunk.rows, chunk.used, chunk.keys)
+
+
+def _slice(arrays: Any, start: Array, length: int) -> Any:
+    return [jax.lax.dynamic_slice_in_dim(array, start, length) for array in arrays]
+
+
+def _each(function: Any, *arrays: Array) -> Array:
+    """vmap over clients; a chunk of one is not batched, which is faster on a CPU."""
+    if arrays[0].shape[0] == 1:
+        alone: Array = function(*(a[0] for a in arrays))[None]
+        return alone
+    together: Array = jax.vmap(function)(*arrays)
+    return together
+
+
+class Visit(NamedTuple):
+    """What a chunk of clients found: |u_i|, whether u_i is finite, and what `combine` takes."""
+
+    norms: Array
+    finite: Array
+    trace: Any
+
+
+def measure(model: Model, weights: Array, records: Records, chunk: Chunk, work: LocalWork) -> Visit:
+    """Make every client's update, and take its norm.
+
+    A client whose update has NaN or Inf, or a norm that float32 cannot hold, counts as zero: its
+    norm is 0 and its trace is cleared, so that it cannot reach the model through 0 times NaN.
+    """
+    with jax.default_matmul_precision(PRECISIONS[work.precision]):
+        if uses_errors(model, chunk.rows.shape[-1], work):
+            return _measure_dense(model, weights, records, chunk)
+        if work.update == "gradient":
+            updates = gradient_update(model, weights, records, chunk)
+        else:
+            updates = epochs_update(model, weights, records, chunk, work)
+    return _visit(jnp.sum(jnp.square(updates), axis=-1), updates)
+
+
+def _visit(squared_norms: Array, trace: Any) -> Visit:
+    norms = jnp.sqrt(jnp.maximum(squared_norms, 0.0))
+    finite = jnp.isfinite(norms)
+
+    def clear(values: Array) -> Array:
+        return jnp.where(finite.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
+
+    return Visit(clear(norms), finite, jax.tree.map(clear, trace))
+
+
+def combine(trace: Any, coefficients: Array) -> Array:
+    """Sum of coefficient_i u_i over the chunk, from the trace of `measure`."""
+    return flat(combine_parts(trace, coefficients))
+
+
+def combine_parts(trace: Any, coefficients: Array) -> list[Array]:
+    """The same as parts of the flat vector: who adds up many chunks joins them once, at the end."""
+    if isinstance(trace, DenseTrace):
+        return _combine_dense(trace, coefficients)
+    return [jnp.matmul(coefficients, trace, precision=HIGHEST)]
+
+
+def flat(parts: list[Array]) -> Array:
+    """Parts in the order of a flat vector, joined."""
+    return jnp.concatenate([part.ravel() for part in parts])
+
+
+# --- Dense networks in gradient mode: norms first, then one weighted backward pass. ---------------
+
+
+ROUNDING = 2.0**-18  # 64 units of float32's rounding; dot products of 20,000 terms lost 2 at most
+
+
+class DenseTrace(NamedTuple):
+    """For each layer, what went in and the loss's derivative by what came out. [c, rows, width]"""
+
+    inputs: tuple[Array, ...]
+    errors: tuple[Array, ...]
+
+
+def uses_errors(model: Model, rows: int, work: LocalWork) -> bool:
+    """Whether Gram matrices of a client's rows are cheaper than the client's gradient."""
+    if not (model.dense and work.update == "gradient"):
+        return False
+    shapes = [layer.weight.shape for layer in _layers(model)]
+    return rows * sum(i + o for o, i in shapes) < sum(i * o for o, i in shapes)
+
+
+def _layers(model: Model) -> Any:
+    return jax.eval_shape(model.unravel, jax.ShapeDtypeStruct((model.size,), jnp.float32)).layers
+
+
+def _measure_dense(model: Model, weights: Array, records: Records, chunk: Chunk) -> Visit:
+    """|sum_s x_s e_s^T|^2 = sum over pairs of (x_s . x_t)(e_s . e_t): no gradient is formed."""
+    layers = model.unravel(weights).layers
+    features, labels = read(records, chunk.rows)
+    features = jnp.where(chunk.used[..., None], features, 0.0)
+    inputs, value = [features], features
+    for layer in layers[:-1]:
+        value = jax.nn.relu(value @ layer.weight.T + layer.bias)
+        inputs.append(value)
+    scores = value @ layers[-1].weight.T + layers[-1].bias
+    count = jnp.maximum(1, jnp.sum(chunk.used, axis=1, keepdims=True))
+    error = jax.nn.softmax(scores) - jax.nn.one_hot(labels, scores.shape[-1])
+    error = error * (chunk.used / count)[..., None]
+    errors = [error]
+    for layer, value in zip(layers[:0:-1], inputs[:0:-1], strict=True):
+        error = (error @ layer.weight) * (value > 0)
+        errors.append(error)
+    errors.reverse()
+
+    squared = jnp.zeros(chunk.rows.shape[0])
+    for value, error in zip(inputs, errors, strict=True):
+        pairs_in = jnp.einsum("csi,cti->cst", value, value, precision=HIGHEST) + 1.0  # 1: the bias
+        pairs_out = jnp.einsum("cso,cto->cst", error, error, precision=HIGHEST)
+        squared += jnp.sum(pairs_in * pairs_out, axis=(1, 2)) + _rounding(pairs_in, pairs_out)
+    return _visit(squared, DenseTrace(tuple(inputs), tuple(errors)))
+
+
+def _rounding(pairs_in: Array, pairs_out: Array) -> Array:
+    """What float32 may have lost of |sum_s x_s e_s^T|^2: a share of (sum_s |x_s| |e_s|)^2. Where
+    rows cancel the norm is small and this is not: without it a client could be found shorter than
+    it is, by any factor, and pass the clip."""
+    lengths = jnp.sqrt(jnp.diagonal(pairs_in * pairs_out, axis1=1, axis2=2))
+    return ROUNDING * jnp.square(jnp.sum(lengths, axis=1))
+
+
+def _combine_dense(trace: DenseTrace, coefficients: Array) -> list[Array]:
+    """One weighted backward pass: the layers' inputs against the weighted errors."""
+    parts = []
+    for value, error in zip(trace.inputs, trace.errors, strict=True):
+        rows = error.shape[0] * error.shape[1]
+        weighted = (error * coefficients[:, None, None]).reshape(rows, -1)
+        product = jnp.matmul(weighted.T, value.reshape(rows, -1), precision=HIGHEST)
+        parts += [product, jnp.sum(weighted, axis=0)]
+    return parts

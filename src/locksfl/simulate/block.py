@@ -1,0 +1,307 @@
+"""A block of rounds as one compiled program.
+
+Everything after the coins of the first sample happens here, on the device, and nothing of it in
+Python. On a CPU each core is a device of its own (when the program has set XLA so) and works
+through its clients one chunk after another; on a GPU a chunk is many clients at once. Memory is
+bounded by the chunk, whatever the cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from locksfl.methods.trusts import Members, draw_members, draw_server
+from locksfl.models.build import Model
+from locksfl.round.algorithm import Method, Uploads, play
+from locksfl.round.client import (
+    PRECISIONS,
+    LocalWork,
+    Records,
+    Visit,
+    choose_rows,
+    combine_parts,
+    cross_entropy,
+    flat,
+    measure,
+)
+from locksfl.round.randomness import Purpose, client_keys, draw_key
+from locksfl.round.sampling import Dials
+from locksfl.round.server import Server, ServerState
+from locksfl.simulate.layout import Layout
+
+AXIS = "devices"
+SETTINGS = "settings"  # the axis of a sweep (sweep.py)
+ROUNDS_A_CALL = 64  # the most rounds of one call; how many really run is an argument
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a compiled block of rounds depends on; two arms that agree in it share the program."""
+
+    method: Method
+    model: Model
+    work: LocalWork
+    server: Server
+    layout: Layout
+    evaluate_every: int
+    filtered: bool = False  # clients have a budget; without one nothing is carried for it
+    together: int = 1  # settings of a sweep that are played at once
+    keep_bytes: int = 0  # what stage 1 may keep for stage 2 on a device, else it is computed again
+
+
+class TestData(NamedTuple):
+    """Held-out records of no client, split over the devices; label -1 is padding, or, in a
+    sequence of labels, a position without one."""
+
+    features: Array
+    labels: Array
+    scale: Array
+
+
+class Log(NamedTuple):
+    """What a block leaves behind, one row a round."""
+
+    norms: Array  # true norms, a secret; NaN for a client whose update was not finite
+    uploaded: Array
+    released_norm_sum: Array
+    used_norm_sum: Array
+    signal: Array
+    noise: Array
+    expected_weight: Array  # of a cohort member, on average
+    accuracy: Array  # NaN where the model was not evaluated
+    loss: Array
+
+
+class ChunkedClients:
+    """The members on one device, asked chunk by chunk (the Clients of `algorithm.play`)."""
+
+    def __init__(
+        self, program: Program, weights: Array, records: Records, members: Members, keys: Array
+    ) -> None:
+        self.program, self.weights, self.records = program, weights, records
+        self.members, self.keys = members, keys
+
+    def measure(self) -> tuple[Array, Any]:
+        """Norms of all members, and what each chunk found, where that can be kept."""
+        found = [self._visit_shapes(number) for number in range(len(self.program.layout))]
+        size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(found))
+        keeps = size * self.program.together <= self.program.keep_bytes
+        norms, kept = jnp.zeros(self.members.present.shape), []
+        for number, shapes in enumerate(found):
+
+            def step(k: Array, start: Array, carry: Any, number: int = number) -> Any:
+                norms, mine = carry
+                visit = self._visit(number, start)
+                if keeps:
+                    mine = jax.tree.map(lambda whole, part: whole.at[k].set(part), mine, visit)
+                return _put(norms, visit.norms, start), mine
+
+            norms, mine = self._sweep(number, step, (norms, _zeros(shapes) if keeps else None))
+            kept.append(mine)
+        return norms, kept if keeps else None
+
+    def weighted_sum(
+        self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
+    ) -> tuple[Array, Uploads, Array]:
+        """Sum of coefficient_i u_i on all devices, and what was chosen for each member here."""
+        norms = jnp.zeros(self.members.present.shape)
+        chosen = Uploads(norms, norms > 1, norms, norms)
+        summed = jnp.zeros(self.program.model.size)
+        for number, bucket in enumerate(self.program.layout):
+
+            def step(
+                k: Array, start: Array, carry: Any, number: int = number, size: int = bucket.chunk
+            ) -> Any:
+                parts, chosen, norms = carry
+                if kept is None:
+                    visit = self._visit(number, start)
+                else:
+                    visit = jax.tree.map(lambda whole: whole[k], kept[number])
+                now = choose(visit.norms, _slice(each, start, size))
+                more = combine_parts(visit.trace, now.coefficient)
+                seen = jnp.where(visit.finite, visit.norms, jnp.nan)
+                parts = jax.tree.map(jnp.add, parts, more)
+                return parts, _put(chosen, now, start), _put(norms, seen, start)
+
+            nothing = _zeros(self._sum_shapes(number))
+            parts, chosen, norms = self._sweep(number, step, (nothing, chosen, norms))
+            summed += flat(parts)
+        return jax.lax.psum(summed, AXIS), chosen, norms
+
+    def _visit(self, number: int, start: Array) -> Visit:
+        """Ask one chunk of clients for their updates."""
+        program, bucket = self.program, self.program.layout[number]
+        clients, keys = _slice((self.members.clients, self.keys), start, bucket.chunk)
+        chunk = choose_rows(self.records, clients, keys, bucket.shape, program.work)
+        return measure(program.model, self.weights, self.records, chunk, program.work)
+
+    def _visit_shapes(self, number: int) -> Any:
+        """What all chunks of a size class find."""
+        chunks = self.program.layout[number].chunks
+        visit = jax.eval_shape(lambda start: self._visit(number, start), jnp.int32(0))
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((chunks, *a.shape), a.dtype), visit)
+
+    def _sum_shapes(self, number: int) -> Any:
+        """The parts of a size class's weighted sum."""
+
+        def one(start: Array) -> list[Array]:
+            visit = self._visit(number, start)
+            return combine_parts(visit.trace, visit.norms)
+
+        return jax.eval_shape(one, jnp.int32(0))
+
+    def _sweep(self, number: int, step: Callable[[Array, Array, Any], Any], carry: Any) -> Any:
+        """step(chunk number, first slot, carry) for every chunk of a size class with a client."""
+        bucket = self.program.layout[number]
+        first = sum(before.slots for before in self.program.layout[:number])
+        present = self.members.present[first : first + bucket.slots]
+        # up to the last chunk with a client; a filter can leave empty ones before it
+        used = jnp.any(present.reshape(bucket.chunks, bucket.chunk), axis=1)
+        live = jnp.max(jnp.where(used, jnp.arange(1, bucket.chunks + 1), 0))
+        if self.program.together > 1:
+            live = jax.lax.pmax(live, SETTINGS)  # one loop for all settings
+        return jax.lax.fori_loop(
+            0, live, lambda k, carry: step(k, first + k * bucket.chunk, carry), carry
+        )
+
+
+def _slice(tree: Any, start: Array, length: int) -> Any:
+    return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, length), tree)
+
+
+def _put(tree: Any, part: Any, start: Array) -> Any:
+    return jax.tree.map(
+        lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, start, 0), tree, part
+    )
+
+
+def _zeros(shapes: Any) -> Any:
+    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+
+
+def evaluate(model: Model, weights: Array, test: TestData) -> tuple[Array, Array]:
+    """Sums over this device's held-out records: (right answers, losses). A record of a sequence
+    has an answer for each labelled position, and one loss."""
+    unpacked = model.unravel(weights)
+
+    def one(batch: tuple[Array, Array]) -> tuple[Array, Array]:
+        features, labels = batch
+        features = features.astype(jnp.float32) * test.scale
+        scores = model.apply(unpacked, features.reshape(features.shape[0], -1))
+        there = labels >= 0
+        right = jnp.sum(there & (jnp.argmax(scores, axis=-1) == labels))
+        if labels.ndim == 2:
+            return right, jnp.sum(cross_entropy(scores, labels))
+        losses = jnp.where(there, cross_entropy(scores, jnp.maximum(labels, 0)), 0.0)
+        return right, jnp.sum(losses)
+
+    right, losses = jax.lax.map(one, (test.features, test.labels))
+    return jnp.sum(right), jnp.sum(losses)
+
+
+class Spending(NamedTuple):
+    """What a filter needs on the device: whole numbers, the same on every device."""
+
+    counts: Array  # [2, n] norms and uploads released by each client
+    most_uploads: Array  # [k] uploads that can be paid beside k norms (accounting.filter)
+
+
+def can_pay(spending: Spending, clients: Array, asks_norms: bool) -> Array:
+    """Whether each of these clients can pay for a whole round; `accounting.filter.Filter`."""
+    norms, uploads = spending.counts[:, clients]
+    norms = norms + int(asks_norms)
+    last = spending.most_uploads.shape[0] - 1
+    paid = spending.most_uploads[jnp.minimum(norms, last)]
+    return (norms <= last) & (uploads + 1 <= paid)
+
+
+def charge(spending: Spending, members: Members, uploaded: Array, asks_norms: bool) -> Spending:
+    """The counts after a round, on every device: an upload that was not drawn is not entered."""
+    nobody = spending.counts.shape[1]  # out of range: dropped
+    clients = jnp.where(members.present, members.clients, nobody)
+    released = jnp.stack([members.present & asks_norms, members.present & uploaded], axis=-1)
+    # the members of all devices, not the counts of all clients: work for the cohort only
+    clients, released = jax.lax.all_gather((clients, released), AXIS, tiled=True)
+    counts = spending.counts.at[:, clients].add(released.T.astype(jnp.int32), mode="drop")
+    return spending._replace(counts=counts)
+
+
+def play_block(
+    program: Program,
+    state: ServerState,
+    records: Records,
+    test: TestData,
+    weights: Array,
+    dials: Dials,
+    arm_key: Array,
+    plan: Array,
+    first_round: Array,
+    rounds: Array,
+    spending: Spending | None,
+) -> tuple[ServerState, Log]:
+    """`rounds` rounds from `first_round` on, on one device of the mesh.
+
+    plan [ROUNDS_A_CALL, 1, slots]: the client in each slot of this device, -1 where empty.
+    weights [n]: the public weights of the clients, or one number for all.
+    spending: with a filter, what was spent before; a client that cannot pay for a whole round is
+        not asked, round by round, so that results do not depend on the length of blocks.
+    """
+    plan = plan[:, 0]
+
+    def total(values: Array) -> Array:
+        return jax.lax.psum(jnp.sum(values), AXIS)
+
+    labelled = test.labels >= 0  # [batches, rows], or [batches, rows, L]
+    answers = total(labelled)
+    tests = answers if labelled.ndim == 2 else total(jnp.any(labelled, axis=-1))
+    asks_norms = program.method.parts[0].uses_norms
+
+    def one_round(r: Array, carry: Any) -> Any:
+        state, log, spending = carry
+        t = first_round + r
+        clients = plan[r]
+        if program.filtered:
+            clients = jnp.where(can_pay(spending, clients, asks_norms), clients, -1)
+        mine = weights[clients] if weights.ndim else jnp.broadcast_to(weights, clients.shape)
+        members = draw_members(arm_key, t, clients, mine)
+        keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
+        cohort = ChunkedClients(program, state.weights, records, members, keys)
+        server_draws = draw_server(arm_key, t, program.model.size)
+        result, uploads, norms = play(program.method, cohort, members, server_draws, dials, total)
+        state = program.server.step(state, result.update, dials.step, t)
+
+        def score() -> tuple[Array, Array]:
+            with jax.default_matmul_precision(PRECISIONS["full"]):  # a report is no place to save
+                right, losses = evaluate(program.model, program.server.model(state, t + 1), test)
+            return total(right) / answers, total(losses) / tests
+
+        due = ((t + 1) % program.evaluate_every == 0) | (t + 1 == program.server.rounds)
+        accuracy, loss = jax.lax.cond(due, score, lambda: (jnp.nan * result.signal,) * 2)
+        row = Log(
+            norms=norms[None],
+            uploaded=uploads.uploaded[None],
+            released_norm_sum=result.released_norm_sum,
+            used_norm_sum=result.used_norm_sum,
+            signal=result.signal,
+            noise=result.noise,
+            expected_weight=total(jnp.where(members.present, uploads.expected_weight, 0.0))
+            / jnp.maximum(1, total(members.present)),
+            accuracy=accuracy,
+            loss=loss,
+        )
+        if program.filtered:
+            spending = charge(spending, members, uploads.uploaded, asks_norms)
+        return state, jax.tree.map(lambda whole, now: whole.at[r].set(now), log, row), spending
+
+    slots = plan.shape[1]
+    per_slot = jnp.zeros((ROUNDS_A_CALL, 1, slots))
+    a_round = jnp.zeros(ROUNDS_A_CALL)
+    log = Log(per_slot, per_slot > 1, *[a_round] * 7)
+    state, log, _ = jax.lax.fori_loop(0, rounds, one_round, (state, log, spending))
+    return state, log

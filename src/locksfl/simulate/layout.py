@@ -1,0 +1,110 @@
+"""Where clients of a cohort go: ragged clients in rectangles, cohorts of any size in fixed slots.
+
+XLA compiles for fixed shapes, but cohorts differ from round to round and clients in size. Clients
+are sorted into a few classes of about one size, and each class gets slots for more clients than a
+round is likely to have; a round that has more gets a larger layout, never a shorter cohort. Empty
+slots cost next to nothing: whole chunks of them are skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from locksfl.round.client import LocalWork, SizeClass, used_samples
+
+MOST_CLASSES = 8
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The slots of one size class on each device: `chunks` times `chunk` clients."""
+
+    shape: SizeClass
+    chunk: int  # clients worked on at a time
+    chunks: int
+
+    @property
+    def slots(self) -> int:
+        """Clients that fit on one device."""
+        return self.chunk * self.chunks
+
+
+Layout = tuple[Bucket, ...]
+
+
+def size_classes(
+    sizes: np.ndarray, work: LocalWork, most: int = MOST_CLASSES
+) -> tuple[list[SizeClass], np.ndarray]:
+    """Classes in which the smallest client uses at least two thirds of the rows of the largest
+    (less where that would make more than `most`), and the class of every client."""
+    used = used_samples(sizes, work)
+    low, high = int(used.min()), int(used.max())
+    ratio = max(1.5, (high / max(low, 1)) ** (1 / most) * 1.001)
+    edges = [high]  # the largest use in each class, downwards
+    present = np.unique(used)
+    while (smaller := present[present < edges[-1] / ratio]).size:
+        edges.append(int(smaller[-1]))
+    edges.reverse()
+    class_of = np.searchsorted(edges, used).astype(np.int8)
+    classes = []
+    for number, rows in enumerate(edges):
+        members = class_of == number
+        leaves_out = members & (sizes > used)
+        classes.append(
+            SizeClass(
+                rows=rows,
+                subsample_from=int(sizes[leaves_out].max()) if leaves_out.any() else 0,
+                repeats=bool((members & (sizes < used)).any()),
+            )
+        )
+    return classes, class_of
+
+
+def likely_count(clients: int, sampling_rate: float) -> int:
+    """A count that a binomial number of clients passes once in a million rounds or less."""
+    mean = clients * sampling_rate
+    spread = 5 * math.sqrt(mean * (1 - sampling_rate)) + 5
+    return max(1, min(clients, math.ceil(mean + spread)))
+
+
+def usual_count(clients: int, sampling_rate: float) -> int:
+    """A count that one round in thirty or so passes: slots worked on at once beyond it would be
+    empty, and cost as much as clients."""
+    mean = clients * sampling_rate
+    return max(1, min(clients, math.ceil(mean + 2 * math.sqrt(mean * (1 - sampling_rate)))))
+
+
+def widen(layout: Layout, counts: list[int], devices: int) -> Layout:
+    """The layout with at least as many slots as the counts need, doubling what is too small."""
+    wider = []
+    for bucket, clients in zip(layout, counts, strict=True):
+        chunks = bucket.chunks
+        while chunks * bucket.chunk * devices < clients:
+            chunks *= 2
+        wider.append(replace(bucket, chunks=chunks))
+    return tuple(wider)
+
+
+def class_counts(cohort: np.ndarray, class_of: np.ndarray, classes: int) -> np.ndarray:
+    """How many members of a cohort are in each class."""
+    return np.bincount(class_of[cohort], minlength=classes)
+
+
+def pack(cohort: np.ndarray, class_of: np.ndarray, layout: Layout, devices: int) -> np.ndarray:
+    """Client numbers in slots [devices, slots], -1 where empty; members of a class are dealt to
+    the devices in turn, so that each has the same work."""
+    slots = np.full((devices, sum(b.slots for b in layout)), -1, np.int32)
+    first = 0
+    member_class = class_of[cohort]
+    for number, bucket in enumerate(layout):
+        members = cohort[member_class == number]
+        if members.size > devices * bucket.slots:
+            raise AssertionError("a cohort must never be cut: widen the layout first")
+        for device in range(devices):
+            dealt = members[device::devices]
+            slots[device, first : first + dealt.size] = dealt
+        first += bucket.slots
+    return slots

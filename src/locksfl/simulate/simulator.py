@@ -1,0 +1,360 @@
+"""The simulator: it keeps the data on the devices, draws the cohorts and plays blocks of rounds.
+
+The coins of the first sample are drawn on the host for a whole block, then the block is one call
+(see block.py). Blocks take two seconds at most, so that progress shows and Ctrl-C works.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from locksfl._arrays import aligned
+from locksfl.data.population import Population
+from locksfl.experiment.plan import ArmPlan
+from locksfl.models.build import Model, records_at_once
+from locksfl.privacy.filter import Filter
+from locksfl.round.client import LocalWork, Records, SizeClass, uses_errors
+from locksfl.round.randomness import Purpose, Randomness
+from locksfl.round.sampling import draw_cohort
+from locksfl.round.server import Server, ServerState
+from locksfl.simulate.block import (
+    AXIS,
+    ROUNDS_A_CALL,
+    SETTINGS,
+    Log,
+    Program,
+    Spending,
+    TestData,
+    play_block,
+)
+from locksfl.simulate.layout import (
+    MOST_CLASSES,
+    Bucket,
+    Layout,
+    class_counts,
+    likely_count,
+    pack,
+    size_classes,
+    usual_count,
+    widen,
+)
+
+BLOCK_SECONDS = 2.0
+TEST_ROWS = 1000  # held-out records evaluated at a time
+TEST_FLOATS = 2**26  # what a model may hold of them meanwhile, on a CPU
+KEEP_BYTES = 2**29  # what a core may keep of stage 1 for stage 2; a GPU keeps an eighth of it all
+MEMORY = 2**36  # bytes, of a device that does not say how many it has
+SHARE = 24  # a float held for each so many bytes: a sixth going forward, as much on the way back
+
+
+@dataclass(frozen=True)
+class RoundLog:
+    """What the simulator saw in one round. Norms and cohort are secrets of the server, or of the
+    clients alone: whoever shows them must say so."""
+
+    round: int
+    cohort: np.ndarray  # client numbers
+    uploaded: np.ndarray  # for each of them
+    norms: np.ndarray  # true norms before clipping; NaN for an update that was not finite
+    released_norm_sum: float
+    used_norm_sum: float
+    signal: float
+    noise: float
+    expected_weight: float  # of a member: 1 where the estimator is unbiased
+    accuracy: float | None
+    loss: float | None
+    exhausted: int | None = None  # clients that could not pay, with a filter
+    received: np.ndarray | None = None  # a federation: whose update came, of those that uploaded
+    stages: dict[str, Any] | None = None  # a federation: what became of the questions
+
+
+@dataclass(frozen=True)
+class BlockLog:
+    """A block of rounds, the state after it, and how long it took (compiling apart)."""
+
+    rounds: list[RoundLog]
+    state: ServerState
+    seconds: float
+    compile_seconds: float
+
+
+class Simulator:
+    """A population on the devices. Arms are played one after another on the same data."""
+
+    simulates = True
+
+    def __init__(self, population: Population, model: Model, chunk: int | None = None) -> None:
+        self.model, self.population = model, population
+        self.chunk = chunk
+        devices = jax.devices()
+        self.mesh = Mesh(np.array(devices), (AXIS,))
+        self.on_cpu = devices[0].platform == "cpu"
+        self.records = self._records(population)
+        self.test = self._test(population)
+        self._compiled: dict[Any, Any] = {}
+
+    def play(
+        self,
+        plan: ArmPlan,
+        work: LocalWork,
+        server: Server,
+        randomness: Randomness,
+        *,
+        evaluate_every: int = 1,
+        state: ServerState | None = None,
+        first_round: int = 0,
+        released: tuple[np.ndarray, np.ndarray] | None = None,
+        pause_every: int = 0,
+    ) -> Iterator[BlockLog]:
+        """Play an arm's rounds from `first_round` on, block by block. With a budget, `released` are
+        the norms and uploads of every client before that round. A block ends at every multiple of
+        `pause_every` rounds, for whoever wants the state there."""
+        kept = None
+        if plan.budget is not None:
+            kept = Filter(plan.terms, plan.budget, *(released or ()))
+        classes, class_of = self.classes(work)
+        layout = self.layout(classes, class_of, plan.sampling_rate, work)
+        weights = plan.scaled_weights()
+        public = self._replicate(np.float32(1.0) if weights is None else weights)
+        key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
+        if state is None:
+            state = server.init(self.model.init(randomness.model_key()))
+        state = self.replicate_tree(state)
+        t, length = first_round, 1
+        while t < server.rounds:
+            length = min(length, ROUNDS_A_CALL, server.rounds - t)
+            if pause_every:
+                length = min(length, pause_every - t % pause_every)
+            coins = [randomness.host(plan.name, r, Purpose.COHORT) for r in range(t, t + length)]
+            cohorts = [draw_cohort(rng, plan.clients, plan.sampling_rate) for rng in coins]
+            layout = self.fit(layout, cohorts, class_of)
+            program = Program(
+                plan.method,
+                self.model,
+                work,
+                server,
+                layout,
+                evaluate_every,
+                filtered=kept is not None,
+                keep_bytes=self.keep_bytes,
+            )
+            slots = self.slots(cohorts, class_of, layout)
+            arguments = (self.records, self.test, public, dials, key, self.put_slots(slots))
+            numbers = (np.int32(t), np.int32(length), self._spending(kept))
+            call, compile_seconds = self.compile(program, state, *arguments, *numbers)
+            began = time.perf_counter()
+            state, log = finish(call(state, *arguments, *numbers))
+            seconds = time.perf_counter() - began
+            rounds = read_log(t, slots, log)
+            if kept is not None:
+                rounds = [_asked(played, kept) for played in rounds]
+            yield BlockLog(rounds, state, seconds, compile_seconds)
+            t += length
+            length = max(1, int(BLOCK_SECONDS / (seconds / length)))
+
+    def compile(self, program: Program, *arguments: Any) -> tuple[Any, float]:
+        """The compiled block, made once for each program and shape of its arguments. That of a
+        sweep has an axis more for what differs between settings: state, dials, key and slots."""
+        shapes = tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(arguments))
+        if (program, shapes) in self._compiled:
+            return self._compiled[program, shapes], 0.0
+        began = time.perf_counter()
+        block: Any = functools.partial(play_block, program)
+        slots, split = P(None, AXIS), P(AXIS)
+        if program.together > 1:
+            axes = (0, None, None, None, 0, 0, 0, None, None, None)
+            block, slots = jax.vmap(block, axes, axis_name=SETTINGS), P(None, None, AXIS)
+        logs: Any = Log(*[slots] * 2, *[P()] * 7)  # type: ignore[arg-type]
+        tests: Any = TestData(split, split, P())  # type: ignore[arg-type]
+        mapped = jax.shard_map(
+            block,
+            mesh=self.mesh,
+            in_specs=(P(), P(), tests, P(), P(), P(), slots, P(), P(), P()),
+            out_specs=(P(), logs),
+            check_vma=False,
+        )
+        compiled = jax.jit(mapped).lower(*arguments).compile()  # a state given out must stay whole
+        self._compiled[program, shapes] = compiled
+        return compiled, time.perf_counter() - began
+
+    def _spending(self, kept: Filter | None) -> Spending | None:
+        if kept is None:
+            return None
+        counts = np.stack([kept.norms, kept.uploads])
+        return Spending(self._replicate(counts), self._replicate(kept.table))
+
+    def classes(self, work: LocalWork) -> tuple[list[SizeClass], np.ndarray]:
+        """A program for each class is compiled into the round, so: as few as pay for themselves.
+        A core skips the steps that a small client has no rows for; a GPU works on all clients of a
+        class at once, and on the classes one after another."""
+        gradient_on_cpu = self.on_cpu and work.update == "gradient"
+        return size_classes(self.population.sizes, work, MOST_CLASSES if gradient_on_cpu else 2)
+
+    def layout(
+        self,
+        classes: list[SizeClass],
+        class_of: np.ndarray,
+        rate: float,
+        work: LocalWork,
+        together: int = 1,
+    ) -> Layout:
+        """Slots for the cohorts that a round is likely to have, of each of the settings at once."""
+        layout = []
+        for number, shape in enumerate(classes):
+            members = int(np.sum(class_of == number))
+            on_device = -(-likely_count(members, rate) // self.mesh.size)
+            usual = -(-usual_count(members, rate) // self.mesh.size)
+            most = max(1, self.most_at_once(shape, work) // together)
+            # equal chunks that the usual cohort fills: one more costs as much as a full one
+            chunk = min(self.chunk or -(-usual // -(-usual // most)), on_device)
+            layout.append(Bucket(shape, chunk, -(-on_device // chunk)))
+        return tuple(layout)
+
+    def most_at_once(self, shape: SizeClass, work: LocalWork) -> int:
+        """Clients at a time: what keeps a core's caches, or a GPU, busy.
+
+        On a GPU their updates, what the model holds of their batches, and their records must fit.
+        """
+        if uses_errors(self.model, shape.rows, work):
+            return max(1, (1024 if self.on_cpu else 65536) // shape.rows)
+        if self.on_cpu:  # plain matrix products are faster than batched ones
+            return 1
+        updates = 2**28 // self.model.size  # 1 GiB of them
+        batch = min(work.batch, shape.rows) if work.update == "epochs" else shape.rows
+        record = self.population.features[:1]
+        held = records_at_once(self.model, record.shape[1:], self._memory // SHARE) // batch
+        read = self._memory // 8 // (shape.rows * record.nbytes)
+        return int(np.clip(min(updates, held, read), 1, 4096))
+
+    @property
+    def _memory(self) -> int:
+        """Bytes of a device."""
+        stats = self.mesh.devices.flat[0].memory_stats() or {}
+        return int(stats.get("bytes_limit", MEMORY))
+
+    @property
+    def keep_bytes(self) -> int:
+        """What stage 1 may keep for stage 2."""
+        return KEEP_BYTES if self.on_cpu else self._memory // 8
+
+    def fit(self, layout: Layout, cohorts: list[np.ndarray], class_of: np.ndarray) -> Layout:
+        """The layout, widened if a cohort of the block needs it."""
+        counts = [class_counts(cohort, class_of, len(layout)) for cohort in cohorts]
+        return widen(layout, np.max(counts, axis=0).tolist(), self.mesh.size)
+
+    def slots(self, cohorts: list[np.ndarray], class_of: np.ndarray, layout: Layout) -> np.ndarray:
+        """The client in each slot of each round, -1 where empty. [rounds, devices, slots]"""
+        return np.stack([pack(cohort, class_of, layout, self.mesh.size) for cohort in cohorts])
+
+    def put_slots(self, slots: np.ndarray) -> Array:
+        """Slots as a compiled block takes them: room for its most rounds, dealt to the devices. A
+        sweep has an axis of settings before."""
+        room = np.full((*slots.shape[:-3], ROUNDS_A_CALL, *slots.shape[-2:]), -1, np.int32)
+        room[..., : slots.shape[-3], :, :] = slots
+        spec = P(*[None] * (slots.ndim - 2), AXIS)
+        return jax.device_put(room, NamedSharding(self.mesh, spec))
+
+    def _records(self, population: Population) -> Records:
+        return Records(
+            features=self._replicate(population.features),
+            labels=self._replicate(population.labels),
+            starts=self._replicate(population.offsets[:-1].astype(np.int32)),
+            sizes=self._replicate(population.sizes.astype(np.int32)),
+            scale=self._replicate(np.float32(population.scale)),
+        )
+
+    def _test(self, population: Population) -> TestData:
+        """Held-out records in batches, dealt to the devices."""
+        features, labels = population.test_features, population.test_labels
+        floats = TEST_FLOATS if self.on_cpu else self._memory // SHARE
+        most = min(TEST_ROWS, records_at_once(self.model, features.shape[1:], floats))
+        rows = min(most, -(-len(labels) // self.mesh.size))
+        batches = -(-len(labels) // (rows * self.mesh.size)) * self.mesh.size
+        missing = batches * rows - len(labels)
+        dealt = {}
+        for name, array, filler in (("features", features, 0), ("labels", labels, -1)):
+            pad = [(0, missing), *[(0, 0)] * (array.ndim - 1)]
+            padded = np.pad(array, pad, constant_values=filler)
+            dealt[name] = padded.reshape(batches, rows, *array.shape[1:])
+        split = NamedSharding(self.mesh, P(AXIS))
+        return TestData(
+            jax.device_put(dealt["features"], split),
+            jax.device_put(dealt["labels"], split),
+            self._replicate(np.float32(population.scale)),
+        )
+
+    def _replicate(self, array: np.ndarray | np.generic) -> Array:
+        """One copy for all CPU devices (they share the host's memory), one on each GPU."""
+        everywhere = NamedSharding(self.mesh, P())
+        if self.on_cpu and isinstance(array, np.ndarray):
+            array = aligned(array)
+        copies = [jax.device_put(array, d, may_alias=True) for d in self.mesh.devices]
+        return jax.make_array_from_single_device_arrays(np.shape(array), everywhere, copies)
+
+    def replicate_tree(self, tree: Any) -> Any:
+        return jax.device_put(tree, NamedSharding(self.mesh, P()))
+
+
+def _asked(log: RoundLog, kept: Filter) -> RoundLog:
+    """The round with those members only that could pay, entered into the host's own filter. It
+    decides by the same whole numbers as the device, and refuses if the device did otherwise."""
+    there = kept.can_pay(log.cohort)
+    if log.uploaded[~there].any():
+        raise AssertionError("a client uploaded that could not pay")
+    exhausted = kept.exhausted
+    kept.enter(log.cohort[there], log.uploaded[there])
+    return replace(
+        log,
+        cohort=log.cohort[there],
+        uploaded=log.uploaded[there],
+        norms=log.norms[there],
+        exhausted=exhausted,
+    )
+
+
+def finish(results: Any) -> Any:
+    """Wait for a block; Ctrl-C is heard at its end, since a process must not end amid one."""
+    try:
+        return jax.block_until_ready(results)
+    except KeyboardInterrupt:
+        jax.block_until_ready(results)
+        raise
+
+
+def read_log(first: int, slots: np.ndarray, log: Log) -> list[RoundLog]:
+    """The log of as many rounds as there are slots for, members in the order of their numbers."""
+    norms, uploaded = np.asarray(log.norms), np.asarray(log.uploaded)
+    a_round = [np.asarray(a) for a in log[2:]]
+    rounds = []
+    for r in range(len(slots)):
+        there = slots[r] >= 0
+        clients = slots[r][there]
+        order = np.argsort(clients)
+        released, used, signal, noise, weight, accuracy, loss = (float(a[r]) for a in a_round)
+        evaluated = not np.isnan(accuracy)
+        rounds.append(
+            RoundLog(
+                first + r,
+                clients[order],
+                uploaded[r][there][order],
+                norms[r][there][order],
+                released,
+                used,
+                signal,
+                noise,
+                weight,
+                accuracy if evaluated else None,
+                loss if evaluated else None,
+            )
+        )
+    return rounds

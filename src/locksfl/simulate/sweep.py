@@ -1,0 +1,151 @@
+"""A sweep: one experiment under many settings (seeds, steps, clips), played together on a GPU.
+
+A round of a small model leaves most of a GPU idle, and what differs between settings (numbers,
+keys, cohorts, the model itself) are arguments of the compiled block. So the block gets an axis of
+settings; the data are there once. On a CPU, where batched products are slower, settings are played
+one after another. Every setting draws what it draws alone: results agree up to float rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from locksfl.experiment.plan import ArmPlan
+from locksfl.round.client import LocalWork
+from locksfl.round.randomness import Purpose, Randomness
+from locksfl.round.sampling import draw_cohort
+from locksfl.round.server import Server
+from locksfl.simulate.block import ROUNDS_A_CALL, Program
+from locksfl.simulate.layout import usual_count
+from locksfl.simulate.simulator import RoundLog, Simulator, finish, read_log
+
+MOST_TOGETHER = 16  # more fill no GPU better, and wait longer for the longest cohort
+
+
+class Setting(NamedTuple):
+    """A method with its numbers, and where its draws come from."""
+
+    plan: ArmPlan
+    randomness: Randomness
+
+
+class Played(NamedTuple):
+    """All rounds of a setting, and the model after them."""
+
+    rounds: list[RoundLog]
+    weights: np.ndarray
+
+
+def play_sweep(
+    simulator: Simulator,
+    settings: Sequence[Setting],
+    work: LocalWork,
+    server: Server,
+    *,
+    evaluate_every: int = 1,
+    at_once: int | None = None,
+) -> list[Played]:
+    """Play every setting to its end; the results, in the order of the settings.
+
+    at_once: settings played together; without it as many as memory allows, on a CPU one.
+    """
+    found: dict[int, Played] = {}
+    for numbers in _groups(simulator, settings, work, at_once):
+        group = [settings[number] for number in numbers]
+        play = _alone if len(group) == 1 else _together
+        played = play(simulator, group, work, server, evaluate_every)
+        found |= zip(numbers, played, strict=True)
+    return [found[number] for number in range(len(settings))]
+
+
+def _groups(
+    simulator: Simulator, settings: Sequence[Setting], work: LocalWork, at_once: int | None
+) -> Iterator[list[int]]:
+    """Numbers of settings that one program can play. A client's budget or public weights are an
+    array for each setting: those are played alone."""
+    alike: dict[Any, list[int]] = {}
+    for number, (plan, _) in enumerate(settings):
+        alone = number if plan.budget is not None or plan.weights is not None else None
+        alike.setdefault((plan.method, plan.sampling_rate, alone), []).append(number)
+    for numbers in alike.values():
+        most = at_once or _most_together(simulator, settings[numbers[0]].plan, work)
+        pieces = -(-len(numbers) // most)
+        size = -(-len(numbers) // pieces)  # equal pieces share a compiled program
+        for first in range(0, len(numbers), size):
+            yield numbers[first : first + size]
+
+
+def _most_together(simulator: Simulator, plan: ArmPlan, work: LocalWork) -> int:
+    """As many settings as still have their usual cohort in memory at once."""
+    if simulator.on_cpu:
+        return 1
+    classes, class_of = simulator.classes(work)
+    fits = [MOST_TOGETHER]
+    for number, shape in enumerate(classes):
+        usual = usual_count(int(np.sum(class_of == number)), plan.sampling_rate)
+        fits.append(simulator.most_at_once(shape, work) // -(-usual // simulator.mesh.size))
+    return max(1, min(fits))
+
+
+def _alone(
+    simulator: Simulator, group: list[Setting], work: LocalWork, server: Server, evaluate_every: int
+) -> list[Played]:
+    played = []
+    for plan, randomness in group:
+        rounds: list[RoundLog] = []
+        for block in simulator.play(plan, work, server, randomness, evaluate_every=evaluate_every):
+            rounds += block.rounds
+        weights = np.asarray(server.model(block.state, server.rounds))
+        played.append(Played(rounds, weights))
+    return played
+
+
+def _together(
+    simulator: Simulator, group: list[Setting], work: LocalWork, server: Server, evaluate_every: int
+) -> list[Played]:
+    """As `Simulator.play`, with an axis of settings in front of whatever differs between them."""
+    (plan, _), model = group[0], simulator.model
+    classes, class_of = simulator.classes(work)
+    layout = simulator.layout(classes, class_of, plan.sampling_rate, work, len(group))
+    keys = jnp.stack([source.arm_key(plan.name) for plan, source in group])
+    dials = jax.tree.map(lambda *values: jnp.stack(values), *(plan.dials() for plan, _ in group))
+    first = jnp.stack([model.init(source.model_key()) for _, source in group])
+    keys, dials, state = simulator.replicate_tree((keys, dials, jax.vmap(server.init)(first)))
+    public = simulator.replicate_tree(jnp.float32(1.0))
+    rounds: list[list[RoundLog]] = [[] for _ in group]
+    for t in range(0, server.rounds, ROUNDS_A_CALL):
+        length = min(ROUNDS_A_CALL, server.rounds - t)
+        cohorts = [_cohorts(setting, t, length) for setting in group]
+        layout = simulator.fit(layout, [one for each in cohorts for one in each], class_of)
+        program = Program(
+            plan.method,
+            model,
+            work,
+            server,
+            layout,
+            evaluate_every,
+            together=len(group),
+            keep_bytes=simulator.keep_bytes,
+        )
+        slots = np.stack([simulator.slots(each, class_of, layout) for each in cohorts])
+        data = (simulator.records, simulator.test, public)
+        arguments = (state, *data, dials, keys, simulator.put_slots(slots))
+        numbers = (np.int32(t), np.int32(length), None)
+        call, _ = simulator.compile(program, *arguments, *numbers)
+        state, log = finish(call(*arguments, *numbers))
+        log = jax.tree.map(np.asarray, log)
+        for number, played in enumerate(rounds):
+            played += read_log(t, slots[number], jax.tree.map(lambda a: a[number], log))  # noqa: B023
+    weights = np.asarray(jax.vmap(lambda s: server.model(s, server.rounds))(state))
+    return [Played(*pair) for pair in zip(rounds, weights, strict=True)]
+
+
+def _cohorts(setting: Setting, first: int, length: int) -> list[np.ndarray]:
+    plan, randomness = setting
+    coins = (randomness.host(plan.name, t, Purpose.COHORT) for t in range(first, first + length))
+    return [draw_cohort(rng, plan.clients, plan.sampling_rate) for rng in coins]

@@ -1,0 +1,304 @@
+"""The audit refutes what is broken, and lets stand what is not.
+
+Every bound here is given at a significance of 1e-6 and every property is checked at 1e-6: that is
+the false-alarm rate of a test that sees nothing wrong. Each fault is planted in the code that runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from locksfl.audit import bounds
+from locksfl.audit.attacks import audit_arm, planned_attacks
+from locksfl.audit.properties import check_arm
+from locksfl.cli import audit as audit_cli
+from locksfl.methods import trusts as mechanisms
+from locksfl.methods.estimators import ESTIMATORS
+from locksfl.methods.trusts import MECHANISMS
+from locksfl.privacy import ClientReleases, SampledRound, Terms, epsilon_from_mu
+from locksfl.round import algorithm
+from locksfl.round.randomness import Randomness
+
+RANDOMNESS = Randomness.seeded(4)
+REPETITIONS, CANARIES, ALARM = 20_000, 2_000, 1e-6
+
+
+@pytest.fixture(scope="module")
+def arms():
+    return {plan.name: (plan, privacy) for plan, privacy in audit_cli.default_arms(2)}
+
+
+def attack(arm, repetitions=REPETITIONS, canaries=0, randomness=RANDOMNESS, significance=ALARM):
+    """The findings by (observer, relation, attack)."""
+    plan, privacy = arm
+    found = audit_arm(
+        plan,
+        privacy,
+        rounds=2,
+        repetitions=repetitions,
+        canaries=canaries,
+        significance=significance,
+        randomness=randomness,
+    )
+    assert len(found) == planned_attacks(plan, canaries)
+    return {(f.observer, f.relation, f.attack): f for f in found}
+
+
+def failing(arm):
+    return {check.name for check in check_arm(arm[0], RANDOMNESS) if not check.holds}
+
+
+# --- Bounds ------------------------------------------------
+
+
+def test_a_bound_holds_and_is_near_the_truth():
+    """Two normals 1 apart are exactly mu = 1; 200 bounds at 0.05 pass the truth in 22 at most
+    (1e-4), and without a leak the bound is nearly always zero."""
+    rng = np.random.default_rng(0)
+    truth = epsilon_from_mu(1.0, 1e-3)
+    high = zero = 0
+    for _ in range(200):
+        out = rng.normal(size=4000)
+        high += bounds.repeated_bound(rng.normal(1, 1, 4000), out, 1e-3, 0.05) > truth
+        zero += bounds.repeated_bound(rng.normal(size=4000), out, 1e-3, 0.05) == 0
+    assert high <= 22
+    assert zero >= 178
+    many = rng.normal(size=(2, 200_000))
+    assert 0.6 * truth < bounds.repeated_bound(many[0] + 1, many[1], 1e-3, 1e-6) <= truth
+
+
+def test_the_largest_value_is_that_of_perfect_separation():
+    far, near = np.full(5000, 9.0), np.zeros(5000)
+    largest = bounds.largest_repeated(5000, 1e-5, 0.01)
+    assert bounds.repeated_bound(far, near, 1e-5, 0.01) == pytest.approx(largest, rel=1e-6)
+    assert bounds.largest_repeated(100_000, 1e-5, 0.05) == pytest.approx(9.5, abs=0.1)
+    # half of 20,000 canaries tested, half of these in: 5,000 right guesses
+    right = 0.05 ** (1 / 5000)
+    wanted = np.log(right / (1 - right))
+    assert bounds.largest_one_run(20_000, 1e-12, 0.05) == pytest.approx(wanted, abs=0.01)
+
+
+def test_one_run_bounds_hold():
+    """Randomised response of epsilon 1 on every canary: about 1 and never above (significance
+    1e-6, one draw); guesses at random prove nothing."""
+    rng = np.random.default_rng(1)
+    inside = rng.random(20_000) < 0.5
+    told = inside ^ (rng.random(inside.size) < 1 / (1 + np.e))
+    assert 0.8 < bounds.one_run_bound(told * 1.0, inside, 1e-9, ALARM) <= 1
+    assert bounds.one_run_bound(rng.normal(size=inside.size), inside, 1e-9, ALARM) == 0
+
+
+# --- The implementation as it is ------------------------------------------------
+
+
+def test_nothing_is_refuted(arms):
+    """Every attack stays below its claim, and those with all the information get a good part of
+    it: the attacks are not idle."""
+    for name, arm in arms.items():
+        found = attack(arm, canaries=CANARIES if "central" in name else 0)
+        for finding in found.values():
+            assert not finding.refuted, finding
+            assert finding.lower <= finding.claimed <= finding.largest or finding.claimed > 3.01
+        strongest = found["PUBLIC" if "central" in name else "SERVER", "zero-out", *REPEATED]
+        assert strongest.claimed == pytest.approx(3, abs=2e-3)
+        assert strongest.lower > 1, strongest
+        assert failing(arm) == set()
+
+
+REPEATED = ("repeated rounds",)
+
+
+@pytest.mark.parametrize("estimator", ["literal", "horvitz-thompson"])
+def test_other_estimators(arms, estimator):
+    plan, privacy = arms["local-norm"]
+    method = dataclasses.replace(plan.method, estimator=estimator)
+    arm = dataclasses.replace(plan, method=method), privacy
+    found = attack(arm)
+    assert not any(f.refuted for f in found.values())
+    assert found["SERVER", "zero-out", *REPEATED].lower > 1
+    assert failing(arm) == set()
+
+
+def test_an_audit_repeats_by_its_seed(arms):
+    first, again = (attack(arms["central-uniform"], 2000) for _ in range(2))
+    assert first == again
+    assert first != attack(arms["central-uniform"], 2000, randomness=Randomness.seeded(5))
+
+
+# --- Planted faults ------------------------------------------------
+
+
+def plant(monkeypatch, trust, **parts):
+    monkeypatch.setitem(MECHANISMS, trust, dataclasses.replace(MECHANISMS[trust], **parts))
+
+
+@pytest.mark.parametrize("name", ["central-uniform", "central-norm", "local-uniform", "local-norm"])
+def test_halved_noise_is_caught(arms, name, monkeypatch):
+    """By the attack itself and by the property."""
+    trust = name.split("-")[0]
+    real = MECHANISMS[trust].noise_std
+    plant(monkeypatch, trust, noise_std=lambda *given: real(*given) / 2)
+    found = attack(arms[name], 100_000)
+    assert found["PUBLIC" if trust == "central" else "SERVER", "zero-out", *REPEATED].refuted
+    assert failing(arms[name]) == {"noise as charged"}
+
+
+def test_far_too_little_noise_is_caught_in_one_run(arms, monkeypatch):
+    """An eighth of it: one run sees less (this bound at a false-alarm rate of 1e-3)."""
+    one_run = ("PUBLIC", "zero-out", "one run")
+    arm = (
+        dataclasses.replace(arms["central-uniform"][0], noise_multiplier=4.0),
+        arms["central-uniform"][1],
+    )
+    assert not attack(arm, 1000, 8000, significance=1e-3)[one_run].refuted
+    real = MECHANISMS["central"].noise_std
+    plant(monkeypatch, "central", noise_std=lambda *given: real(*given) / 8)
+    assert attack(arm, 1000, 8000, significance=1e-3)[one_run].refuted
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_an_uncharged_norm_is_caught(arms, trust, monkeypatch):
+    """With z_K = 0.5 and an accountant that forgets it; charged, the same round stands."""
+    plan, privacy = arms[f"{trust}-norm"]
+    arm = dataclasses.replace(plan, norm_multiplier=0.5), privacy
+    observer = "PUBLIC" if trust == "central" else "SERVER"
+    assert not attack(arm)[observer, "zero-out", *REPEATED].refuted
+
+    def forgetful(self, uploads, norms=None):  # noqa: ARG001
+        return ClientReleases(self.noise_multiplier, uploads)
+
+    monkeypatch.setattr(Terms, "client_releases", forgetful)
+    monkeypatch.setattr(
+        Terms,
+        "sampled_round",
+        lambda self: SampledRound(self.sampling_rate, self.noise_multiplier),
+    )
+    assert attack(arm)[observer, "zero-out", *REPEATED].refuted
+
+
+@pytest.mark.parametrize("name", ["central-uniform", "local-uniform"])
+def test_skipped_clipping_is_caught(arms, name, monkeypatch):
+    monkeypatch.setattr(algorithm, "clip_factor", lambda norms, clip: jnp.ones_like(norms))
+    found = attack(arms[name])
+    assert found["PUBLIC" if "central" in name else "SERVER", "zero-out", *REPEATED].refuted
+    assert "clipping" in failing(arms[name])
+
+
+@pytest.mark.parametrize("name", ["central-uniform", "central-norm", "local-uniform"])
+def test_a_realised_denominator_is_caught(arms, name, monkeypatch):
+    real = algorithm.aggregate
+
+    def over_those_who_came(method, summed, uploads, norms, noise, dials, total):
+        result = real(method, summed, uploads, norms, noise, dials, total)
+        size = jnp.maximum(1, total(uploads.uploaded))
+        public = ESTIMATORS[method.estimator].divisor(dials)
+        return result._replace(update=result.update * public / size)
+
+    monkeypatch.setattr(algorithm, "aggregate", over_those_who_came)
+    assert "public divisor" in failing(arms[name])
+
+
+@pytest.mark.parametrize("fault", ["rounds", "purposes"])
+def test_noise_used_twice_is_caught(arms, fault, monkeypatch):
+    """The same in every round, or norm and update noise from one draw."""
+    if fault == "rounds":
+        real = mechanisms.draw_key
+        monkeypatch.setattr(mechanisms, "draw_key", lambda key, t, purpose: real(key, 0, purpose))
+    else:
+        server = mechanisms.draw_server
+
+        def shared(key, t, size):
+            draws = server(key, t, size)
+            return draws._replace(norm_noise=draws.update_noise[0])
+
+        monkeypatch.setattr("locksfl.audit.attacks.draw_server", shared)
+    assert failing(arms["central-norm"]) == {"no noise twice"}
+
+
+# --- The command ------------------------------------------------
+
+CONFIG = """
+[data]
+clients = 50
+[train]
+rounds = 20
+[privacy]
+trust = "{trust}"
+delta = 1e-3
+[[arm]]
+name = "mine"
+cohort = 25
+{more}
+"""
+
+
+def command(*arguments):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    audit_cli.add_commands(app)
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)])
+
+
+QUICK = ("--repetitions", 4000, "--canaries", 400, "--seed", 1)
+
+
+def test_the_command_audits_an_experiment(tmp_path):
+    file = tmp_path / "experiment.toml"
+    file.write_text(CONFIG.format(trust="central", more="noise_multiplier = 1.0"))
+    done = command(file, *QUICK, "--rounds", 3, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert report["sound"] is True
+    assert [f["attack"] for f in report["attacks"]] == ["repeated rounds"] * 2 + ["one run"]
+    assert {f["rounds"] for f in report["attacks"]} == {3}
+    assert "infinite" in report["not_attacked"][0]
+    assert len(report["checks"]) == 4
+
+
+def test_the_command_says_what_is_wrong(tmp_path, monkeypatch):
+    real = MECHANISMS["local"].noise_std
+    plant(monkeypatch, "local", noise_std=lambda *given: real(*given) / 3)
+    file = tmp_path / "experiment.toml"
+    file.write_text(CONFIG.format(trust="local", more="noise_multiplier = 2.0"))
+    done = command(file, *QUICK, "--rounds", 2)
+    assert done.exit_code == 1
+    assert "THE CLAIMS ARE FALSE" in done.stdout
+    assert "FAILS  mine: noise as charged" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--rounds", 0), "rounds = 0: expected"),
+        (("--repetitions", 10), "repetitions = 10: expected at least 1000"),
+        (("--canaries", 5), "canaries = 5: expected at least 100"),
+        (("--delta", 2), "delta = 2.0: expected"),
+        (("--confidence", 1), "confidence = 1.0: expected"),
+        (("--seed", -1), "seed = -1: expected"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, said):
+    done = command(*arguments)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+def test_trust_none_claims_nothing(tmp_path):
+    file = tmp_path / "experiment.toml"
+    file.write_text(CONFIG.format(trust="none", more=""))
+    done = command(file)
+    assert done.exit_code == 2
+    assert "claims nothing" in done.output
+
+
+def test_the_false_alarm_rate_of_all_bounds_together():
+    """Bonferroni over the planned attacks: what the command states."""
+    assert sum(planned_attacks(plan, 100) for plan, _ in audit_cli.default_arms(1)) == 14

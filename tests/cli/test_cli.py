@@ -1,0 +1,354 @@
+"""The program: one line for what is wrong, nothing half done, and Ctrl-C costs nothing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from locksfl.cli.main import main
+from locksfl.experiment import run as experiment
+from locksfl.experiment.config import parse_config
+from locksfl.simulate import simulator as simulate
+from small_runs import (
+    CENTRAL,
+    QUICK,
+    copied,
+    finished,
+    lines,
+    play,
+    quick,
+    shared,
+    summary,
+)
+
+PROGRAM = [sys.executable, "-c", "from locksfl.cli.main import main; main()"]
+
+
+@pytest.fixture
+def locks(monkeypatch, capsys):
+    """Run the program in this process."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["locks", *map(str, arguments)])
+        with shared(), pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=caught.value.code or 0, out=out, err=err)
+
+    return call
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "quick.toml"
+    path.write_text(QUICK)
+    return path
+
+
+def refused(result):
+    """The one line of a refusal."""
+    assert result.code == 2
+    assert result.err.startswith("locks: ")
+    assert result.err.count("\n") == 1
+    assert result.err.endswith("\n")
+    assert "Traceback" not in result.out
+    return result.err.strip()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], []])
+def test_help_and_version_need_no_jax(arguments):
+    heavy = "{'jax', 'numpy', 'matplotlib', 'scipy'} & set(sys.modules)"
+    code = f"import sys\nfrom locksfl.cli.main import main\ntry: main()\nfinally: print({heavy})"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith("set()")
+    assert ("locks 0." if "--version" in arguments else "Usage: locks") in done.stdout
+    assert done.stderr == ""
+
+
+BAD = [
+    (["run", "{missing}"], "No such file"),
+    (["run", "{folder}"], "directory"),
+    (["run", "{binary}"], "not valid TOML"),
+    (["run", "{broken}"], "not valid TOML"),
+    (["run", "{file}", "--set", "train.ronds=3"], "did you mean 'rounds'?"),
+    (["run", "{file}", "--set", "train.rounds"], "expected key=value"),
+    (["run", "{file}", "--set", "train.rounds=0"], "train.rounds = 0: expected"),
+    (["run", "{file}", "--set", "arm.locks.uploads=7"], "expected at most the cohort, 6"),
+    (["run", "{file}", "--set", "privacy.epsilon=8"], "already fixes it"),
+    (["run", "{file}", "--set", "data.name=mnst"], "data.name = 'mnst'"),
+    (["run", "{file}", "--seed", "-1"], "seed = -1"),
+    (["run", "{file}", "--seed", "one"], "'one' is not a valid integer"),
+    (["run", "{file}", "--sed", "1"], "No such option"),
+    (["run", "{file}", "more"], "unexpected extra argument"),
+    (["rn", "{file}"], "No such command 'rn'"),
+    (["run", "{file}", "--resume"], "--resume continues a run as it was"),
+    # found only once the data are open, or the noise is calibrated
+    (["run", "{file}", "--set", "data.name=mnist"], "LOCKS_DATA"),
+    (["run", "{file}", "--set", "data.clients=20000"], "expected at most 10000"),
+    (
+        ["run", "{central}", "--set", "arm.locks.norm_multiplier=0.01"],
+        "norm releases alone cost",
+    ),
+]
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+@pytest.mark.parametrize(("arguments", "expected"), BAD)
+def test_bad_input_is_one_line_and_no_folder(
+    locks, file, tmp_path, monkeypatch, arguments, expected, json_too
+):
+    monkeypatch.delenv("LOCKS_DATA", raising=False)
+    paths = {name: tmp_path / name for name in ("missing", "folder", "binary", "broken", "central")}
+    paths["folder"].mkdir()
+    paths["binary"].write_bytes(b"\xff\x00")
+    paths["broken"].write_text("[data\nclients = 3")
+    paths["central"].write_text(CENTRAL)
+    out = tmp_path / "out"
+    filled = [a.format(file=file, **paths) for a in arguments]
+    result = locks(*filled, "--out", out, *["--json"] * json_too)
+    assert expected in refused(result)
+    assert not out.exists()
+    if json_too:
+        assert result.out == ""
+
+
+def test_an_existing_folder_is_not_written_over(locks, file, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("keep")
+    assert "already there" in refused(locks("run", file, "--out", out))
+    assert os.listdir(out) == ["mine"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(locks, file):
+    for out in (file / "run", Path("/proc/locks/run"), Path("/dev/full/run")):
+        assert str(out) in refused(locks("run", file, "--out", out))
+
+
+@pytest.fixture
+def file_size_limit():
+    """The kernel itself refuses to make a file longer, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_refusing_disk_is_one_line_and_the_run_resumes(locks, file, tmp_path, file_size_limit):
+    out = tmp_path / "out"
+    file_size_limit(20_000)  # too little for the weights
+    result = locks("run", file, "--out", out, "--seed", 3)
+    file_size_limit(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    assert f"cannot write {out}/checkpoint.npz: File too large" in refused(result)
+    assert not (out / "summary.json").exists()
+    assert not list(out.glob(".*"))
+    assert locks("run", "--resume", "--out", out).code == 0
+    assert (out / "rounds.jsonl").read_bytes() == (quick(seed=3) / "rounds.jsonl").read_bytes()
+
+
+def test_a_disk_that_is_full_from_the_start_leaves_no_folder(locks, file, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    line = refused(locks("run", file, "--out", tmp_path / "out"))
+    assert f"cannot write {tmp_path}/out/config.toml: No space left on device" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_prints_its_table_and_where_it_is(locks, file, tmp_path):
+    out = tmp_path / ("a-folder-whose-path-is-longer-than-a-line-" * 2 + "[red]")
+    result = locks("run", file, "--out", out, "--seed", 3)
+    assert result.code == 0
+    assert result.err == ""
+    assert f"run folder: {out}  (figure: {out}/figure.png)\n" in result.out
+    assert f"{summary(out)['arms'][0]['accuracy']:.3f}" in result.out
+    assert "simulated" in result.out
+
+
+def test_json_is_all_that_stdout_gets(locks, file, tmp_path):
+    result = locks("run", file, "--out", tmp_path / "out", "--seed", 3, "--json")
+    assert json.loads(result.out) == summary(tmp_path / "out")
+    assert result.err == ""  # nobody watches: stderr is not a terminal
+    assert (tmp_path / "out" / "figure.svg").is_file()
+
+
+def test_without_out_a_run_has_a_folder_of_its_own(locks, file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert locks("run", file, "--set", "train.rounds=1").code == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("quick-")
+    assert summary(run)["simulated"] is False
+    assert "no unfinished run in runs/" in refused(locks("run", "--resume"))
+
+
+def test_init_writes_a_file_that_run_accepts(locks, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "locks run experiment.toml" in locks("init").out
+    assert "already there" in refused(locks("init"))
+    small = {
+        "train.rounds": 1, "data.clients": 12, "arm.uniform.cohort": 4, "arm.locks.cohort": 6,
+        "arm.locks.uploads": 4, "local.max_samples": 40, "privacy.accountant": "rdp",
+    }  # fmt: skip
+    changes = [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
+    result = locks("run", "experiment.toml", *changes, "--out", "out", "--json")
+    assert [arm["name"] for arm in json.loads(result.out)["arms"]] == ["uniform", "locks"]
+    assert "No such file" in refused(locks("init", "no/where.toml"))
+
+
+def test_evaluate_agrees_with_the_summary(locks):
+    for run in (finished(), finished("local")):
+        result = locks("evaluate", run, "--json")
+        for told, arm in zip(json.loads(result.out), summary(run)["arms"], strict=True):
+            assert told["name"] == arm["name"]
+            assert told["accuracy"] == pytest.approx(arm["accuracy"], abs=1e-6)
+            assert told["loss"] == pytest.approx(arm["loss"], rel=1e-5)
+            by_class = told["accuracy_by_class"]  # 200 held-out records of each class
+            assert sum(by_class) / len(by_class) == pytest.approx(told["accuracy"], abs=1e-6)
+    assert "class 9" in locks("evaluate", finished()).out
+
+
+def test_evaluate_and_publish_refuse_what_is_not_a_finished_run(locks, tmp_path):
+    unfinished = copied(quick())
+    (unfinished / "summary.json").unlink()
+    for command in (["evaluate"], ["publish"]):
+        more = [tmp_path / "bundle"] if command == ["publish"] else []
+        assert "not a run folder" in refused(locks(*command, tmp_path, *more))
+        assert "not finished" in refused(locks(*command, unfinished, *more))
+    assert not (tmp_path / "bundle").exists()
+    damaged = copied(quick())
+    (damaged / "model-locks.npz").write_bytes(b"PK\x03\x04")
+    assert "model-locks.npz: damaged" in refused(locks("evaluate", damaged))
+
+
+def test_publish_prints_its_files(locks, tmp_path):
+    result = locks("publish", quick(), tmp_path / "bundle")
+    printed = {Path(line).name for line in result.out.split()}
+    assert printed == set(os.listdir(tmp_path / "bundle"))
+    assert "STATEMENT.md" in printed
+
+
+def test_resume_refuses_a_finished_run_and_spares_what_is_not_one(locks, tmp_path):
+    run = copied(quick())
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    assert "finished, nothing to resume" in refused(locks("run", "--resume", "--out", run))
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    assert "not a run folder" in refused(locks("run", "--resume", "--out", tmp_path))
+    (tmp_path / "config.toml").write_text(QUICK)
+    assert "nothing to resume" in refused(locks("run", "--resume", "--out", tmp_path))
+    assert (tmp_path / "config.toml").read_text() == QUICK
+
+
+def test_resume_of_a_damaged_checkpoint_is_one_line(locks):
+    run = copied(quick())
+    (run / "summary.json").unlink()
+    path = run / "checkpoint.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "checkpoint.npz: damaged" in refused(locks("run", "--resume", "--out", run))
+
+
+def test_resume_takes_the_newest_unfinished_run(locks, file, tmp_path, monkeypatch):
+    """Stopped after its first round, without a seed; half a line is no obstacle."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(simulate, "BLOCK_SECONDS", 0.0)
+    saved = experiment.Progress.save
+
+    def stop(self, *arguments, **options):
+        saved(self, *arguments, **options)
+        if self.rounds_done == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(experiment.Progress, "save", stop)
+        result = locks("run", file)
+    assert result.code == 130
+    (run,) = (tmp_path / "runs").iterdir()
+    assert f"continue with: locks run --resume --out runs/{run.name}\n" in result.out
+    with (run / "rounds.jsonl").open("a") as lines_file:
+        lines_file.write('{"arm": ')
+    assert locks("run", "--resume").code == 0
+    assert [line["round"] for line in lines(run)] == [1, 2, 3, 4]
+    assert summary(run)["simulated"] is False
+
+
+def test_a_stop_before_the_first_round_leaves_nothing(locks, file, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(experiment, "plan_arms", stop)
+        result = locks("run", file, "--out", tmp_path / "out")
+    assert result.code == 130
+    assert "stopped before the first round" in result.out
+    assert not (tmp_path / "out").exists()
+
+
+def wait_for_lines(process, path, least=1):
+    while process.poll() is None:
+        if path.exists() and path.read_bytes().count(b"\n") >= least:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the run ended on its own: {process.communicate()}")
+
+
+def test_ctrl_c_in_the_middle_costs_nothing(tmp_path):
+    """A real signal to a real process; the resumed run is, byte for byte, the uninterrupted one."""
+    rounds = 400
+    changes = (f"train.rounds={rounds}", "train.evaluate_every=100", "local.max_samples=5")
+    config = tmp_path / "long.toml"
+    config.write_text(QUICK)
+    out = tmp_path / "out"
+    options = [word for change in changes for word in ("--set", change)]
+    process = subprocess.Popen(
+        [*PROGRAM, "run", config, *options, "--seed", "3", "--out", out],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_lines(process, out / "rounds.jsonl")
+    process.send_signal(signal.SIGINT)
+    told, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, (told, errors)
+    assert "Traceback" not in told + errors
+    assert f"continue with: locks run --resume --out {out}" in told
+    assert not (out / "summary.json").exists()
+    assert 1 <= len(lines(out)) < rounds
+
+    again = [*PROGRAM, "run", "--resume", "--out", out, "--json"]
+    done = subprocess.run(again, capture_output=True, text=True, check=True)
+    whole = play(parse_config(QUICK, changes, 3))
+    for name in ("rounds.jsonl", "diagnostics.jsonl", "model-locks.npz", "figure.svg"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+    ours, theirs = json.loads(done.stdout)["arms"], summary(whole)["arms"]
+    assert [arm["accuracy"] for arm in ours] == [arm["accuracy"] for arm in theirs]
+
+
+def test_a_hopeless_run_is_told_before_it_spends_anything(locks, file, tmp_path):
+    loud = ("--set", "arm.locks.noise_multiplier=5.0", "--out", tmp_path / "out")
+    told = locks("run", file, *loud)
+    assert told.code == 0
+    assert "locks: training will fail: the noise of a round is" in told.err
+    assert locks("run", file, "--out", tmp_path / "quiet").err == ""
+
+
+def test_a_setting_is_named_as_it_was_typed(locks, file):
+    asked = {
+        "data.clients": "data.clients=20000",
+        "arm.locks.floor": "arm.locks.floor=.2x",
+        "train.clip_norm": "train.clip_norm=1e40",
+    }
+    for name, change in asked.items():
+        assert f"locks: {name} = " in refused(locks("run", file, "--set", change))
+    assert locks("run", file, "--set", "arm.locks.floor=.2", "--set", "data.clients=0").code == 2

@@ -1,0 +1,338 @@
+"""`locks federation`: bad input is one line, and nothing is released."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+from typer.testing import CliRunner
+
+from locksfl.cli.main import app
+from locksfl.experiment.config import read_config
+from locksfl.experiment.folder import RunFolder
+from locksfl.federation import certificates, demo
+from locksfl.federation.device import DeviceLedger, Guard, Policy, RoundTerms
+from locksfl.federation.server.serving import as_federation
+
+POLICY = """
+epsilon = 8.0
+delta = 1e-5
+max_clip_norm = 1.0
+min_noise_multiplier = 1.0
+min_norm_multiplier = 1.0
+"""
+PAST = datetime.now(UTC) - timedelta(days=30)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A server's certificate, two nodes' keys, an experiment and a device's data."""
+    folder = tmp_path_factory.mktemp("federation")
+    certificates.make_server(folder / "certs", ["127.0.0.1", "localhost"], days=2)
+    for name in ("a", "b"):
+        certificates.make_node(folder / "keys", name, days=2)
+    (folder / "experiment.toml").write_text(demo.experiment_text(2, 2, "local", 8.0))
+    rng = np.random.default_rng(0)
+    records = rng.integers(0, 256, (6, 28, 28), np.uint8)
+    np.savez(folder / "data.npz", features=records, labels=np.arange(6), classes=10)
+    return folder
+
+
+def refused(*arguments):
+    """The one line of an error, without its first word."""
+    result = CliRunner().invoke(app, ["federation", *map(str, arguments)])
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.strip().splitlines()
+    return line.removeprefix("locks: ")
+
+
+def client(made, tmp_path, **changes):
+    """The options of a client, with changes."""
+    policy = tmp_path / "policy.toml"
+    if not policy.exists():
+        policy.write_text(POLICY)
+    options = {
+        "server": "127.0.0.1:1",
+        "ca": made / "certs" / "ca.pem",
+        "key": made / "keys" / "a.key",
+        "policy": policy,
+        "ledger": tmp_path / "ledger.sqlite",
+        "data": made / "data.npz",
+        "experiment": made / "experiment.toml",
+    } | changes
+    given = {f"--{name}": value for name, value in options.items() if value is not None}
+    return ["client", *[part for pair in given.items() for part in pair]]
+
+
+def released(tmp_path):
+    """What a device's ledger holds; nothing, where there is none."""
+    path = tmp_path / "ledger.sqlite"
+    if not path.exists():
+        return []
+    ledger = DeviceLedger.open(path)
+    tallies = ledger.tallies()
+    ledger.close()
+    return tallies
+
+
+@contextmanager
+def tls_server(certs):
+    """Something that shows a certificate and hangs up."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certs / "server.pem", certs / "server.key")
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            try:
+                plain, _ = listener.accept()
+                context.wrap_socket(plain, server_side=True).close()
+            except ssl.SSLError:
+                continue
+            except OSError:
+                return
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.close()
+
+
+def test_a_server_without_certificate(made, tmp_path):
+    told = refused("server", made / "experiment.toml", "--certs", tmp_path, "--keys", made / "keys")
+    assert told.startswith(f"{tmp_path / 'ca.pem'}: no such file; expected a server's certificate")
+
+
+def test_a_server_with_an_expired_certificate(made, tmp_path):
+    certificates.make_server(tmp_path / "old", ["localhost"], 10, began=PAST)
+    told = refused(
+        "server", made / "experiment.toml", "--certs", tmp_path / "old", "--keys", made / "keys"
+    )
+    assert "ca.pem: not valid now" in told
+
+
+def test_a_certificate_with_the_key_of_another(made, tmp_path):
+    certificates.make_server(tmp_path / "mixed", ["localhost"], 10)
+    (tmp_path / "mixed" / "server.key").write_bytes((made / "certs" / "server.key").read_bytes())
+    told = refused(
+        "server", made / "experiment.toml", "--certs", tmp_path / "mixed", "--keys", made / "keys"
+    )
+    assert "server.key: does not fit server.pem" in told
+
+
+def test_an_expired_key_of_a_node(made, tmp_path):
+    for name in ("a", "b"):
+        certificates.make_node(tmp_path, name, 10, began=PAST if name == "b" else None)
+    told = refused(
+        "server", made / "experiment.toml", "--certs", made / "certs", "--keys", tmp_path
+    )
+    assert told.startswith(f"{tmp_path / 'b.pub'}: expired on ")
+
+
+def test_as_many_keys_as_clients(made, tmp_path):
+    certificates.make_node(tmp_path, "a", 10)
+    told = refused(
+        "server", made / "experiment.toml", "--certs", made / "certs", "--keys", tmp_path
+    )
+    assert "1 public keys (*.pub), expected one for each of data.clients = 2" in told
+    (tmp_path / "b.pub").write_bytes((tmp_path / "a.pub").read_bytes())
+    told = refused(
+        "server", made / "experiment.toml", "--certs", made / "certs", "--keys", tmp_path
+    )
+    assert told.endswith("the key of a.pub once more")
+
+
+def test_a_wrong_ca(made, tmp_path):
+    certificates.make_server(tmp_path / "other", ["127.0.0.1"], days=2)
+    with tls_server(made / "certs") as address:
+        assert certificates.check_connection(address, made / "certs" / "ca.pem")
+        told = refused(*client(made, tmp_path, server=address, ca=tmp_path / "other" / "ca.pem"))
+    assert told.startswith(f"{address}: its certificate is not one of ")
+    assert released(tmp_path) == []
+
+
+def test_a_server_under_another_name(made, tmp_path):
+    certificates.make_server(tmp_path / "named", ["fl.example.org"], days=2)
+    with tls_server(tmp_path / "named") as address:
+        assert certificates.check_connection(address, tmp_path / "named" / "ca.pem")  # its own
+        address = address.replace("127.0.0.1", "localhost")
+        told = refused(*client(made, tmp_path, server=address, ca=tmp_path / "named" / "ca.pem"))
+    assert "its certificate is not one of" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"ca": "nowhere.pem"}, "nowhere.pem: no such file; expected a certificate"),
+        ({"key": "nowhere.key"}, "nowhere.key: no such file; expected this node's key"),
+        ({"policy": "nowhere.toml"}, "nowhere.toml: no such policy file"),
+        ({"data": "nowhere.npz"}, "nowhere.npz: no such data file"),
+        ({"experiment": "nowhere.toml"}, "nowhere.toml: no such experiment file"),
+        ({"server": "somewhere"}, "somewhere: expected HOST:PORT of the server"),
+        ({"data": None}, "--data is missing: expected --data FILE.npz and --experiment"),
+        ({"update": "mine:update"}, "--update mine:update: a training function brings its own"),
+        (
+            {"update": "nowhere_at_all:update", "data": None, "experiment": None},
+            "--update = 'nowhere_at_all:update': no module",
+        ),
+    ],
+)
+def test_files_of_a_client(made, tmp_path, change, told):
+    assert refused(*client(made, tmp_path, **change)).startswith(told)
+    assert released(tmp_path) == []
+
+
+def test_a_policy_with_unknown_keys(made, tmp_path):
+    (tmp_path / "policy.toml").write_text(POLICY + "epsilom = 9.0\n")
+    told = refused(*client(made, tmp_path))
+    assert "epsilom = 9.0: unknown setting (did you mean 'epsilon'?)" in told
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_a_key_that_others_can_read(made, tmp_path):
+    key = tmp_path / "a.key"
+    key.write_bytes((made / "keys" / "a.key").read_bytes())
+    key.chmod(0o644)
+    assert "other users can read it; expected chmod 600" in refused(
+        *client(made, tmp_path, key=key)
+    )
+
+
+def test_a_budget_already_spent(made, tmp_path):
+    (tmp_path / "policy.toml").write_text(POLICY)
+    policy, path = Policy.read(tmp_path / "policy.toml"), tmp_path / "ledger.sqlite"
+    DeviceLedger.create(path).close()
+    with Guard.open(policy, path) as guard:
+        for number in range(1, 3):
+            guard.release_update(RoundTerms("r", number, False, 1.0, 1.0), np.zeros(3), 1.0)
+    before = released(tmp_path)
+    told = refused(*client(made, tmp_path))
+    assert "is spent, and what is left does not pay for another round" in told
+    assert released(tmp_path) == before
+    shown = CliRunner().invoke(
+        app, ["federation", "ledger", str(path), "--policy", str(tmp_path / "policy.toml")]
+    )
+    assert shown.exit_code == 0
+    assert "2" in shown.output
+    assert "is spent" in shown.output
+
+
+def test_an_altered_ledger(made, tmp_path):
+    import sqlite3
+
+    (tmp_path / "policy.toml").write_text(POLICY)
+    DeviceLedger.create(tmp_path / "ledger.sqlite").close()
+    db = sqlite3.connect(tmp_path / "ledger.sqlite")
+    db.execute("UPDATE meta SET value = '{}' WHERE key = 'settings'")
+    db.commit()
+    db.close()
+    assert "damaged or was altered" in refused(*client(made, tmp_path))
+
+
+def test_a_run_without_its_ledger_is_not_resumed(made, tmp_path):
+    """It says who was asked already: without it they could be asked again, and paid for once."""
+    config = as_federation(read_config(made / "experiment.toml"))
+    folder = RunFolder.create(tmp_path / "run", config)
+    folder.append("rounds.jsonl", [{"round": 1}])
+    told = refused(
+        "server", "--resume", "--out", folder.path, "--certs", made / "certs",
+        "--keys", made / "keys",
+    )  # fmt: skip
+    assert told.startswith(f"{folder.path / 'ledger.sqlite'}: missing")
+    assert not (folder.path / "ledger.sqlite").exists()
+
+
+def test_certs_are_never_written_over(tmp_path):
+    result = CliRunner().invoke(
+        app, ["federation", "certs", str(tmp_path), "--host", "localhost", "--node", "a"]
+    )
+    assert result.exit_code == 0, result.output
+    for name in ("server.key", "a.key"):
+        assert (tmp_path / name).stat().st_mode & 0o077 == 0
+    assert "already there" in refused("certs", tmp_path, "--host", "localhost")
+    assert "already there" in refused("certs", tmp_path, "--node", "a")
+    assert "--host is missing" in refused("certs", tmp_path)
+
+
+def test_a_central_run_says_that_the_server_sees_raw_updates():
+    from locksfl.experiment.report import notes
+
+    summary = {
+        "no_guarantee": False, "filter": False, "simulated": False, "tuned_without_privacy": False,
+        "arms": [
+            {
+                "name": "x", "trust": "central", "rounds": 1, "asked_rounds": 1,
+                "answered": {"norm": 1.0, "update": 0.5}, "privacy": [{"delta": 1e-5}],
+            }
+        ],
+    }  # fmt: skip
+    told = "\n".join(notes(summary))
+    assert "SERVER sees raw updates" in told
+    assert "50.0% of the updates" in told
+
+
+def test_a_missing_extra_is_one_line(monkeypatch):
+    import importlib.util
+
+    from locksfl.federation import require
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r'pip install "locks-fl\[flower\]"'):
+        require()
+    with pytest.raises(ValueError, match=r'pip install "flwr.simulation.==1.41.0"'):
+        require("ray", "flwr[simulation]==1.41.0")
+
+
+def test_nothing_but_the_transport_needs_flower():
+    """The round, the device's half and the command line's help without flwr; and no JAX for help
+    or for a device with its own training."""
+    script = """
+import sys
+sys.modules["flwr"] = None
+sys.modules["jax"] = None
+import locksfl.cli.federation, locksfl.federation.device.files
+del sys.modules["jax"]
+import locksfl.federation.server.engine, locksfl.federation.server.serving
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_numpy_client(made, tmp_path, monkeypatch):
+    """The adapter of the example is the model "softmax" with local work "gradient"."""
+    from locksfl.federation.device.files import DeviceFiles, built_in_update
+
+    monkeypatch.setenv("MY_DATA", str(made / "data.npz"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    (tmp_path / "policy.toml").write_text(POLICY)
+    files = DeviceFiles(
+        tmp_path / "policy.toml", tmp_path / "l.sqlite", update="numpy_client:update"
+    )
+    files.begin()
+    weights = np.random.default_rng(1).normal(size=7850).astype(np.float32) * 0.1
+    built_in = built_in_update(made / "data.npz", made / "experiment.toml")
+    found = files.open().update(weights, 1)
+    np.testing.assert_allclose(found, built_in(weights, 1), atol=2e-6)
+
+
+def test_torch_client(made, monkeypatch):
+    """The PyTorch example gives an update of the model's size, where torch is installed."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv("MY_DATA", str(made / "data.npz"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    from torch_client import update
+
+    weights = np.zeros(7850, np.float32)
+    found = update(weights.copy(), 1)
+    assert found.shape == (7850,)
+    assert np.linalg.norm(found) > 0

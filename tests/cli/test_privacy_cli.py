@@ -1,0 +1,221 @@
+"""`locks privacy`: answers without JAX, in time, that agree with the accountants and with a run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from locksfl.cli.main import main
+from locksfl.experiment.config import parse_config
+from locksfl.experiment.plan import plan_arms
+from locksfl.experiment.publish import publish
+from locksfl.experiment.report import notes, summary_table
+from locksfl.privacy import epsilon_from_mu
+from small_runs import CENTRAL, QUICK, costs, finished, lines, new_path, play, summary
+
+UNIFORM = ("--rounds", 100, "--clients", 100, "--cohort", 20)
+NORM = (
+    *("--rounds", 100, "--clients", 100, "--cohort", 30, "--uploads", 20),
+    *("--rule", "norm", "--floor", 0.1, "--norm-low", 0.9),
+)
+
+
+@pytest.fixture
+def privacy(monkeypatch, capsys):
+    """`locks privacy ...` in this process."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["locks", "privacy", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=caught.value.code or 0, out=out, err=err)
+
+    return call
+
+
+def answer(result):
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+@pytest.mark.parametrize("flags", [UNIFORM, NORM], ids=["uniform", "norm"])
+@pytest.mark.parametrize("relation", ["zero-out", "replace"])
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_accounting_a_calibrated_multiplier_gives_the_epsilon_back(privacy, flags, relation, trust):
+    more = (*flags, "--trust", trust, "--relation", relation, "--accountant", "rdp", "--json")
+    found = answer(privacy("calibrate", "--epsilon", 6, *more))
+    noise = ["--noise-multiplier", found["noise_multiplier"]]
+    if flags is NORM:
+        noise += ["--norm-multiplier", found["norm_multiplier"]]
+    else:
+        assert found["norm_multiplier"] is None
+    told = answer(privacy("account", *noise, *more))
+    assert told["public"]["epsilon"] == pytest.approx(6, rel=1e-3)
+    assert told["public"]["relations"][relation] == told["public"]["epsilon"] <= 6
+    other = told["public"]["relations"]
+    assert other["zero-out"] < other["replace"]
+    server = told["server"]
+    assert server["epsilon"] == (told["public"]["epsilon"] if trust == "local" else None)
+    assert (server["relation"], server["delta"]) == (relation, 1e-5)
+    assert told["public"]["accountant"] == ("gdp" if trust == "local" else "rdp")
+
+
+def test_the_figures_of_the_design(privacy):
+    """Central uniform by both accountants; local with a client's own numbers of releases."""
+    for accountant, figure in (("rdp", 10.072), ("pld", 9.18)):
+        told = answer(
+            privacy("account", "--noise-multiplier", 1.32, *UNIFORM, "--accountant", accountant,
+                    "--json")
+        )  # fmt: skip
+        assert told["public"]["epsilon"] == pytest.approx(figure, abs=5e-3)
+    told = answer(
+        privacy(
+            "account", *NORM, "--trust", "local", "--noise-multiplier", 1.32, "--norm-multiplier",
+            1.32, "--norm-queries", 30, "--update-releases", 20, "--json",
+        )
+    )  # fmt: skip
+    found = [round(v, 1) for v in told["server"]["relations"].values()]
+    assert found == [36.5, 64.7]
+
+
+def test_every_client_in_every_round_earns_the_aggregation_credit(privacy):
+    """|Z| = n by rule: PUBLIC's mu^2 is SERVER's over n. With a coin less it is not."""
+    flags = ("--trust", "local", "--noise-multiplier", 4, "--rounds", 10, "--json")
+    whole = answer(privacy("account", *flags, "--clients", 50, "--cohort", 50))
+    assert whole["server"]["epsilon"] == pytest.approx(epsilon_from_mu((10 / 16) ** 0.5, 1e-5))
+    assert whole["public"]["epsilon"] == pytest.approx(epsilon_from_mu((0.2 / 16) ** 0.5, 1e-5))
+    part = answer(privacy("account", *flags, "--clients", 50, "--cohort", 49))
+    assert part["public"] == part["server"]
+
+
+BAD = [
+    (("calibrate", "--epsilon", 0, *UNIFORM), "epsilon = 0.0: expected a number > 0"),
+    (("calibrate", "--epsilon", "-1", *UNIFORM), "epsilon = -1.0: expected a number > 0"),
+    (("calibrate", "--epsilon", 1, "--delta", 0, *UNIFORM), "delta = 0.0: expected a number in"),
+    (("calibrate", "--epsilon", 1, "--delta", 1, *UNIFORM), "delta = 1.0: expected a number in"),
+    (("calibrate", "--epsilon", 1, *UNIFORM[:4]), "--cohort: missing"),
+    (("calibrate", "--epsilon", 1, *UNIFORM, "--trust", "none"), "--trust none adds no noise"),
+    (("calibrate", "--epsilon", 1, *UNIFORM, "--norm-low", 0.5), "only with --rule norm"),
+    (("calibrate", "--epsilon", 1, *UNIFORM, "--norm-queries", 5), "only with --trust local"),
+    (("calibrate", "--epsilon", 1, *NORM, "--norm-multiplier", 0.1), "norm releases alone cost"),
+    (("calibrate", "--epsilon", 1, *NORM, "--norm-low", 0.5), "expected at least uploads / cohort"),
+    (("account", "--noise-multiplier", 0, *UNIFORM), "noise_multiplier = 0.0: expected a number"),
+    (("account", *UNIFORM), "--noise-multiplier: missing"),
+    (("account", "--noise-multiplier", 1, *NORM), "--norm-multiplier: missing"),
+    (
+        ("account", "--noise-multiplier", 1, *UNIFORM, "--uploads", 21),
+        "expected at most the cohort",
+    ),
+    (("account", "{run}", "--rounds", 5), "a ledger says it all"),
+    (("account", "{run}", "--delta", 1e-6), "a ledger says it all; expected no --delta"),
+    (("account", "{missing}"), "not a run folder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), BAD, ids=[told for _, told in BAD])
+def test_bad_input_is_one_line(privacy, tmp_path, arguments, told):
+    places = {"run": finished(), "missing": tmp_path / "no"}
+    result = privacy(*(str(a).format(**places) for a in arguments))
+    assert result.code == 2
+    assert result.err.startswith("locks: ")
+    assert result.err.count("\n") == 1
+    assert told in result.err
+
+
+def test_a_delta_of_one_over_n_is_warned_of(privacy):
+    flags = ("account", "--noise-multiplier", 2, *UNIFORM, "--accountant", "rdp", "--json")
+    warned = privacy(*flags, "--delta", 0.01)
+    assert answer(warned)["public"]["epsilon"] > 0
+    assert "publishing one client in full, drawn at random, would satisfy it" in warned.err
+    assert privacy(*flags, "--delta", 0.0099).err == ""
+
+
+@pytest.mark.parametrize("trust", ["central", "local", "none"])
+def test_a_run_is_accounted_from_its_ledger(privacy, trust):
+    told = answer(privacy("account", finished(trust), "--json"))
+    for arm, mine in zip(summary(finished(trust))["arms"], told["arms"], strict=True):
+        for (observer, relation), epsilon in costs(arm["privacy"]).items():
+            assert mine["guarantee"][observer.lower()]["relations"][relation] == epsilon
+        assert mine["rounds"] == mine["rounds_played"] == 4
+    text = privacy("account", finished(trust)).out
+    assert text.count("guarantee") == text.count("spent so far") == 6
+
+
+def test_accounting_needs_no_jax():
+    """Which would take longer to import than the accounting takes."""
+    code = (
+        "import sys\nfrom locksfl.cli.main import main\ntry: main()\n"
+        "finally: print('jax' in sys.modules, file=sys.stderr)"
+    )
+    for arguments in (
+        ("calibrate", "--epsilon", 10, *UNIFORM, "--accountant", "rdp"),
+        ("calibrate", "--epsilon", 10, *NORM),
+        ("account", finished("local")),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "privacy", *map(str, arguments)],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stderr.strip() == "False"
+
+
+def test_the_paper_beside_the_truth(privacy):
+    rows = answer(privacy("paper", "--json"))
+    assert {row["claimed_epsilon"] for row in rows} == {10, 50}
+    assert rows[0]["server"]["zero-out"] == pytest.approx(19.5, abs=0.05)
+    assert "claimed" in privacy("paper").out
+
+
+AS_PRINTED = ("privacy.trust=local", "privacy.accounting=as-printed")
+
+
+def test_as_printed_repeats_the_mistake_and_says_so():
+    config = parse_config(CENTRAL, AS_PRINTED, 3)
+    sound = {p.name: p for p in plan_arms(parse_config(CENTRAL, ("privacy.trust=local",)))}
+    central = plan_arms(parse_config(CENTRAL))[0]
+    for plan in plan_arms(config):
+        assert plan.noise_multiplier == pytest.approx(central.noise_multiplier, rel=1e-9)
+        assert plan.noise_multiplier < sound[plan.name].noise_multiplier
+        assert plan.norm_multiplier == (plan.noise_multiplier if plan.releases_norms else 0)
+    run = play(config)
+    told = summary(run)
+    assert told["no_guarantee"] is True
+    for arm in told["arms"]:
+        assert arm["claimed_epsilon"] == pytest.approx(8.0, rel=1e-3)
+        assert costs(arm["privacy"])["SERVER", "zero-out"] > 1.5 * arm["claimed_epsilon"]
+    assert "NO GUARANTEE" in summary_table(told).title
+    assert any("no guarantee" in note for note in notes(told))
+    assert "NO GUARANTEE" in (run / "figure.svg").read_text("utf-8")
+    bundle = new_path()
+    publish(run, bundle)
+    assert "NO GUARANTEE" in (bundle / "STATEMENT.md").read_text("utf-8")
+    assert json.loads((bundle / "statement.json").read_text("utf-8"))["no_guarantee"] is True
+    other = summary(finished("local"))
+    assert not other["no_guarantee"]
+    assert "GUARANTEE" not in summary_table(other).title
+
+
+def test_a_central_run_stops_before_its_budget_is_passed():
+    """The accountant alone decides: the arm is charged for the rounds it played, and one more
+    round would have passed the limit."""
+    noise = ("arm.locks.noise_multiplier=1.0", "arm.locks.norm_multiplier=4.0")
+    run = play(parse_config(QUICK, (*noise, "privacy.max_epsilon=7.0", "train.rounds=9"), 3))
+    (arm,) = summary(run)["arms"]
+    played = arm["rounds"]
+    assert 1 <= played < arm["asked_rounds"] == 9
+    assert len(lines(run)) == played
+    assert costs(arm["privacy"])["PUBLIC", "zero-out"] <= 7.0
+    longer = (*noise, f"train.rounds={played + 1}")
+    (more,) = plan_arms(parse_config(QUICK, longer))
+    (plain,) = summary(play(parse_config(QUICK, longer, 3)))["arms"]
+    assert more.rounds == played + 1
+    assert costs(plain["privacy"])["PUBLIC", "zero-out"] > 7.0
+    assert any("by the accountant alone" in note for note in notes(summary(run)))
+    with pytest.raises(ValueError, match=r"max_epsilon = 0\.1: smaller than one round costs"):
+        plan_arms(parse_config(QUICK, (*noise, "privacy.max_epsilon=0.1")))

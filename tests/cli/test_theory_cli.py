@@ -1,0 +1,191 @@
+"""`locks theory`: every command, its JSON, its figures and its refusals of one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from locksfl.cli.main import main
+from locksfl.experiment.publish import publish
+from locksfl.paper.as_printed import composed, composed_as_printed
+from small_runs import copied, new_path, quick
+
+BOUND = ("bound", "--rounds", 100, "--smoothness", 2, "--gap", 3, "--sigma-g", 0.5)
+
+
+@pytest.fixture
+def theory(monkeypatch, capsys):
+    """`locks theory ...` in this process."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["locks", "theory", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=caught.value.code or 0, out=out, err=err)
+
+    return call
+
+
+def answer(result):
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def refusal(result):
+    assert result.code == 2
+    assert result.out == ""
+    (line,) = result.err.strip().splitlines()
+    assert line.startswith("locks: ")
+    return line
+
+
+def test_the_papers_multipliers_come_out_of_the_reconstructed_settings(theory):
+    """z(10) = 1.326 and z(50) = .556; 1.32 costs 10.07 and 0.5 costs 62.6, by RDP."""
+    ten, fifty = answer(theory("composition", "--json"))["reconstructed"]
+    assert ten["multiplier_for_the_claim"] == pytest.approx(1.326, abs=5e-4)
+    assert fifty["multiplier_for_the_claim"] == pytest.approx(0.556, abs=5e-4)
+    assert ten["epsilon_of_the_multiplier"] == pytest.approx(10.07, abs=5e-3)
+    assert fifty["epsilon_of_the_multiplier"] == pytest.approx(62.6, abs=5e-2)
+    assert "1.326" in theory("composition").out
+
+
+def test_composition_shows_the_functions_of_the_accounting(theory):
+    told = answer(theory("composition", "--epsilon-step", 0.2, "--rounds", 50, "--json"))
+    strong = told["strong_composition"]
+    assert strong["printed"] == composed_as_printed(0.2, 50, 1e-5 / 51)
+    assert strong["mended"] == composed(0.2, 50, 5e-6)
+    mechanism = told["gaussian_mechanism"]
+    assert mechanism["exact"] < mechanism["textbook"] < mechanism["printed"]
+    assert told["rdp_conversion"]["minimised"] <= told["rdp_conversion"]["printed"]
+    both = told["norms_and_updates"]
+    assert both["printed"] == pytest.approx(30 * 0.01 + 20 * 0.2)
+    assert both["one_client_one_round"] == pytest.approx(0.21)
+
+
+@pytest.mark.parametrize(
+    ("uploads", "rates"), [(2, [0.1, 0.2, 0.3, 0.4, 1.0]), (3, [0.2, 0.4, 0.6, 0.8, 1.0])]
+)
+def test_the_best_rates(theory, uploads, rates):
+    told = answer(theory("optimal", "--norms", "1,2,3,4,10", "--uploads", uploads, "--json"))
+    assert told["rates"] == pytest.approx(rates)
+    assert told["variance"] < told["uniform_variance"]
+    assert told["printed"] == {"p": 1.0}
+
+
+def test_every_term_of_the_bound(theory):
+    told = answer(theory(*BOUND, "--step", 0.1, "--uploads", 20, "--clip-norm", 1, "--json"))
+    for form in ("printed", "corrected"):
+        assert told[form]["total"] == pytest.approx(sum(told[form]["terms"].values()))
+    assert told["printed"]["phi"] + told["printed"]["terms"]["start"] == pytest.approx(
+        told["printed"]["total"]
+    )
+    text = theory(*BOUND, "--step", 0.1, "--uploads", 20, "--clip-norm", 1).out
+    assert "alpha_kappa" in text
+    assert "Phi" in text
+
+
+def test_a_refused_bound_says_which_step_and_which_b_work(theory):
+    """The printed step works as typed, and 1% more does not; so do the uploads."""
+    line = refusal(theory(*BOUND, "--step", 0.4, "--uploads", 0.3))
+    assert "alpha_kappa = -" in line
+    step = float(re.search(r"eta_b at most (\S+) works", line)[1])
+    uploads = float(re.search(r"or b from (\S+) on", line)[1])
+    assert theory(*BOUND, "--step", step, "--uploads", 0.3).code == 0
+    assert theory(*BOUND, "--step", 1.01 * step, "--uploads", 0.3).code == 2
+    assert theory(*BOUND, "--step", 0.4, "--uploads", uploads).code == 0
+    assert theory(*BOUND, "--step", 0.4, "--uploads", uploads / 1.01).code == 2
+
+
+def test_an_infeasible_program_says_so(theory):
+    wanted = ("optimal", "--norms", "1,2,3", "--uploads", 2, "--smoothness", 0.5)
+    line = refusal(theory(*wanted, "--step", 3))
+    assert "sum 1/p_i = 1 n, expected at most b n" in line
+    step = float(re.search(r"eta_b at most (\S+) works", line)[1])
+    assert answer(theory(*wanted, "--step", step, "--json"))["printed"]["p"] == 1.0
+    assert theory(*wanted, "--step", 1.01 * step).code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((*BOUND, "--step", -1, "--uploads", 3), "--step (eta_b) = -1.0: expected a number > 0"),
+        ((*BOUND[:-2], "--step", 0.1, "--uploads", 3), "sigma_G"),
+        (("optimal", "--norms", "1,x", "--uploads", 1), "--norms '1,x'"),
+        (("optimal", "--norms", "1,2", "--uploads", 3), "--uploads (b) = 3.0: expected at most 2"),
+        (("rounds", "--parameters", 0), "parameters = 0"),
+        (("composition", "--order", 1), "order = 1.0: expected a number > 1"),
+        (("composition", "--order", "nan"), "order = nan: expected a number > 1"),
+        (("composition", "--delta", 2), "delta = 2.0"),
+        (("composition", "--epsilon-step", 0), "epsilon_step = 0.0"),
+        ((*BOUND, "--step", 0.1, "--uploads", 3, "--sigma-l", 1e200), "--sigma-l = 1e+200"),
+        ((*BOUND, "--step", 0.1, "--uploads", 3, "--stretch", 1e200), "--stretch (V_0) = 1e+200"),
+        (("lemmas", "--seed", -1), "seed = -1: expected a number >= 0"),
+        (("check", "--picture", "."), "--picture .: expected a file in a"),
+        (("lemmas", "--repetitions", 3), "repetitions = 3"),
+        (("check", "--seeds", 1), "seeds = 1"),
+        (("check", "--picture", "nowhere/x.png"), "--picture nowhere/x.png: expected a file in a"),
+        (("estimate", "nowhere.toml"), "nowhere.toml"),
+        (("estimate", "nowhere.toml", "--seeds", 0), "--seeds = 0"),
+    ],
+)
+def test_bad_input_is_one_line(theory, arguments, said):
+    assert said in refusal(theory(*arguments))
+
+
+def test_rounds_as_printed_and_for_both_trusts(theory):
+    wanted = ("rounds", "--parameters", 50, "--clients", 10_000, "--uploads", 500)
+    told = answer(theory(*wanted, "--json"))
+    assert told["printed"]["small_root"] < 2 < told["printed"]["rounds"]
+    assert told["central"]["rounds"] > told["local"]["rounds"] >= 1
+    assert told["central"]["bound"]["total"] < told["local"]["bound"]["total"]
+    assert "larger root" in theory(*wanted).out
+    assert "no root" in theory("rounds", "--parameters", 1).out
+
+
+def test_lemmas_print_claim_measured_value_and_verdict(theory):
+    told = answer(theory("lemmas", "--repetitions", 2000, "--json"))
+    assert {row["verdict"] for row in told} == {"holds", "fails"}
+    assert all({"claim", "claimed", "measured", "standard_error"} <= row.keys() for row in told)
+    assert "b/n: the proof replaces sum p_i = 1 by n" in theory("lemmas", "--repetitions", 2000).out
+
+
+def test_a_run_folder_is_estimated_and_its_picture_stays_private(theory):
+    """theory.png goes into the run folder, which is the server's; no bundle takes it along."""
+    run = copied(quick())
+    result = theory("estimate", run, "--looks", 1)
+    assert result.code == 0, result.err
+    assert "released to nobody" in result.out
+    for name in ("L", "Delta F", "sigma_L", "A, sigma_G", "c_nu", "K_min, K_max"):
+        assert re.search(rf"^{re.escape(name)} ", result.out, re.M), name
+    assert (run / "theory.png").read_bytes().startswith(b"\x89PNG")
+    told = answer(theory("estimate", run, "--looks", 1, "--json"))
+    assert "released to nobody" in told["note"]
+    assert len(told["gradient_squared"][0]) == 4
+    bundle = new_path()
+    publish(run, bundle)
+    assert "theory.png" not in {path.name for path in bundle.rglob("*")}
+    assert "no --set, --seed" in refusal(theory("estimate", run, "--seed", 3))
+
+
+def test_a_run_of_secret_randomness_cannot_be_played_again(theory):
+    line = refusal(theory("estimate", quick(seed=None)))
+    assert "its path cannot be played again" in line
+    assert "--seed 0" in line
+
+
+def test_help_and_formulas_need_no_jax():
+    code = (
+        "import sys; from locksfl.cli.main import app\n"
+        "for words in (['--help'], ['optimal', '--norms', '1,2', '--uploads', '1'],\n"
+        "              ['composition'], ['rounds', '--parameters', '10']):\n"
+        "    app(['theory', *words], standalone_mode=False)\n"
+        "sys.exit('jax' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

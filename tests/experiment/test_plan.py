@@ -1,0 +1,199 @@
+"""What cannot be sound is refused in one line that names setting, value and expectation."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from locksfl.experiment.config import ArmConfig, Config, DataConfig, PrivacyConfig, TrainConfig
+from locksfl.experiment.plan import ArmPlan, plan_arm, plan_arms
+from locksfl.methods.estimators import ESTIMATORS
+from locksfl.methods.trusts import MECHANISMS
+from locksfl.round.algorithm import Method
+from locksfl.round.sampling import RULES, upload_probability
+
+CLIENTS = 20
+EVEN = (1 / CLIENTS,) * CLIENTS
+
+
+def arm_plan(rule="norm", estimator="capped", trust="central", **changes):
+    settings = {"clients": CLIENTS, "rounds": 2, "cohort": 10.0, "uploads": 5.0, "clip_norm": 1.0}
+    settings |= {"step": 1.0}
+    if rule == "norm":
+        settings |= {"floor": 0.1, "norm_low": 0.5}
+    if rule == "full":
+        settings |= {"cohort": float(CLIENTS), "uploads": float(CLIENTS)}
+    if rule == "weights":
+        settings |= {"weights": EVEN}
+    return ArmPlan("a", Method(rule, estimator, trust), **(settings | changes))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "rule", "trust"), list(itertools.product(ESTIMATORS, RULES, MECHANISMS))
+)
+def test_only_sound_combinations_are_planned(estimator, rule, trust):
+    """All 48: the 27 of the design are accepted, the others refused by name, with what is
+    expected instead."""
+    trusts = {"horvitz-thompson": ("none", "local")}.get(estimator, ("none", "central", "local"))
+    rules = ("weights",) if estimator == "weighted" else ("uniform", "norm", "full")
+    if trust in trusts and rule in rules:
+        assert arm_plan(rule, estimator, trust).method == Method(rule, estimator, trust)
+        return
+    with pytest.raises(ValueError, match=r"^arm\.a\.(estimator|rule) = ") as refused:
+        arm_plan(rule, estimator, trust)
+    told = str(refused.value)
+    if trust not in trusts:
+        assert repr(estimator) in told
+        assert repr(trust) in told
+        assert told.endswith("expected trust none or local")
+    else:
+        assert repr(rule) in told
+        assert told.endswith(f"expected rule {' or '.join(rules)}")
+
+
+REFUSED = [
+    ({"cohort": 21.0}, "arm.a.cohort = 21: expected at most the 20 clients"),
+    ({"uploads": 11.0, "norm_low": 1.0}, "arm.a.uploads = 11: expected at most the cohort, 10"),
+    ({"floor": 1.0}, "arm.a.floor = 1.0: expected a share in [0, 1)"),
+    ({"floor": -0.1}, "arm.a.floor = -0.1: expected a share in [0, 1)"),
+    ({"floor": float("nan")}, "arm.a.floor = nan: expected a share in [0, 1)"),
+    ({"norm_low": 0.49}, "arm.a.norm_low = 0.49: expected at least uploads / cohort = 0.5"),
+    ({"norm_low": 1.1}, "arm.a.norm_low = 1.1: expected a rate in (0, 1]"),
+    ({"clip_norm": 0.0}, "arm.a.clip_norm = 0.0: expected a number > 0"),
+    ({"step": float("inf")}, "arm.a.step = inf: expected a number > 0"),
+    ({"cohort": 0.0}, "arm.a.cohort = 0.0: expected a number > 0"),
+    ({"rounds": 0}, "rounds = 0: expected a whole number >= 1"),
+    ({"weights": EVEN}, "arm.a.weights: only with rule 'weights', not 'norm'"),
+    (
+        {"estimator": "horvitz-thompson", "trust": "local", "floor": 0.0},
+        "arm.a.floor = 0: estimator 'horvitz-thompson' divides by the probability; expected > 0",
+    ),
+    (
+        {"rule": "full", "cohort": 10.0, "uploads": 10.0},
+        "arm.a.cohort = 10: rule 'full' asks all 20 clients",
+    ),
+    (
+        {"rule": "weights", "estimator": "weighted", "weights": None},
+        "arm.a.weights: missing: rule 'weights' needs one number a client",
+    ),
+    (
+        {"rule": "weights", "estimator": "weighted", "weights": (0.5, 0.5)},
+        "arm.a.weights: expected 20 numbers >= 0 that sum to 1, got 2 that sum to 1",
+    ),
+    (
+        {"rule": "weights", "estimator": "weighted", "weights": (0.1,) * 20},
+        "arm.a.weights: expected 20 numbers >= 0 that sum to 1, got 20 that sum to 2",
+    ),
+    (
+        {"rule": "weights", "estimator": "weighted", "weights": (-0.05, 0.15, *EVEN[2:])},
+        "arm.a.weights: expected 20 numbers >= 0 that sum to 1",
+    ),
+    (
+        {"rule": "weights", "estimator": "weighted", "weights": (float("nan"), *EVEN[1:])},
+        "arm.a.weights: expected 20 numbers >= 0 that sum to 1, got 20 that sum to nan",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), REFUSED, ids=[told for _, told in REFUSED])
+def test_unsound_numbers_are_refused(changes, told):
+    with pytest.raises(ValueError, match="^" + re.escape(told)):
+        arm_plan(**changes)
+
+
+def config(trust="central", epsilon=None, **arm):
+    arm = {"cohort": 10, "uploads": 5, **arm}
+    return Config(
+        data=DataConfig(clients=CLIENTS),
+        train=TrainConfig(rounds=2),
+        privacy=PrivacyConfig(trust=trust, epsilon=epsilon),
+        arm=[ArmConfig("a", **{name: value for name, value in arm.items() if value is not None})],
+    )
+
+
+UNPLANNED = [
+    ({"cohort": None, "uploads": None}, "arm.a.cohort is missing: expected the clients asked"),
+    ({"floor": 0.2}, "arm.a.floor = 0.2: rule 'uniform' takes no floor"),
+    ({"norm_low": 0.6}, "arm.a.norm_low = 0.6: rule 'uniform' takes no norm_low"),
+    ({"norm_multiplier": 1.0}, "arm.a.norm_multiplier = 1.0: rule 'uniform' takes no"),
+    ({}, "arm.a.noise_multiplier is missing: expected it, or privacy.epsilon"),
+    (
+        {"rule": "norm", "noise_multiplier": 1.0},
+        "arm.a.norm_multiplier is missing: rule 'norm' releases norms",
+    ),
+    (
+        {"epsilon": 3.0, "noise_multiplier": 1.0},
+        "arm.a.noise_multiplier = 1.0: privacy.epsilon = 3.0 already fixes it",
+    ),
+    (
+        {"trust": "none", "noise_multiplier": 1.0},
+        "arm.a.noise_multiplier = 1.0: trust 'none' adds no noise",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "told"), UNPLANNED, ids=[told for _, told in UNPLANNED])
+def test_noise_is_given_once_and_in_full(settings, told):
+    with pytest.raises(ValueError, match="^" + re.escape(told)):
+        plan_arms(config(**settings))
+
+
+def test_what_is_left_out_is_filled_in():
+    """K_low is the least that is sound, the floor 0.1, full asks everybody."""
+    settings = {"rule": "norm", "noise_multiplier": 1.0, "norm_multiplier": 2.0}
+    (plan,) = plan_arms(config(**settings))
+    assert (plan.norm_low, plan.floor) == (0.5, 0.1)
+    assert plan.largest_probability == pytest.approx(0.9 + 0.05)
+    whole = config(rule="full", cohort=None, uploads=None, noise_multiplier=1.0)
+    full = plan_arm(whole.arm[0], whole)
+    assert (full.cohort, full.uploads, full.largest_probability) == (20.0, 20.0, 1.0)
+    assert full.sampling_rate == 1
+    dials = plan.dials()
+    assert dials.norm_low == np.float32(0.5 * 10 * plan.clip_norm)
+
+
+@given(
+    rule=st.sampled_from(list(RULES)),
+    uploads=st.floats(0.01, 10),
+    low=st.floats(0, 1),
+    floor=st.floats(0, 0.99),
+    seed=st.integers(0, 1000),
+)
+def test_the_largest_probability_bounds_every_probability(rule, uploads, low, floor, seed):
+    """For random norms and norm sums within the clamp, to float32's rounding, and it is reached
+    by a client of norm C at K_low, or by the heaviest: a smaller bound would be wrong."""
+    rng = np.random.default_rng(seed)
+    changes = {"uploads": uploads} if rule != "full" else {}
+    if rule == "norm":
+        share = uploads / 10
+        changes |= {"floor": floor, "norm_low": share + low * (1 - share)}
+    if rule == "weights":
+        drawn = rng.exponential(size=CLIENTS) ** 3
+        changes |= {"weights": tuple((drawn / drawn.sum()).tolist())}
+    plan = arm_plan(rule, "weighted" if rule == "weights" else "capped", **changes)
+    dials = plan.dials()
+    scores = jnp.asarray(np.append(rng.uniform(0, 1, CLIENTS - 1), 1.0), jnp.float32)
+    weights = jnp.asarray(plan.scaled_weights() if rule == "weights" else np.ones(CLIENTS))
+    top = 0.0
+    for norm_sum in (dials.norm_low, 0.5 * (dials.norm_low + 10.0), jnp.float32(10.0)):
+        p = upload_probability(RULES[rule], scores, norm_sum, weights, dials)
+        top = max(top, float(jnp.max(p)))
+    assert top <= plan.largest_probability * (1 + 1e-6)
+    assert top >= plan.largest_probability * (1 - 1e-5)
+
+
+def test_weights_that_ask_for_more_than_every_round_are_told_of():
+    heavy = [0.5, *[0.5 / 99] * 99]
+    arm = ArmConfig("a", rule="weights", cohort=20, uploads=10, weights=heavy, noise_multiplier=1.0)
+    even = dataclasses.replace(arm, weights=[0.01] * 100)
+    told, silent = (plan_arm(a, Config(arm=[a], data=DataConfig(clients=100))) for a in (arm, even))
+    (line,) = told.warnings()
+    assert line.startswith("arm.a.weights: the largest, 0.5, asks for more than every round")
+    assert silent.warnings() == []

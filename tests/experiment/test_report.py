@@ -1,0 +1,113 @@
+"""What a person reads of a run is what the run says."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+from rich.console import Console
+
+from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.report import draw_figure, epsilon_text, notes, size_text, summary_table
+from small_runs import copied, finished, lines, quick, summary
+
+
+def printed(table, width=160):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_the_table_has_a_row_an_arm_and_names_both_observers():
+    told = summary(finished())
+    text = printed(summary_table(told))
+    assert "ε SERVER" in text
+    assert "ε PUBLIC" in text
+    for arm in told["arms"]:
+        (row,) = [line for line in text.splitlines() if line.strip().startswith(arm["name"] + " ")]
+        assert f"{arm['accuracy']:.3f}" in row
+        assert f"{arm['uploads']:,}" in row
+        assert "∞ / ∞" in row
+        zero_out, replace = (c["epsilon"] for c in arm["privacy"] if c["observer"] == "PUBLIC")
+        assert f"{zero_out:.2f} / {replace:.2f}" in row
+    assert "all arms" in text
+    assert "all arms" not in printed(summary_table(summary(quick())))
+
+
+@pytest.mark.parametrize("epsilon", [99.99, 1234.5])
+def test_the_table_fits_a_terminal(epsilon):
+    told = copy.deepcopy(summary(finished("local")))
+    large = {"uploads": 123_456, "bytes_up": 98.7e6, "bytes_down": 1.23e12, "seconds": 1234.5}
+    for arm in told["arms"]:
+        arm |= large
+        for cost in (*arm["privacy"], *told["all_arms_composed"]):
+            cost["epsilon"] = epsilon
+    text = printed(summary_table(told), width=80)
+    assert "…" not in text
+    assert len(text.splitlines()) == len(printed(summary_table(told)).splitlines())  # no wrapping
+
+
+def test_what_has_to_be_said_is_said():
+    told = summary(finished())
+    said = " ".join(notes(told))
+    assert "1e-05" in said
+    assert "SERVER sees raw updates" in said
+    assert "simulated" in said
+    assert "tuned_without_privacy" in said
+    honest = " ".join(notes(summary(quick(seed=None))))
+    assert "simulated" not in honest
+    assert "tuned_without_privacy" not in honest
+    assert "raw updates" not in " ".join(notes(summary(finished("local"))))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (62_800, "62.8 kB"),
+        (2.5e9, "2.5 GB"),
+        (1e15, "1e+03 TB"),
+    ],
+)
+def test_sizes(count, text):
+    assert size_text(count) == text
+
+
+def test_epsilons():
+    assert [epsilon_text(e) for e in (None, 8.0, 0.126, 345.6)] == ["∞", "8.00", "0.13", "346"]
+
+
+def title(told, run):
+    draw_figure(RunFolder(run), told)
+    return (run / "figure.svg").read_text()
+
+
+def test_the_figure_names_arms_epsilon_and_observer():
+    run = copied(finished())
+    before = {kind: (run / f"figure.{kind}").read_bytes() for kind in ("png", "svg")}
+    told = summary(run)
+    text = title(told, run)
+    assert {kind: (run / f"figure.{kind}").read_bytes() for kind in before} == before
+    assert "each arm ε = 8.00, δ = 1e-05 against PUBLIC (zero-out, simulated)" in text
+    for arm in told["arms"]:
+        assert f"{arm['name']} ({arm['accuracy']:.3f}, {arm['uploads']:,} uploads)" in text
+    assert "no privacy" in (finished("none") / "figure.svg").read_text()
+    assert "against SERVER" in (finished("local") / "figure.svg").read_text()
+
+
+def test_the_figure_does_not_give_one_arms_epsilon_to_all():
+    run = copied(finished())
+    told = copy.deepcopy(summary(run))
+    for cost in told["arms"][1]["privacy"]:
+        cost["epsilon"] = cost["epsilon"] and 12.5
+    text = title(told, run)
+    assert "each arm" not in text
+    assert "ε = 8.00 to 12.50" in text
+
+
+def test_the_figure_takes_rounds_that_were_not_evaluated():
+    assert None in [line["accuracy"] for line in lines(quick())]
+    assert (quick() / "figure.png").stat().st_size > 10_000

@@ -1,0 +1,280 @@
+"""An experiment's numbers add up, repeat with their seed, and survive a stop at any point."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+
+import numpy as np
+import pytest
+
+from locksfl.experiment import run as experiment
+from locksfl.experiment.config import parse_config
+from locksfl.experiment.folder import RunFolder, unpack_arrays
+from locksfl.experiment.run import Progress
+from locksfl.simulate import simulator as simulate
+from small_runs import (
+    CLIENTS,
+    QUICK,
+    ROUNDS,
+    SIZE,
+    copied,
+    finished,
+    lines,
+    new_path,
+    quick,
+    run_experiment,
+    summary,
+)
+
+EXACT = ("config.toml", "rounds.jsonl", "diagnostics.jsonl", "figure.png", "figure.svg")
+
+
+def without_seconds(run):
+    told = summary(run)
+    for arm in told["arms"]:
+        del arm["seconds"], arm["compile_seconds"]
+    return told
+
+
+def same_files(one, two):
+    """Which files of two runs are byte for byte the same; models too, summaries but for seconds."""
+    models = sorted(path.name for path in one.glob("model-*.npz"))
+    same = {
+        name: (one / name).read_bytes() == (two / name).read_bytes() for name in [*EXACT, *models]
+    }
+    return {**same, "summary.json": without_seconds(one) == without_seconds(two)}
+
+
+@pytest.mark.parametrize("trust", ["central", "local", "none"])
+def test_bytes_are_float32_and_totals_are_sums_of_lines(trust):
+    run = finished(trust)
+    rounds = lines(run)
+    assert [(line["arm"], line["round"]) for line in rounds] == [
+        (arm, t) for arm in ("uniform", "locks") for t in range(1, ROUNDS + 1)
+    ]
+    for line in rounds:
+        norms = 4 * line["cohort"] if line["arm"] == "locks" else 0
+        assert line["bytes_up"] == norms + 4 * SIZE * line["uploads"]
+        assert line["bytes_down"] == 4 * SIZE * line["cohort"]
+        assert 0 <= line["uploads"] <= line["cohort"] <= CLIENTS
+        if line["arm"] == "uniform":  # cohort = uploads: everybody who is asked uploads
+            assert line["uploads"] == line["cohort"]
+            assert line["released_norm_sum"] is line["used_norm_sum"] is None
+        else:
+            assert line["used_norm_sum"] == pytest.approx(
+                np.clip(line["released_norm_sum"], 4.8, 6)
+            )
+    for arm in summary(run)["arms"]:
+        mine = [line for line in rounds if line["arm"] == arm["name"]]
+        for name in ("cohort", "uploads", "bytes_up", "bytes_down"):
+            assert arm[name] == sum(line[name] for line in mine)
+        assert (arm["accuracy"], arm["loss"]) == (mine[-1]["accuracy"], mine[-1]["loss"])
+        assert arm["rounds"] == ROUNDS == len(mine)
+        assert arm["seconds"] > 0
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_the_ledger_counts_what_the_rounds_say(trust):
+    _, arrays = unpack_arrays(finished(trust) / "checkpoint.npz")
+    for arm in summary(finished(trust))["arms"]:
+        norms, uploads = (arrays[f"ledger_{arm['name']}_{kind}"] for kind in ("norms", "uploads"))
+        assert norms.shape == uploads.shape == (CLIENTS,)
+        assert uploads.sum() == arm["uploads"]
+        assert norms.sum() == (arm["cohort"] if arm["name"] == "locks" else 0)
+        assert 0 <= uploads.min() <= uploads.max() <= ROUNDS
+        if arm["name"] == "locks":
+            assert (uploads <= norms).all()  # who uploads was asked for its norm
+
+
+def test_the_same_seed_gives_the_same_files_and_another_others():
+    same = same_files(quick(seed=3), quick(seed=3, copy=1))
+    assert all(same.values()), same
+    other = same_files(quick(seed=3), quick(seed=4))
+    assert not any(other.values()), other
+
+
+def test_without_a_seed_runs_differ_and_protect():
+    one, two = quick(seed=None), quick(seed=None, copy=1)
+    assert (one / "rounds.jsonl").read_bytes() != (two / "rounds.jsonl").read_bytes()
+    assert (one / "model-locks.npz").read_bytes() != (two / "model-locks.npz").read_bytes()
+    for run in (one, two):
+        assert summary(run)["simulated"] is False
+        assert parse_config((run / "config.toml").read_text()).seed is None
+        assert unpack_arrays(run / "checkpoint.npz")[0]["entropy"] is None
+    assert summary(quick(seed=3))["simulated"] is True
+
+
+def test_accuracy_is_given_when_it_was_asked_for():
+    accuracies = [line["accuracy"] for line in lines(quick())]
+    assert [a is not None for a in accuracies] == [False, True, False, True]
+
+
+def test_models_are_named_with_what_they_are():
+    meta, arrays = unpack_arrays(finished() / "model-locks.npz")
+    assert meta == {"model": "softmax", "data": "mnist-embedded"}
+    assert arrays["weights"].shape == (SIZE,)
+    assert arrays["weights"].dtype == np.float32
+    assert np.abs(arrays["weights"]).max() > 0
+
+
+class Stop(KeyboardInterrupt):
+    """A Ctrl-C at a chosen place."""
+
+
+def stop_in_round(number):
+    def on_round(record):
+        if record["round"] == number:
+            raise Stop
+
+    return on_round
+
+
+@pytest.fixture
+def short_blocks(monkeypatch):
+    """A checkpoint after every round."""
+    monkeypatch.setattr(simulate, "BLOCK_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_stopped_run_resumes_as_if_it_had_never_stopped(after):
+    config = parse_config(QUICK, (), 3)
+    folder = RunFolder.create(new_path(), config)
+    with pytest.raises(Stop):
+        run_experiment(config, folder, on_round=stop_in_round(after))
+    assert not folder.finished
+    assert len(lines(folder.path)) == after
+    # what a kill in the middle of a write leaves: half a line, and a temporary file with secrets
+    with (folder.path / "rounds.jsonl").open("a") as file:
+        file.write('{"arm": "lo')
+    (folder.path / ".checkpoint.npz.x1").write_bytes(b"entropy")
+    run_experiment(folder.config, folder, resume=True)
+    same = same_files(quick(seed=3), folder.path)
+    assert all(same.values()), same
+    assert not list(folder.path.glob(".*"))
+    _, mine = unpack_arrays(folder.path / "checkpoint.npz")
+    _, theirs = unpack_arrays(quick(seed=3) / "checkpoint.npz")
+    assert mine.keys() == theirs.keys()
+    assert all((mine[name] == theirs[name]).all() for name in mine)
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_secret_randomness_is_kept_in_the_checkpoint_until_the_end(monkeypatch):
+    """Stopped and resumed without a seed, the run goes on with the draws that it began with."""
+    config = parse_config(QUICK)
+    folder = RunFolder.create(new_path(), config)
+    with pytest.raises(Stop):
+        run_experiment(config, folder, on_round=stop_in_round(2))
+    path = folder.path / "checkpoint.npz"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    entropy = unpack_arrays(path)[0]["entropy"]
+    assert int(entropy, 16) > 2**64  # of 128 bits: fails once in 2**64
+    run_experiment(config, folder, resume=True)
+    assert unpack_arrays(path)[0]["entropy"] is None
+    for file in folder.path.iterdir():
+        assert entropy[2:].encode() not in file.read_bytes()
+        assert str(int(entropy, 16)).encode() not in file.read_bytes()
+    # the same secret from the start gives the same run
+    monkeypatch.setattr("locksfl.round.randomness.secrets.randbits", lambda bits: int(entropy, 16))
+    whole = RunFolder.create(new_path(), config)
+    run_experiment(config, whole)
+    same = same_files(whole.path, folder.path)
+    assert all(same.values()), same
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_disk_that_fills_up_loses_nothing(monkeypatch):
+    """Whichever write fails, there is no summary, and the run can be resumed once there is room."""
+    config = parse_config(QUICK, (), 3)
+    real = os.fsync
+    for room in (0, 3, 4, 5, 9, 16):
+        left = [room]
+
+        def full(handle, left=left):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(handle)
+
+        folder = RunFolder.create(new_path(), config)
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left") as caught:
+            run_experiment(config, folder)
+        assert str(folder.path) in str(caught.value.filename)
+        monkeypatch.setattr(os, "fsync", real)
+        assert not folder.finished
+        assert not list(folder.path.glob(".*"))
+        if room < 3:  # before the first checkpoint
+            assert not folder.begun
+        elif room in (4, 16):
+            run_experiment(config, folder, resume=True)
+            same = same_files(quick(seed=3), folder.path)
+            assert all(same.values()), same
+
+
+def test_a_stop_between_the_last_round_and_the_summary_can_be_resumed(monkeypatch):
+    """Also when the finished checkpoint has already given up its secret."""
+    config = parse_config(QUICK)
+    folder = RunFolder.create(new_path(), config)
+    write = RunFolder.write_json
+
+    def stop(self, name, value):
+        if name == "summary.json":
+            raise Stop
+        write(self, name, value)
+
+    monkeypatch.setattr(RunFolder, "write_json", stop)
+    with pytest.raises(Stop):
+        run_experiment(config, folder)
+    assert not folder.finished
+    assert (folder.path / "figure.png").is_file()
+    monkeypatch.undo()
+    told = run_experiment(config, folder, resume=True)
+    assert told == summary(folder.path)
+    assert len(lines(folder.path)) == 4
+
+
+def test_a_lost_secret_is_said():
+    run = copied(quick(seed=None))
+    folder = RunFolder(run)
+    meta, arrays = folder.load_checkpoint()
+    folder.save_checkpoint({**meta, "arms": []}, arrays)
+    with pytest.raises(ValueError, match="lost its random source"):
+        Progress.load(folder, folder.config)
+
+
+def test_progress_is_told_for_every_round():
+    seen, said = [], []
+    config = parse_config(QUICK, ("train.rounds=2",), 1)
+    folder = RunFolder.create(new_path(), config)
+    run_experiment(config, folder, on_round=seen.append, say=said.append)
+    assert seen == lines(folder.path)
+    assert said[0] == "opening the data"
+
+
+def test_arms_start_from_one_model_and_share_no_noise():
+    """Two arms that differ in name alone differ in cohorts, and in noise."""
+    text = QUICK + QUICK[QUICK.index("[[arm]]") :].replace('"locks"', '"twin"')
+    config = parse_config(text, ("train.rounds=2",), 5)
+    folder = RunFolder.create(new_path(), config)
+    run_experiment(config, folder)
+    one, two = (
+        unpack_arrays(folder.path / f"model-{n}.npz")[1]["weights"] for n in ("locks", "twin")
+    )
+    assert abs(np.corrcoef(one, two)[0, 1]) < 0.5  # noise dominates; the same noise would give 1
+    assert experiment.open_task(config)[1].size == one.size == SIZE
+
+
+def test_lines_are_json_that_any_reader_takes():
+    def refuse(word):
+        raise AssertionError(word)
+
+    for run in (finished("none"), finished("local")):
+        for file in (*run.glob("*.json"), *run.glob("*.jsonl")):
+            for line in (
+                [file.read_text()] if file.suffix == ".json" else file.read_text().splitlines()
+            ):
+                json.loads(line, parse_constant=refuse)

@@ -1,0 +1,130 @@
+"""What a device makes of a user's training code: the simulator's numbers, or zero."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused, RoundTerms
+from locksfl.federation.device.answers import answer_norm, answer_update, clipped_update
+from locksfl.federation.device.update import clip, contribution, norm, safe_update
+from locksfl.methods.estimators import ESTIMATORS
+
+WEIGHTS = np.arange(6.0)
+POLICY = Policy(100.0, 0.01, 1e6, 1e-5, min_norm_multiplier=0.01)
+
+
+class Silent:
+    def steps(self, _std, _grid, size):
+        return np.zeros(size, np.int64)
+
+
+def three_lines(weights, round_number):
+    """An adapter as a user would write it."""
+    model = weights * 0.5
+    return weights - model - round_number
+
+
+def failing(weights, round_number):
+    raise RuntimeError(f"a secret: {weights} {round_number}")
+
+
+def leaving(*_):
+    raise SystemExit(1)
+
+
+BROKEN = [
+    failing,
+    leaving,
+    lambda weights, _: np.full_like(weights, math.nan),
+    lambda weights, _: [*weights[:-1], math.inf],
+    lambda weights, _: weights[:-1],
+    lambda weights, _: "nonsense",
+    lambda weights, _: None,
+]
+
+
+def test_an_adapter_gives_a_flat_update():
+    np.testing.assert_array_equal(safe_update(three_lines, WEIGHTS, 2), WEIGHTS / 2 - 2)
+    square = safe_update(lambda weights, _: weights.reshape(2, 3), WEIGHTS, 1)
+    np.testing.assert_array_equal(square, WEIGHTS)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_training_that_fails_contributes_zero_and_says_nothing(broken):
+    np.testing.assert_array_equal(safe_update(broken, WEIGHTS, 1), np.zeros(6))
+
+
+def test_training_cannot_spoil_the_weights():
+    def careless(weights, _):
+        weights[:] = 7.0
+        return weights
+
+    safe_update(careless, WEIGHTS, 1)
+    np.testing.assert_array_equal(WEIGHTS, np.arange(6.0))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("probability", [0.05, 0.4, 1.0])
+@pytest.mark.parametrize("length", [0.3, 1.0, 7.0])
+def test_a_device_sends_what_the_simulator_would(tmp_path, estimator, probability, length):
+    """A cohort of one: clipped, weighted and cut exactly as the simulator's functions do it."""
+    clip_norm, capped_bound = 1.0, 4.0
+    update = np.random.default_rng(0).normal(size=6)
+    update *= length / np.linalg.norm(update)
+    known = ESTIMATORS[estimator]
+    p, bound = jnp.array([probability]), jnp.array(capped_bound)
+    norms = jnp.array([min(length, clip_norm)])
+    scale = float(known.scale(p, bound, jnp.array(clip_norm))[0])
+    expected = np.asarray(known.weight(norms, p, bound))[0] * clip(update, clip_norm)
+
+    DeviceLedger.create(tmp_path / "l.db").close()
+    terms = RoundTerms("one", 1, False, clip_norm, 0.01)
+    with Guard.open(POLICY, tmp_path / "l.db", Silent()) as guard:
+        clipped = clipped_update(guard, terms, "update", lambda *_: update, WEIGHTS)
+        sent = answer_update(guard, terms, clipped, estimator, probability, scale)
+    np.testing.assert_allclose(sent, expected, rtol=2e-6, atol=1e-7)
+
+
+def test_both_stages(tmp_path):
+    DeviceLedger.create(tmp_path / "l.db").close()
+    terms = RoundTerms("one", 1, True, 2.0, 0.01, 0.01)
+    with Guard.open(POLICY, tmp_path / "l.db", Silent()) as guard:
+        released, kept = answer_norm(guard, terms, three_lines, WEIGHTS)
+        assert released == pytest.approx(2.0)
+        assert norm(kept) == pytest.approx(2.0)
+        sent = answer_update(guard, terms, kept, "capped", 0.5, 3.0)
+    assert np.linalg.norm(sent) == pytest.approx(3.0)
+    np.testing.assert_allclose(sent / 3, kept / 2, atol=1e-6)
+
+
+def test_nobody_trains_for_a_request_that_is_refused(tmp_path):
+    DeviceLedger.create(tmp_path / "l.db").close()
+    terms = RoundTerms("one", 1, True, 1e5, 0.01, 0.01)
+
+    def never(_weights, _round_number):
+        pytest.fail("trained in vain")
+
+    with (
+        Guard.open(POLICY, tmp_path / "l.db", Silent()) as guard,
+        pytest.raises(Refused) as caught,
+    ):
+        answer_norm(guard, terms, never, WEIGHTS)
+    assert caught.value.code is Refusal.CLIP
+
+
+@pytest.mark.parametrize(
+    ("estimator", "probability"),
+    [("capped", 0.0), ("capped", -1.0), ("capped", 1.1), ("capped", math.nan), ("other", 0.5)],
+)
+def test_odd_numbers_of_a_server_are_malformed(estimator, probability):
+    with pytest.raises(Refused) as caught:
+        contribution(estimator, np.ones(3), probability)
+    assert caught.value.code is Refusal.MALFORMED
+
+
+def test_a_tiny_probability_overflows_to_nothing():
+    assert not clip(contribution("capped", np.ones(3), 5e-324), 1.0).any()

@@ -1,0 +1,150 @@
+"""Real processes on loopback, with TLS and node keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+from loopback import PATIENCE, Loopback, kill, processes_with
+
+from locksfl.experiment.folder import RunFolder
+from locksfl.federation import certificates
+from locksfl.federation.device import DeviceLedger, Policy
+from locksfl.federation.device.view import ledger_view
+
+pytestmark = pytest.mark.federation
+
+
+START = "from locksfl.cli.main import main; main()"
+
+
+def entries(path):
+    """What a device's ledger says, kind by kind: (run, round)."""
+    ledger = DeviceLedger.open(path)
+    rows = ledger._journal.query("SELECT run, round, kind FROM entries ORDER BY number")
+    ledger.close()
+    return [tuple(row) for row in rows]
+
+
+def assert_within_budget(loop):
+    for files in loop.devices:
+        view = ledger_view(files.ledger, Policy.read(files.policy))
+        assert view["spent_epsilon"] <= view["budget"]["epsilon"]
+        rows = entries(files.ledger)
+        assert len(rows) == len(set(rows))
+
+
+def test_four_nodes_three_rounds_and_one_is_killed(tmp_path):
+    with Loopback(tmp_path) as loop:
+        server = loop.server("--seconds", "30", "--wait", "120")
+        certificates.make_node(tmp_path, "stranger", days=1)
+        stranger = loop.client(0, tmp_path / "stranger.key")
+        for node in (0, 1, 3):
+            loop.client(node)
+        assert stranger.wait(120) == 2  # while the server waits for the fourth
+        doomed = loop.doomed_client(2, uploads=1)
+        assert doomed.wait(120) == -9
+        loop.client(2)
+        assert server.wait(240) == 0, loop.log("server.log")
+        rounds = lines(loop)
+        summary = RunFolder.open(loop.run).summary()
+    told = [line for line in loop.log("client-0.log").splitlines() if "locks:" in line]
+    assert len(told) == 1  # the unregistered key: one line
+    assert "turned this node away" in told[0]
+    tallies = [line["stages"]["update"] for line in rounds]
+    assert [line["round"] for line in rounds] == [1, 2, 3]
+    assert (tallies[0]["asked"], tallies[0]["answered"], tallies[0]["missing"]) == (4, 3, 1)
+    assert tallies[2]["answered"] == 4  # it is back
+    assert summary["simulated"] is False
+    for i, files in enumerate(loop.devices):
+        found = entries(files.ledger)
+        rounds = [number for _, number, kind in found if kind == "reserve"]
+        assert rounds == [1, 2, 3] if i != 2 else rounds in ([1, 3], [1, 2, 3])
+        # every release once, the one that was paid for and lost too
+        assert [kind for _, _, kind in found] == ["reserve", "commit"] * len(rounds), i
+    assert_within_budget(loop)
+    assert processes_with(str(tmp_path)) == []
+
+
+def lines(loop):
+    path = loop.run / "rounds.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_killed_server_is_resumed(tmp_path):
+    with Loopback(tmp_path, nodes=3) as loop:
+        server = loop.server("--seconds", "30")
+        for node in range(3):
+            loop.client(node)
+        loop.until("a first round", lambda: lines(loop))
+        kill(server)
+        loop.until("the SuperLink's end", lambda: not processes_with("superlink.secret"))
+        assert not RunFolder.open(loop.run).finished
+        resumed = loop.server("--seconds", "30", "--resume")
+        assert resumed.wait(240) == 0, loop.log("server.log")
+        rounds = lines(loop)
+        assert [line["round"] for line in rounds] == [1, 2, 3]
+        answered = [line["stages"]["update"]["answered"] for line in rounds]
+        assert answered[0] == answered[2] == 3  # the nodes came back to the new server
+    for files in loop.devices:
+        runs = {run for run, _, _ in entries(files.ledger)}
+        rounds = [number for _, number, kind in entries(files.ledger) if kind == "reserve"]
+        assert len(runs) <= 2
+        assert sorted(rounds) == sorted(set(rounds))  # nobody was asked twice in one round
+    assert_within_budget(loop)
+    assert processes_with(str(tmp_path)) == []
+
+
+def test_a_stock_supernode_can_take_part(tmp_path):
+    """Flower's own SuperNode loads the app that the bundle names, from the installed package."""
+    with Loopback(tmp_path, nodes=2, rounds=1) as loop:
+        server = loop.server("--seconds", "100")
+        loop.client(0)
+        loop.until("the SuperLink", lambda: loop.listens())
+        stock = loop.stock_supernode(1)
+        try:
+            assert server.wait(240) == 0, loop.log("server.log")
+        finally:
+            os.killpg(stock.pid, signal.SIGKILL)  # it, and what it started
+            stock.wait()
+        (line,) = lines(loop)
+    assert {stage: t["answered"] for stage, t in line["stages"].items()} == {"norm": 2, "update": 2}
+    assert [kind for _, _, kind in entries(loop.devices[1].ledger)] == ["reserve", "commit"]
+    assert_within_budget(loop)
+
+
+@pytest.mark.parametrize("ending", [None, signal.SIGINT, signal.SIGKILL])
+def test_the_demo_leaves_no_process_behind(tmp_path, ending):
+    mark, run = f"mark-{uuid.uuid4()}", tmp_path / "run"
+    rounds = 1 if ending is None else 1000
+    options = ["--nodes", "2", "--rounds", str(rounds), "--epsilon", "1e6", "--out", str(run)]
+    locks = [sys.executable, "-c", START, "federation", "demo"]
+    environment = {**os.environ, "LOCKS_TEST": mark, "TMPDIR": str(tmp_path)}
+    demo = subprocess.Popen(
+        [*locks, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    if ending is not None:
+        wait_for(lambda: run.exists() and (run / "rounds.jsonl").read_text())
+        assert len(processes_with(mark)) >= 4  # the demo, a SuperLink, two nodes
+        demo.send_signal(ending)
+    told = demo.communicate(timeout=240)[0].decode()
+    assert demo.returncode == {None: 0, signal.SIGINT: 130, signal.SIGKILL: -9}[ending], told
+    wait_for(lambda: not processes_with(mark))  # who is killed tells nobody: they see it
+    if ending is None:
+        assert "ε SERVER" in told
+        assert RunFolder.open(run).summary()["engine"] == "flower"
+    if ending != signal.SIGKILL:
+        assert list(tmp_path.glob("locks-federation-*")) == []
+
+
+def wait_for(happened):
+    ends = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < ends, "it never came"
+        time.sleep(0.1)

@@ -1,0 +1,179 @@
+"""Simulator and federation from the same draws: one model, one set of ledgers."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from checks import ragged
+from locksfl.experiment.config import PrivacyConfig
+from locksfl.experiment.plan import ArmPlan
+from locksfl.federation.device import DeviceLedger, Policy
+from locksfl.federation.device.answering import Device
+from locksfl.federation.device.local_update import local_update
+from locksfl.federation.server.engine import LEDGER, Federation
+from locksfl.federation.wire import MemoryNetwork
+from locksfl.methods.trusts import draw_members, draw_server
+from locksfl.models.build import softmax
+from locksfl.privacy.sqlite_ledger import SqliteLedger
+from locksfl.privacy.terms import Budget
+from locksfl.round.algorithm import Method
+from locksfl.round.client import LocalWork
+from locksfl.round.randomness import Purpose, Randomness, client_keys, draw_key
+from locksfl.round.server import Server
+from locksfl.simulate.simulator import Simulator
+
+CLIENTS, ROUNDS = 12, 5
+SEED = Randomness.seeded(11)
+SIZES = np.tile([3, 9, 14, 5], 3)
+WORK = LocalWork(min_samples=2, max_samples=12)
+EPOCHS = LocalWork("epochs", epochs=2, batch=5, step=0.3, max_samples=12)
+
+
+class InjectedNoise:
+    """A device's noise from the simulator's draws. The simulator draws the summed noise of all
+    uploaders once: here uploader i has its part, scale_i^2 / sum of scale^2 of the variance's root,
+    so that the parts add up to the same vector."""
+
+    def __init__(self, plan, client, size):
+        self.plan, self.client, self.size = plan, client, size
+        self.round, self.share = 0, 1.0
+
+    def steps(self, std, grid, size):
+        key = SEED.arm_key(self.plan.name)
+        if size == 1:
+            members = draw_members(key, self.round, np.array([self.client]), np.ones(1))
+            return np.rint(std * np.asarray(members.norm_noise, float) / grid).astype(np.int64)
+        drawn = np.asarray(draw_server(key, self.round, self.size).update_noise, float)
+        return np.rint(std * self.share * drawn / grid).astype(np.int64)
+
+
+class InjectingNetwork(MemoryNetwork):
+    """Tells every device's noise which round it is, and its part of the summed noise."""
+
+    def ask(self, questions, seconds, round_number):
+        bounds = [q.bound for q in questions.values() if q.bound is not None]
+        for number, question in questions.items():
+            noise = self.devices[number].noise
+            noise.round = round_number - 1
+            if question.bound is not None:
+                noise.share = question.bound / math.sqrt(sum(b * b for b in bounds))
+        return super().ask(questions, seconds, round_number)
+
+
+def plan_for(trust, rule, **other):
+    settings = {"clients": CLIENTS, "rounds": ROUNDS, "cohort": 7.0, "uploads": 4.0, "step": 0.7}
+    settings |= {"clip_norm": 0.6, "noise_multiplier": 0.3, "norm_multiplier": 0.5}
+    settings |= {"floor": 0.2, "norm_low": 0.6} if rule == "norm" else {"norm_multiplier": 0.0}
+    return ArmPlan("arm", Method(rule, "capped", trust), **(settings | other))
+
+
+def policy_for(trust):
+    limits = {"max_clip_norm": 1.0, "min_noise_multiplier": 0.1, "min_norm_multiplier": 0.1}
+    budget = {"max_rounds": 50} if trust == "central" else {"epsilon": 1e5, "delta": 1e-5}
+    return Policy(trust=trust, **limits, **budget)
+
+
+def federate(folder, plan, work=WORK, population=None, model=None):
+    """The same experiment on devices in memory, each with its own guard and ledger."""
+    population = population or ragged(SIZES)
+    model = model or softmax(6, 3)
+    devices = {}
+    for i in range(CLIENTS):
+        rows = slice(*population.offsets[i : i + 2])
+
+        def key(number, i=i):
+            of_round = draw_key(SEED.arm_key("arm"), number - 1, Purpose.LOCAL)
+            return client_keys(of_round, np.array([i]))[0]
+
+        update = local_update(
+            model, work, population.features[rows], population.labels[rows], population.scale, key
+        )
+        path = folder / f"{i}.sqlite"
+        DeviceLedger.create(path).close()
+        noise = InjectedNoise(plan, i, model.size)
+        devices[i] = Device(update, policy_for(plan.method.trust), path, noise)
+    network = InjectingNetwork(devices)
+    privacy = PrivacyConfig(trust=plan.method.trust)
+    return Federation(
+        population, model, network, [plan],
+        folder=folder, experiment="x", privacy=privacy, seconds=1.0,
+    )  # fmt: skip
+
+
+def play(engine, plan, work):
+    rounds, state = [], None
+    for block in engine.play(plan, work, Server(rounds=plan.rounds), SEED):
+        rounds += block.rounds
+        state = jax.tree.map(np.asarray, block.state)
+    return rounds, state
+
+
+@pytest.mark.parametrize("trust", ["local", "central"])
+@pytest.mark.parametrize("rule", ["norm", "uniform"])
+def test_the_same_draws_give_the_same_model_and_ledgers(tmp_path, trust, rule):
+    plan = plan_for(trust, rule)
+    population, model = ragged(SIZES), softmax(6, 3)
+    expected, wanted = play(Simulator(population, model), plan, WORK)
+    found, state = play(federate(tmp_path, plan, WORK, population, model), plan, WORK)
+    np.testing.assert_allclose(state.weights, wanted.weights, rtol=2e-5, atol=2e-6)
+    norms, uploads = np.zeros(CLIENTS, int), np.zeros(CLIENTS, int)
+    for mine, theirs in zip(found, expected, strict=True):
+        cohort, uploaded = theirs.cohort, theirs.uploaded
+        if rule == "uniform":  # the federation asks uploaders only
+            cohort, uploaded = cohort[uploaded], uploaded[uploaded]
+        np.testing.assert_array_equal(mine.cohort, cohort)
+        np.testing.assert_array_equal(mine.uploaded, uploaded)
+        np.testing.assert_array_equal(mine.received, uploaded)
+        np.testing.assert_allclose(mine.used_norm_sum, theirs.used_norm_sum, rtol=1e-5)
+        np.testing.assert_allclose(mine.noise, theirs.noise, rtol=1e-5)
+        assert mine.accuracy == pytest.approx(theirs.accuracy)
+        assert mine.loss == pytest.approx(theirs.loss, rel=1e-4)
+        norms[theirs.cohort] += rule == "norm"
+        uploads[theirs.cohort[theirs.uploaded]] += 1
+    assert uploads.sum() > 5  # of about 20: the comparison is of something
+    for i in range(CLIENTS):
+        device = DeviceLedger.open(tmp_path / f"{i}.sqlite")
+        tallies = device.tallies()
+        assert sum(t.rounds for t in tallies if t.terms.asks_norms) == norms[i]
+        assert sum(t.uploads for t in tallies) == sum(t.sent for t in tallies) == uploads[i]
+        device.close()
+    if trust == "local":
+        with SqliteLedger.open(tmp_path / LEDGER, "x") as ledger:
+            (arm,) = ledger.to_ledger().arms
+        np.testing.assert_array_equal(arm.counts.norms, norms)
+        np.testing.assert_array_equal(arm.counts.uploads, uploads)
+
+
+def test_local_epochs_agree_too(tmp_path):
+    plan = plan_for("local", "norm")
+    population, model = ragged(SIZES), softmax(6, 3)
+    _, wanted = play(Simulator(population, model), plan, EPOCHS)
+    _, state = play(federate(tmp_path, plan, EPOCHS, population, model), plan, EPOCHS)
+    np.testing.assert_allclose(state.weights, wanted.weights, rtol=2e-5, atol=2e-6)
+
+
+def test_the_filter_stops_the_same_clients(tmp_path):
+    budget = Budget(9.0, 1e-5)
+    plan = plan_for("local", "norm", noise_multiplier=1.2, norm_multiplier=2.0, budget=budget)
+    population, model = ragged(SIZES), softmax(6, 3)
+    expected, wanted = play(Simulator(population, model), plan, WORK)
+    found, state = play(federate(tmp_path, plan, WORK, population, model), plan, WORK)
+    assert expected[-1].exhausted > 0
+    assert [r.exhausted for r in found] == [r.exhausted for r in expected]
+    np.testing.assert_allclose(state.weights, wanted.weights, rtol=2e-5, atol=2e-6)
+
+
+def test_another_draw_is_seen(tmp_path):
+    """The comparison can fail: one device's noise is another one."""
+    plan = plan_for("local", "norm")
+    population, model = ragged(SIZES), softmax(6, 3)
+    _, wanted = play(Simulator(population, model), plan, WORK)
+    federation = federate(tmp_path, plan, WORK, population, model)
+    for device in federation.network.devices.values():
+        device.noise.client = 0
+    _, state = play(federation, plan, WORK)
+    assert np.abs(state.weights - wanted.weights).max() > 1e-3

@@ -1,0 +1,272 @@
+"""A server that is killed in a round and resumed: nobody is asked twice, the ledger is whole, and
+the statement is the one that was planned."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import small_runs
+from locksfl.experiment.config import parse_config
+from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.publish import publish
+from locksfl.federation.device import DeviceLedger, Policy, Refusal
+from locksfl.federation.device.answering import Device
+from locksfl.federation.server.engine import LEDGER
+from locksfl.federation.server.serving import as_federation, federation_engine
+from locksfl.federation.wire import Answer, MemoryNetwork
+from locksfl.privacy import ledger
+from locksfl.privacy.sqlite_ledger import SqliteLedger
+
+CLIENTS, ROUNDS = 6, 4
+TEXT = f"""
+name = "federated"
+[data]
+clients = {CLIENTS}
+split = {{ kind = "iid" }}
+[train]
+rounds = {ROUNDS}
+[privacy]
+trust = "local"
+accountant = "rdp"
+[[arm]]
+name = "full"
+rule = "full"
+noise_multiplier = 20.0
+[[arm]]
+name = "locks"
+rule = "norm"
+cohort = 5
+uploads = 3
+noise_multiplier = 20.0
+norm_multiplier = 30.0
+"""
+CONFIG = as_federation(parse_config(TEXT))
+POLICY = Policy(
+    epsilon=20.0, delta=1e-5, max_clip_norm=1.0, min_noise_multiplier=20.0, min_norm_multiplier=30.0
+)
+
+
+class Killed(BaseException):
+    """The server's process is gone."""
+
+
+class Quiet:
+    """No noise: only the order of things is looked at."""
+
+    def steps(self, std, grid, size):
+        del std, grid
+        return np.zeros(size, np.int64)
+
+
+class Network(MemoryNetwork):
+    """Counts whom it asked in which round, and kills the server before a question."""
+
+    def __init__(self, devices, run, killed_before=None):
+        super().__init__(devices, run)
+        self.asked, self.killed_before, self.calls = [], killed_before, 0
+
+    def ask(self, questions, seconds, round_number):
+        self.calls += 1
+        if self.calls == self.killed_before:
+            raise Killed
+        self.asked += [(q.stage, round_number, i) for i, q in questions.items()]
+        return super().ask(questions, seconds, round_number)
+
+
+def devices_in(folder):
+    made = {}
+    for i in range(CLIENTS):
+        path = folder / f"device-{i}.sqlite"
+        DeviceLedger.create(path).close()
+        made[i] = Device(lambda w, t, i=i: np.full(w.size, 1e-3 * (i + 1)), POLICY, path, Quiet())
+    return made
+
+
+def run(folder, network, config=CONFIG, **options):
+    engine = federation_engine(config, folder, 1.0, lambda size: network)
+    return small_runs.run_experiment(config, folder, engine=engine, **options)
+
+
+def new_folder(tmp_path, config=CONFIG):
+    return RunFolder.create(tmp_path / "run", config)
+
+
+def counts_of(folder):
+    found = ledger.read_run(folder.path)
+    return {arm.name: arm.counts for arm in found.arms}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing happens to, and its devices."""
+    place = tmp_path_factory.mktemp("whole")
+    folder = new_folder(place)
+    network = Network(devices_in(place), "whole")
+    return folder, run(folder, network), network
+
+
+def test_a_federated_run_fills_a_run_folder(whole):
+    folder, summary, _ = whole
+    assert [arm["name"] for arm in summary["arms"]] == ["full", "locks"]
+    assert summary["simulated"] is False
+    lines = folder.lines("rounds.jsonl")
+    assert len(lines) == 2 * ROUNDS
+    assert all(line["stages"]["update"]["missing"] == 0 for line in lines)
+    assert folder.lines("diagnostics.jsonl") == []  # a server cannot see such things
+    assert (folder.path / "figure.png").is_file()
+    with SqliteLedger.open(folder.path / LEDGER, summary["experiment"]) as journal:
+        for arm in journal.to_ledger().arms:
+            kept = counts_of(folder)[arm.name]
+            np.testing.assert_array_equal(arm.counts.norms, kept.norms)
+            np.testing.assert_array_equal(arm.counts.uploads, kept.uploads)
+            np.testing.assert_allclose(arm.counts.shares, kept.shares)
+
+
+def test_it_can_be_published(whole, tmp_path):
+    publish(whole[0].path, tmp_path / "bundle")
+    text = (tmp_path / "bundle" / "rounds.jsonl").read_text()
+    assert "stages" not in text
+
+
+def test_no_credit_is_claimed_for_noise_that_may_not_come(whole):
+    """Rule full, all n clients: a simulation divides PUBLIC's cost by n, a federation must not."""
+    _, summary, _ = whole
+    cost = small_runs.costs(summary["arms"][0]["privacy"])
+    assert cost["PUBLIC", "zero-out"] == cost["SERVER", "zero-out"]
+    from locksfl.experiment.costs import statement
+    from locksfl.experiment.plan import plan_arms
+
+    simulated = dataclasses.replace(CONFIG, engine=None)
+    plan = plan_arms(simulated)[0]
+    costs = {(c.observer, c.relation): c for c in statement([plan], [ROUNDS], simulated.privacy)}
+    assert costs["PUBLIC", "zero-out"].epsilon < cost["PUBLIC", "zero-out"] / 2
+
+
+@pytest.mark.parametrize("killed_before", [1, 3, 6, 7, 10])
+def test_a_killed_server_goes_on_and_asks_nobody_twice(tmp_path, whole, killed_before):
+    """Before the first question, between rounds, and between the two stages of a round."""
+    devices, folder = devices_in(tmp_path), new_folder(tmp_path)
+    first = Network(devices, "first", killed_before)
+    with pytest.raises(Killed):
+        run(folder, first)
+    second = Network(devices, "second")
+    summary = run(folder, second, resume=True)
+    asked = [a for a in first.asked + second.asked if a[0] != "end"]
+    assert len(asked) == len(set(asked))
+    norms = [a[1:] for a in asked if a[0] == "norm"]
+    assert len(norms) == len(set(norms))
+    lines = folder.lines("rounds.jsonl")
+    assert [(line["arm"], line["round"]) for line in lines] == [
+        (arm, t + 1) for arm in ("full", "locks") for t in range(ROUNDS)
+    ]
+    assert summary["all_arms_composed"] == whole[1]["all_arms_composed"]
+    kept = counts_of(folder)
+    with SqliteLedger.open(folder.path / LEDGER, summary["experiment"]) as journal:
+        for arm in journal.to_ledger().arms:
+            np.testing.assert_array_equal(arm.counts.norms, kept[arm.name].norms)
+            np.testing.assert_array_equal(arm.counts.uploads, kept[arm.name].uploads)
+            assert arm.counts.uploads.max() <= ROUNDS
+    for i in range(CLIENTS):  # the server charges each device for all that left it
+        device = DeviceLedger.open(tmp_path / f"device-{i}.sqlite")
+        sent = sum(tally.sent for tally in device.tallies())
+        device.close()
+        assert sent <= sum(int(counts.uploads[i]) for counts in kept.values())
+
+
+def test_released_norms_are_paid_for_even_if_the_update_never_arrives(tmp_path):
+    """A dropout between the stages: the server charges norm and update, and gives no credit."""
+
+    class Lossy(Network):
+        def ask(self, questions, seconds, round_number):
+            answers = super().ask(questions, seconds, round_number)
+            lost = [i for i, q in questions.items() if q.stage == "update" and i % 2]
+            return {i: a for i, a in answers.items() if i not in lost}
+
+    folder = new_folder(tmp_path)
+    summary = run(folder, Lossy(devices_in(tmp_path), "lossy"))
+    lines = folder.lines("rounds.jsonl")
+    full = [line for line in lines if line["arm"] == "full"]
+    assert all(line["uploads"] == 3 and line["stages"]["update"]["missing"] == 3 for line in full)
+    counts = counts_of(folder)["full"]
+    np.testing.assert_array_equal(counts.uploads, np.full(CLIENTS, ROUNDS))
+    np.testing.assert_allclose(counts.shares, np.where(np.arange(CLIENTS) % 2, 1, 1 / 3) * ROUNDS)
+    assert summary["arms"][0]["answered"] == {"update": 0.5}
+    assert summary["arms"][1]["answered"]["norm"] == 1.0
+
+
+def test_a_refusal_is_reported_and_not_charged_as_an_update(tmp_path):
+    class Refusing(Network):
+        def ask(self, questions, seconds, round_number):
+            answers = super().ask(questions, seconds, round_number)
+            return {
+                i: Answer(refusal=int(Refusal.BUDGET)) if i == 2 else a for i, a in answers.items()
+            }
+
+    folder = new_folder(tmp_path)
+    run(folder, Refusing(devices_in(tmp_path), "refusing"))
+    line = folder.lines("rounds.jsonl")[0]
+    assert line["stages"]["update"]["refused"] == {"BUDGET": 1}
+    assert line["uploads"] == CLIENTS - 1
+    assert counts_of(folder)["full"].uploads[2] == 0
+
+
+@pytest.mark.parametrize("code", [Refusal.REPEATED, Refusal.LEDGER, 99])
+def test_a_refusal_that_may_follow_a_release_is_charged(tmp_path, code):
+    """A device that was asked twice has perhaps sent its update: to another pull, or too late."""
+
+    class Repeating(Network):
+        def ask(self, questions, seconds, round_number):
+            answers = super().ask(questions, seconds, round_number)
+            return {i: Answer(refusal=int(code)) if i == 2 else a for i, a in answers.items()}
+
+    folder = new_folder(tmp_path)
+    run(folder, Repeating(devices_in(tmp_path), "repeating"))
+    counts = counts_of(folder)["full"]
+    assert counts.uploads[2] == counts.shares[2] == ROUNDS
+
+
+def test_a_killed_central_round_is_not_drawn_again(tmp_path):
+    """Uploaders see the noised sum of norms: another draw for the same cohort is not paid for."""
+    text = TEXT.replace('"local"', '"central"').replace("cohort = 5", f"cohort = {CLIENTS}")
+    config = as_federation(parse_config(text))
+    policy = Policy(1.0, 20.0, trust="central", min_norm_multiplier=30.0, max_rounds=100)
+    devices = {i: dataclasses.replace(d, policy=policy) for i, d in devices_in(tmp_path).items()}
+    folder = new_folder(tmp_path, config)
+    first = Network(devices, "first", ROUNDS + 4)  # between the stages of a round
+    with pytest.raises(Killed):
+        run(folder, first, config)
+    second = Network(devices, "second")
+    run(folder, second, config, resume=True)
+    (stopped,) = {number for stage, number, _ in first.asked if number > ROUNDS + 1}
+    assert stopped not in {number for _, number, _ in second.asked}
+    lines = folder.lines("rounds.jsonl")
+    assert [line["cohort"] == 0 for line in lines].index(True) == stopped - 1
+    assert len(lines) == 2 * ROUNDS
+
+
+def test_an_altered_ledger_is_refused(tmp_path):
+    folder = new_folder(tmp_path)
+    with pytest.raises(Killed):
+        run(folder, Network(devices_in(tmp_path), "first", 4))
+    import sqlite3
+
+    db = sqlite3.connect(folder.path / LEDGER)
+    db.execute("DELETE FROM entries WHERE number = 2")
+    db.commit()
+    db.close()
+    with pytest.raises(ValueError, match="altered"):
+        run(folder, Network({}, "second"), resume=True)
+
+
+def test_trust_none_is_refused():
+    with pytest.raises(ValueError, match=r"privacy.trust = 'none': expected 'local' or 'central'"):
+        as_federation(parse_config(TEXT, ["privacy.trust=none"]))
+
+
+def test_the_run_says_which_engine_played_it(whole):
+    assert json.loads((whole[0].path / "summary.json").read_text())["engine"] == "flower"
+    assert whole[0].config.engine == "flower"

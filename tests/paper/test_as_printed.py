@@ -1,0 +1,79 @@
+"""The paper's formulas beside the sound ones, and the honest table to the digits of the design."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from locksfl.paper.as_printed import (
+    client_epsilon,
+    composed,
+    composed_as_printed,
+    expected_epsilon_as_printed,
+    honest_table,
+)
+
+
+def exact_delta(step: float, rounds: int, epsilon: float) -> float:
+    """delta of T randomised responses, which are the worst (step, 0)-DP releases: the sum over
+    the number i of lies of (P - e^epsilon Q)_+."""
+    low = 1 / (1 + math.exp(step))
+    total = 0.0
+    for i in range(rounds + 1):
+        p = math.comb(rounds, i) * (1 - low) ** (rounds - i) * low**i
+        q = math.comb(rounds, i) * (1 - low) ** i * low ** (rounds - i)
+        total += max(0.0, p - math.exp(epsilon) * q)
+    return total
+
+
+@given(st.floats(0.01, 3), st.integers(1, 60), st.floats(1e-8, 0.1))
+def test_the_mended_composition_bounds_the_exact_one(step, rounds, delta):
+    assert exact_delta(step, rounds, composed(step, rounds, delta)) <= delta * (1 + 1e-6) + 1e-12
+
+
+def test_the_printed_composition_does_not():
+    """Large steps: it is below the truth. Small steps: above the mended one."""
+    step, rounds, delta = 3.0, 60, 1e-5
+    printed = composed_as_printed(step, rounds, delta)
+    assert printed < rounds * step
+    assert exact_delta(step, rounds, printed) > 10 * delta
+    assert composed_as_printed(0.1, 1000, delta) > 2 * composed(0.1, 1000, delta)
+    lost = composed(0.5, 200, delta) - 0.5 * math.sqrt(400 * math.log(1e5))
+    assert composed_as_printed(0.5, 200, delta) - composed(0.5, 200, delta) == pytest.approx(lost)
+
+
+def test_an_expectation_over_clients_is_not_what_one_client_pays():
+    printed = expected_epsilon_as_printed(30, 20, 0.01, 0.1)
+    assert printed == pytest.approx(2.3)
+    assert client_epsilon(1, 0.01, 0.1) == pytest.approx(0.11)  # of a round: far less
+    assert client_epsilon(100, 0.01, 0.1) == pytest.approx(11.0)  # of a run: far more
+    assert client_epsilon(100, 0.01, 0.1, 1e-5) < 11.0
+
+
+DESIGN = {  # (claimed, words of the reading): (zero-out, replace) against the server
+    (10, "(expected)"): (19.5, 51.1),
+    (10, "(the busiest)"): (25.6, 69.0),
+    (10, "norms"): (36.5, 64.7),
+    (50, "(expected)"): (77.3, 235),
+    (50, "(the busiest)"): (106, 333),
+    (50, "norms"): (159, 309),
+}
+
+
+@pytest.mark.parametrize("case", DESIGN)
+def test_the_honest_table_has_the_figures_of_the_design(case):
+    claimed, words = case
+    (row,) = [r for r in honest_table() if r.claimed_epsilon == claimed and words in r.reading]
+    for found, figure in zip(row.server, DESIGN[case], strict=True):
+        assert found == pytest.approx(figure, abs=0.05 if figure < 100 else 0.5)
+    assert row.public == row.server
+    assert row.server[0] > claimed
+
+
+def test_a_trusted_server_would_have_come_near_the_claim():
+    central = [r for r in honest_table() if "trusted" in r.reading]
+    assert [r.public[0] for r in central] == pytest.approx([10.072, 62.59], abs=5e-3)
+    assert all(r.server == (None, None) for r in central)
