@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from locksfl.methods.trusts import draw_members, draw_server
 from locksfl.round.client import permutation
+from locksfl.round.draws import draw_cohort, draw_members, draw_server
 from locksfl.round.randomness import Purpose, client_keys, draw_key
-from locksfl.round.sampling import draw_cohort
 
 # --- The model: dense layers with ReLU between them; a flat vector holds W, b of each layer. ------
 

@@ -26,7 +26,7 @@ def build_table(kind: Any, table: Any, where: str) -> Any:
         required = item.default is item.default_factory is dataclasses.MISSING
         if required and item.name not in table:
             raise ValueError(f"{where}.{item.name} is missing".lstrip("."))
-    values = {k: _value(hints[k], v, f"{where}.{k}".lstrip(".")) for k, v in table.items()}
+    values = {k: typed_value(hints[k], v, f"{where}.{k}".lstrip(".")) for k, v in table.items()}
     return kind(**values)
 
 
@@ -35,7 +35,7 @@ def _item_name(item: Any, where: str) -> str:
     return f"{where}.{item['name']}" if isinstance(item, dict) and "name" in item else where
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
+def typed_value(hint: Any, value: Any, where: str) -> Any:
     """A value of the hinted type; a whole number is fine where a float is expected."""
     if dataclasses.is_dataclass(hint):
         return build_table(hint, value, where)
@@ -46,15 +46,15 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise ValueError(f"{where} = {value!r}: expected a table")
         return dict(value)
-    if typing.get_origin(hint) is list:
-        if not isinstance(value, list):
+    if typing.get_origin(hint) in (list, tuple):
+        if not isinstance(value, list | tuple):
             raise ValueError(f"{where} = {value!r}: expected a list")
         inner = typing.get_args(hint)[0]
-        return [_value(inner, item, _item_name(item, where)) for item in value]
+        return [typed_value(inner, item, _item_name(item, where)) for item in value]
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in allowed:
-        if typing.get_origin(option) is list:
-            return _value(option, value, where)
+        if typing.get_origin(option) in (list, tuple):
+            return typed_value(option, value, where)
         if option is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if isinstance(option, type) and isinstance(value, option):

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from locksfl.round.sampling import RULES, upload_probability
 
 from locksfl.experiment.config import ArmConfig, Config, DataConfig, PrivacyConfig, TrainConfig
-from locksfl.experiment.plan import ArmPlan, plan_arm, plan_arms
+from locksfl.experiment.plan import Arm, plan_arm, plan_arms
+from locksfl.methods import Method
 from locksfl.methods.estimators import ESTIMATORS
 from locksfl.methods.trusts import MECHANISMS
-from locksfl.round.algorithm import Method
-from locksfl.round.sampling import RULES, upload_probability
 
 CLIENTS = 20
 EVEN = (1 / CLIENTS,) * CLIENTS
@@ -32,7 +32,7 @@ def arm_plan(rule="norm", estimator="capped", trust="central", **changes):
         settings |= {"cohort": float(CLIENTS), "uploads": float(CLIENTS)}
     if rule == "weights":
         settings |= {"weights": EVEN}
-    return ArmPlan("a", Method(rule, estimator, trust), **(settings | changes))
+    return Arm("a", Method(rule, estimator, trust), **(settings | changes))
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from locksfl.round.sampling import Dials
 
 from checks import std_is
 from locksfl.methods.trusts import MECHANISMS, draw_members, draw_server
 from locksfl.round.algorithm import Method, Norms, Uploads, aggregate, query_norms
 from locksfl.round.randomness import Randomness
-from locksfl.round.sampling import Dials
 
 KEY = Randomness.seeded(11).arm_key("arm")
 Z, Z_NORM, CLIP, COHORT, UPLOADS = 1.3, 0.7, 0.4, 30.0, 20.0
@@ -78,7 +78,7 @@ def test_no_noise_without_noise():
     added, told = noised("capped", "none")
     np.testing.assert_allclose(added, 0, atol=1e-7)
     assert told == 0
-    assert not MECHANISMS["none"].noisy
+    assert not MECHANISMS["none"].private
 
 
 def test_central_update_noise_does_not_depend_on_who_came():
@@ -174,4 +174,4 @@ def test_the_noise_is_the_one_that_the_mechanism_says_it_releases(trust):
     expected = (public.noise_multiplier or 0.0) * 7.0 * public.domain.sensitivity("zero-out")
     assert std == pytest.approx(expected, rel=1e-6)
     assert mechanism.server_sees_raw == (server.noise_multiplier is None)
-    assert mechanism.noisy == (trust != "none")
+    assert mechanism.private == (trust != "none")

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
+from locksfl.methods.releases import NORM, UPDATE, round_releases
 from locksfl.privacy import ClientReleases, SampledRound, central_epsilon, local_epsilon
-from locksfl.privacy.events import NORM, UPDATE, round_releases
 
 
 @pytest.mark.parametrize("kind", [int, np.int64, np.float32, np.float64])

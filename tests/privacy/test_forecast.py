@@ -13,9 +13,10 @@ import typer
 from typer.testing import CliRunner
 
 from checks import ragged
+from locksfl.arm import Arm
 from locksfl.cli import plan as plan_cli
 from locksfl.experiment.config import PrivacyConfig
-from locksfl.experiment.plan import ArmPlan
+from locksfl.methods import Method
 from locksfl.models.build import softmax
 from locksfl.privacy.advice import forecast, recommended
 from locksfl.privacy.forecast import (
@@ -31,7 +32,6 @@ from locksfl.privacy.forecast import (
     smallest_population,
     verdict,
 )
-from locksfl.round.algorithm import Method
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
@@ -57,7 +57,7 @@ def test_a_run_has_the_noise_that_was_forecast(simulator, trust, rule):
     q = Question(CLIENTS, simulator.model.size, ROUNDS, 8.0, 1e-4, trust, 30.0, 15.0)
     settings = {"floor": 0.1, "norm_low": 0.6} if rule == "norm" else {}
     cohort = 30.0 if rule == "norm" else 15.0
-    plan = ArmPlan(
+    plan = Arm(
         "arm",
         Method(rule, "capped", trust),
         *(CLIENTS, ROUNDS, cohort, 15.0, CLIP),
@@ -139,7 +139,7 @@ def test_local_10_with_100_clients_will_fail():
     assert 300 < found["smallest_clients"] < 1000
     assert plan_cli.words(found)[0].startswith("Training will fail.")
     for rule in ("uniform", "norm"):
-        plan = ArmPlan("mine", Method(rule, "capped", "local"), 100, 100, 20.0, 20.0, 1.0, 1.0)
+        plan = Arm("mine", Method(rule, "capped", "local"), 100, 100, 20.0, 20.0, 1.0, 1.0)
         plan = plan.calibrated(PrivacyConfig("local", epsilon=10.0))
         assert "mine: training will fail" in (forecast_line(plan, 7850) or "")
         assert forecast_line(plan, 10) is None
@@ -156,9 +156,9 @@ def test_what_worked_is_not_called_hopeless():
         if clients == 100:
             assert arm.noise_multiplier == pytest.approx(1.25, abs=0.01)
     assert found[100] < found[1000]
-    plan = ArmPlan("u", Method("uniform", "capped", "central"), 100, 100, 20.0, 20.0, 1.0, 1.0)
+    plan = Arm("u", Method("uniform", "capped", "central"), 100, 100, 20.0, 20.0, 1.0, 1.0)
     assert forecast_line(plan.calibrated(PrivacyConfig("central", epsilon=10.0)), 7850) is None
-    none = ArmPlan("n", Method("uniform", "capped", "none"), 100, 100, 20.0, 20.0, 1.0, 1.0)
+    none = Arm("n", Method("uniform", "capped", "none"), 100, 100, 20.0, 20.0, 1.0, 1.0)
     assert forecast_line(none, 10**9) is None
 
 

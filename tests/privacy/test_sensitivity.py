@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from locksfl.round.sampling import Dials
 
 from locksfl.methods.estimators import ESTIMATORS
 from locksfl.methods.trusts import Members, ServerDraws
 from locksfl.round.algorithm import GivenClients, Method, contribution_bound, play, query_norms
-from locksfl.round.sampling import Dials
 
 N, D, CASES = 12, 3, 4000
 ROUNDING = 1 + 1e-5  # float32
@@ -44,7 +44,7 @@ def directions(rng, count):
 
 
 def dials_for(rng, rule):
-    """Random settings, sound as `ArmPlan` asks for: K_low >= b C, b <= m."""
+    """Random settings, sound as `Arm` asks for: K_low >= b C, b <= m."""
     cohort = rng.uniform(2, N, CASES)
     uploads = cohort * rng.uniform(0.1, 1, CASES)
     clip = np.exp(rng.uniform(-3, 3, CASES))

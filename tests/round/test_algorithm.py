@@ -16,7 +16,7 @@ import pytest
 
 import reference
 from checks import mean_is
-from locksfl.experiment.plan import ArmPlan
+from locksfl.arm import Arm
 from locksfl.methods.estimators import ESTIMATORS
 from locksfl.methods.trusts import Members, ServerDraws
 from locksfl.round.algorithm import Method, play
@@ -60,7 +60,7 @@ def plan_for(method, **settings):
     standard |= {"step": 1.0}
     if method.rule == "norm":
         standard |= {"floor": 0.2, "norm_low": UPLOADS / COHORT}
-    return ArmPlan("arm", method, **(standard | settings))
+    return Arm("arm", method, **(standard | settings))
 
 
 @functools.cache
@@ -250,7 +250,7 @@ def inverse_rates(plan, times=5_000):
 def variance(plan, minus=1.0):
     """(1/n^2) sum (1/pi_i - 1)|g_i|^2 + (1/n^2) sum d s_0^2 / pi_i."""
     rates = inverse_rates(plan)
-    local = D * (plan.noise_multiplier * CLIP) ** 2 if plan.noisy else 0.0
+    local = D * (plan.noise_multiplier * CLIP) ** 2 if plan.private else 0.0
     return np.sum((rates - minus) * LENGTHS**2 + rates * local) / N**2
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from checks import FALSE_ALARM
-from locksfl.methods.trusts import draw_members, draw_server
+from locksfl.round.draws import draw_members, draw_server
 from locksfl.round.randomness import (
     Purpose,
     Randomness,

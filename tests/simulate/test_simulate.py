@@ -13,19 +13,19 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from locksfl.round.sampling import RULES
 
 import reference
 from checks import ragged
 from locksfl._arrays import aligned
+from locksfl.arm import Arm
 from locksfl.data.population import Population
-from locksfl.experiment.plan import ArmPlan
+from locksfl.methods import Method
 from locksfl.methods.estimators import ESTIMATORS
 from locksfl.methods.trusts import MECHANISMS
 from locksfl.models.build import mlp, softmax
-from locksfl.round.algorithm import Method
 from locksfl.round.client import LocalWork, uses_errors
 from locksfl.round.randomness import Randomness
-from locksfl.round.sampling import RULES
 from locksfl.round.server import Server
 from locksfl.simulate import block
 from locksfl.simulate import simulator as simulate
@@ -57,7 +57,7 @@ def plan_for(method, noise=0.0, **other):
         weights = np.linspace(1, 3, CLIENTS)
         weights[3] = 30
         settings |= {"weights": tuple(weights / weights.sum())}
-    return ArmPlan("arm", method, **(settings | other))
+    return Arm("arm", method, **(settings | other))
 
 
 def play(simulator, plan, work, server=None, randomness=SEED, **options):
@@ -148,7 +148,7 @@ def test_every_round_is_the_reference(simulators, method, mode):
     assert all(found.noise == 0 for found in rounds)
     norms = np.concatenate([found.norms for found in rounds])
     assert norms.min() < 0.6 < norms.max(), "the clip should bind for some, not for all"
-    if MECHANISMS[method.trust].noisy:
+    if MECHANISMS[method.trust].private:
         rounds, _, _ = assert_same(simulator, plan_for(method, noise=0.3), work)
         assert all(found.noise > 0 for found in rounds)
 
@@ -217,7 +217,7 @@ def test_same_seed_same_run_bit_for_bit(simulators):
     assert_equal(play(simulators["mlp"], plan, GRADIENT), once)
     other = play(simulators["mlp"], plan, GRADIENT, randomness=Randomness.seeded(6))
     assert not np.allclose(other[1].weights, once[1].weights)
-    renamed = ArmPlan(**{**vars(plan), "name": "another"})
+    renamed = Arm(**{**vars(plan), "name": "another"})
     assert not np.allclose(play(simulators["mlp"], renamed, GRADIENT)[1].weights, once[1].weights)
 
 
@@ -421,7 +421,7 @@ def test_seeds_rounds_and_arms_share_a_program(simulators, monkeypatch):
     for seed in range(4):
         other = plan_for(LOCKS, noise=0.1 * seed, clip_norm=0.2 + seed, step=0.1, uploads=4.0)
         play(simulator, other, GRADIENT, server, Randomness.seeded(seed))
-    play(simulator, ArmPlan(**{**vars(plan), "name": "another"}), GRADIENT, server)
+    play(simulator, Arm(**{**vars(plan), "name": "another"}), GRADIENT, server)
     monkeypatch.setattr(simulate, "BLOCK_SECONDS", 0.0)
     play(simulator, plan, GRADIENT, server)
     assert compilations.count == before

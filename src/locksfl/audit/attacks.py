@@ -33,14 +33,22 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import log_ndtr
 
+from locksfl.arm import Arm, Dials
 from locksfl.audit import bounds
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.costs import statement
-from locksfl.experiment.plan import ArmPlan
-from locksfl.methods.trusts import Members, draw_members, draw_server
-from locksfl.round.algorithm import GivenClients, RoundResult, Uploads, contribution_bound, play
+from locksfl.methods.releases import Observer
+from locksfl.methods.trusts import Trust
+from locksfl.round.algorithm import (
+    GivenClients,
+    RoundResult,
+    Uploads,
+    contribution_bounds,
+    play,
+    upload_probability,
+)
+from locksfl.round.draws import Members, draw_cohort, draw_members, draw_server
 from locksfl.round.randomness import Purpose, Randomness
-from locksfl.round.sampling import Dials, draw_cohort, upload_probability
 
 SIZE = 2  # parameters of the attacked model: noise beside the canary's direction tells nothing
 SLOTS = 8  # clients: the canary, and seven that stand for all the others
@@ -95,7 +103,7 @@ class Orthogonal(GivenClients):
 class Public:
     """What everybody knows of an arm: the attacker's whole knowledge beside what is released."""
 
-    plan: ArmPlan
+    plan: Arm
     dials: Dials
     weight: float = 1.0  # the canary's public weight
 
@@ -111,14 +119,14 @@ class Public:
 
     def probability(self, score: Array, used: Array) -> Array:
         """The canary's upload probability at this score."""
-        rule, _, _ = self.plan.method.parts
-        return upload_probability(rule, score, used, jnp.float32(self.weight), self.dials)
+        weight = jnp.float32(self.weight)
+        return upload_probability(self.plan.method, score, used, weight, self.dials)
 
     def in_deviations(self, value: Array, used: Array, p: Array) -> Array:
         """A number of the averaged update, in standard deviations of one noise."""
-        _, estimator, _ = self.plan.method.parts
-        bound = contribution_bound(self.plan.method, used, self.dials)
-        std = self.dials.noise_multiplier * estimator.scale(p, bound, self.dials.clip_norm)
+        _, estimator, _ = self.plan.parts
+        bounds = contribution_bounds(self.plan.method, p, used, self.dials)
+        std = self.dials.noise_multiplier * bounds
         return value * estimator.divisor(self.dials) / std
 
 
@@ -182,16 +190,18 @@ def average_score(public: Public, relation: str, seen: Seen) -> Array:
     return score - (_log_mixture(rate, -c * y - c * c / 2) if relation == "replace" else 0.0)
 
 
-ATTACKS: dict[str, dict[str, tuple[Score, int]]] = {  # by trust and observer, with the clients
-    "central": {"PUBLIC": (central_score, SLOTS)},
-    "local": {"SERVER": (server_score, 1), "PUBLIC": (average_score, SLOTS)},
-}
+def attacks_on(trust: Trust) -> dict[Observer, tuple[Score, int]]:
+    """The score of each observer that the trust protects from, and the clients of its rounds."""
+    if trust.amplified:
+        return {"PUBLIC": (central_score, SLOTS)}
+    if trust.guards_server:
+        return {"SERVER": (server_score, 1), "PUBLIC": (average_score, SLOTS)}
+    return {}
 
 
-def public_knowledge(plan: ArmPlan, weight: float | None = None) -> Public:
-    """The numbers of a plan; its canary has the largest public weight."""
-    weights = plan.scaled_weights()
-    largest = 1.0 if weights is None else float(np.max(weights))
+def public_knowledge(plan: Arm, weight: float | None = None) -> Public:
+    """The numbers of an arm; its canary has the largest public weight."""
+    largest = float(np.max(plan.scaled_weights()))
     return Public(plan, plan.dials(), largest if weight is None else weight)
 
 
@@ -225,15 +235,15 @@ class Repetitions:
 
     def __init__(
         self,
-        plan: ArmPlan,
-        observer: str,
+        plan: Arm,
+        observer: Observer,
         rounds: int,
         repetitions: int,
         randomness: Randomness,
     ) -> None:
         self.plan, self.observer, self.rounds, self.count = plan, observer, rounds, repetitions
         self.randomness, self.public = randomness, public_knowledge(plan)
-        self.score, self.slots = ATTACKS[plan.method.trust][observer]
+        self.score, self.slots = attacks_on(plan.parts[2])[observer]
         # made anew for every audit, so that what is attacked is the code as it is now
         self._play = jax.jit(
             jax.vmap(self._repetition, (None, 0, 0)), compiler_options=_COMPILE_QUICKLY
@@ -286,7 +296,7 @@ class Repetitions:
 
 
 def one_run_scores(
-    plan: ArmPlan, rounds: int, canaries: int, randomness: Randomness
+    plan: Arm, rounds: int, canaries: int, randomness: Randomness
 ) -> tuple[np.ndarray, np.ndarray]:
     """(scores, who was in) of many canaries in one run of central trust, against PUBLIC.
 
@@ -314,14 +324,19 @@ def one_run_scores(
     return np.asarray(score, np.float64), inside
 
 
-def planned_attacks(plan: ArmPlan, canaries: int) -> int:
+def planned_attacks(plan: Arm, canaries: int) -> int:
     """How many bounds `audit_arm` gives, for the confidence of all of them together."""
-    one_run = plan.method.trust == "central" and plan.weights is None and canaries > 0
-    return 2 * len(ATTACKS.get(plan.method.trust, ())) + one_run
+    trust = plan.parts[2]
+    return 2 * len(attacks_on(trust)) + _one_run(plan, canaries)
+
+
+def _one_run(plan: Arm, canaries: int) -> bool:
+    """Whether many canaries in one run are an attack of its own."""
+    return plan.parts[2].amplified and plan.weights is None and canaries > 0
 
 
 def audit_arm(
-    plan: ArmPlan,
+    plan: Arm,
     privacy: PrivacyConfig,
     *,
     rounds: int,
@@ -332,15 +347,17 @@ def audit_arm(
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Finding]:
     """Every attack on an arm; each bound holds with probability 1 - significance."""
-    trust = plan.method.trust
-    if trust not in ATTACKS:
-        raise ValueError(f"trust = {trust!r}: it claims nothing, so there is nothing to attack")
+    observers = attacks_on(plan.parts[2])
+    if not observers:
+        raise ValueError(
+            f"trust = {plan.trust!r}: it claims nothing, so there is nothing to attack"
+        )
     claims = {(c.observer, c.relation): c for c in statement([plan], [rounds], privacy)}
     delta = privacy.delta
     findings = []
     attacks = {
         observer: Repetitions(plan, observer, rounds, repetitions, randomness)
-        for observer in ATTACKS[trust]
+        for observer in observers
     }
     for (observer, relation), claim in claims.items():
         if claim.epsilon is None or observer not in attacks:
@@ -355,7 +372,7 @@ def audit_arm(
                 largest=bounds.largest_repeated(repetitions, delta, significance),
             )
         )
-    if trust == "central" and plan.weights is None and canaries:
+    if _one_run(plan, canaries):
         say(f"{plan.name}: many canaries in one run")
         small = replace(privacy, delta=min(delta, ONE_RUN_DELTA / canaries))
         claim = next(c for c in statement([plan], [rounds], small) if c.observer == "PUBLIC")

@@ -23,11 +23,10 @@ import numpy as np
 from jax import Array
 from scipy import stats
 
+from locksfl.arm import Arm, Dials
 from locksfl.audit.attacks import Public, one_round, public_knowledge
-from locksfl.experiment.plan import ArmPlan
-from locksfl.round.algorithm import GivenClients, contribution_bound
+from locksfl.round.algorithm import GivenClients, contribution_bounds
 from locksfl.round.randomness import Randomness
-from locksfl.round.sampling import Dials
 
 FALSE_ALARM = 1e-6
 REPETITIONS = 4000
@@ -50,7 +49,7 @@ class Check:
         return asdict(self)
 
 
-def check_arm(plan: ArmPlan, randomness: Randomness) -> list[Check]:
+def check_arm(plan: Arm, randomness: Randomness) -> list[Check]:
     """Every property of an arm that adds noise."""
     noises = _noises(plan, randomness)
     return [
@@ -61,14 +60,14 @@ def check_arm(plan: ArmPlan, randomness: Randomness) -> list[Check]:
     ]
 
 
-def _noises(plan: ArmPlan, randomness: Randomness) -> dict[str, np.ndarray]:
+def _noises(plan: Arm, randomness: Randomness) -> dict[str, np.ndarray]:
     """The noises of two rounds of two arms in claimed standard deviations, by repetition.
 
     One client with a zero update that always uploads, alone: then what is released is noise.
     """
     public = public_knowledge(plan)
     norm_std = float(plan.norm_multiplier * plan.clip_norm)
-    local = plan.method.trust == "local"
+    local = plan.parts[2].clients_add_noise
     # in local trust the norm is sent clipped to [0, C]: a client in the middle, a wide range
     raw = 0.5 * plan.clip_norm if local and plan.releases_norms else 0.0
 
@@ -78,7 +77,7 @@ def _noises(plan: ArmPlan, randomness: Randomness) -> dict[str, np.ndarray]:
         p = public.probability(result.released_norm_sum, result.used_norm_sum)
         update = public.in_deviations(result.update, result.used_norm_sum, p)
         expected = jnp.where(uploads.uploaded[0], uploads.coefficient[0] * raw, 0.0)
-        _, estimator, _ = plan.method.parts
+        _, estimator, _ = plan.parts
         shift = public.in_deviations(
             expected / estimator.divisor(public.dials), result.used_norm_sum, p
         )
@@ -104,14 +103,14 @@ def _noises(plan: ArmPlan, randomness: Randomness) -> dict[str, np.ndarray]:
     return found
 
 
-def _noise_as_charged(plan: ArmPlan, noises: dict[str, np.ndarray]) -> Check:
+def _noise_as_charged(plan: Arm, noises: dict[str, np.ndarray]) -> Check:
     worst, holds = 1.0, True
     for name in ("update", "norm"):
         parts = [v[np.isfinite(v)] for k, v in noises.items() if k.startswith(name)]
         if not parts:
             continue
         values = np.concatenate(parts)
-        if name == "norm" and plan.method.trust == "local":
+        if name == "norm" and plan.parts[2].clients_add_noise:
             ratio, fits = _clipped_scale(values, plan.norm_multiplier)
         else:
             square, law = float(np.sum(values**2)), stats.chi2(values.size)
@@ -132,7 +131,7 @@ def _clipped_scale(values: np.ndarray, multiplier: float) -> tuple[float, bool]:
     return ratio, bool(test.pvalue >= FALSE_ALARM / 2)
 
 
-def _no_noise_twice(plan: ArmPlan, noises: dict[str, np.ndarray]) -> Check:
+def _no_noise_twice(plan: Arm, noises: dict[str, np.ndarray]) -> Check:
     names = list(noises)
     worst, pair, holds = 0.0, "", True
     pairs = len(names) * (len(names) - 1) // 2
@@ -160,18 +159,17 @@ def _silent(public: Public) -> Public:
     return replace(public, dials=dials)
 
 
-def _clipping(plan: ArmPlan, randomness: Randomness) -> Check:
+def _clipping(plan: Arm, randomness: Randomness) -> Check:
     """Updates from a tenth of the clip norm to a million of it."""
     public = _silent(public_knowledge(plan))
     key = randomness.arm_key(f"checks-clip-{plan.name}")
-    _, estimator, _ = plan.method.parts
+    _, estimator, _ = plan.parts
 
     def contribution(t: Array, raw: Array) -> Array:
         updates = jnp.zeros((1, SIZE)).at[0, 1].set(raw * plan.clip_norm)
         result, uploads = one_round(public, GivenClients(updates), key, t, jnp.arange(1), SIZE)
         p = public.probability(result.released_norm_sum, result.used_norm_sum)
-        bound = contribution_bound(plan.method, result.used_norm_sum, public.dials)
-        most = estimator.scale(p, bound, public.dials.clip_norm)
+        most = contribution_bounds(plan.method, p, result.used_norm_sum, public.dials)
         moved = jnp.linalg.norm(result.update) * estimator.divisor(public.dials)
         return jnp.where(uploads.uploaded[0], moved / most, 0.0)
 
@@ -181,7 +179,7 @@ def _clipping(plan: ArmPlan, randomness: Randomness) -> Check:
     return Check(plan.name, "clipping", worst <= 1 + 1e-5, f"{worst:.5f} of the bound at most")
 
 
-def _public_divisor(plan: ArmPlan, randomness: Randomness) -> Check:
+def _public_divisor(plan: Arm, randomness: Randomness) -> Check:
     """The same canary alone, and among members whose updates are zero."""
     public = _silent(public_knowledge(plan))
     key = randomness.arm_key(f"checks-divisor-{plan.name}")

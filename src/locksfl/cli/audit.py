@@ -122,9 +122,9 @@ def default_arms(rounds: int = DEFAULT_ROUNDS) -> list[tuple[Any, Any]]:
 
     Delta is large: at a small one most of epsilon lies in tails that no repetition ever reaches.
     """
+    from locksfl.arm import Arm
     from locksfl.experiment.config import PrivacyConfig
-    from locksfl.experiment.plan import ArmPlan
-    from locksfl.round.algorithm import Method
+    from locksfl.experiment.plan import calibrated
 
     arms = []
     for trust in ("central", "local"):
@@ -133,9 +133,10 @@ def default_arms(rounds: int = DEFAULT_ROUNDS) -> list[tuple[Any, Any]]:
             ("uniform", {"cohort": 50.0}),
             ("norm", {"cohort": 60.0, "floor": 0.1, "norm_low": 0.9}),
         ):
-            plan = ArmPlan(
+            plan = Arm(
                 name=f"{trust}-{rule}",
-                method=Method(rule, "capped", trust),
+                rule=rule,
+                trust=trust,
                 clients=100,
                 rounds=rounds,
                 uploads=50.0,
@@ -143,7 +144,7 @@ def default_arms(rounds: int = DEFAULT_ROUNDS) -> list[tuple[Any, Any]]:
                 step=1.0,
                 **more,  # type: ignore[arg-type]
             )
-            arms.append((plan.calibrated(privacy), privacy))
+            arms.append((calibrated(plan, privacy), privacy))
     return arms
 
 
@@ -151,17 +152,21 @@ def _configured(file: Path, changes: list[str], rounds: int) -> list[tuple[Any, 
     """The arms of an experiment, with the multipliers of its whole run."""
     from locksfl.experiment.config import read_config
     from locksfl.experiment.plan import plan_arms
+    from locksfl.methods import TRUSTS
 
     config = read_config(file, changes)
-    if config.privacy.trust == "none":
-        raise ValueError("privacy.trust = 'none': it claims nothing, so there is nothing to attack")
+    trust = config.privacy.trust
+    if not TRUSTS[trust].private:
+        raise ValueError(
+            f"privacy.trust = {trust!r}: it claims nothing, so there is nothing to attack"
+        )
     del rounds
     return [(plan, config.privacy) for plan in plan_arms(config)]
 
 
 def _untouched(plan: Any) -> str:
-    if plan.method.trust == "central":
-        return "SERVER under trust central: it sees raw updates, its epsilon is infinite"
+    if plan.parts[2].amplified:
+        return f"SERVER under trust {plan.trust}: it sees raw updates, its epsilon is infinite"
     return ""
 
 

@@ -122,15 +122,12 @@ def _not_a_federation(config: Any) -> None:
 
 def _check_config(config: Any) -> None:
     """Find what is wrong before anything is computed."""
-    from locksfl.experiment.plan import plan_arm
+    from locksfl.methods import TRUSTS
     from locksfl.privacy import delta_warning
 
     warning = delta_warning(config.privacy.delta, config.data.clients)
-    if warning and config.privacy.trust != "none":
+    if warning and TRUSTS[config.privacy.trust].private:
         print(f"locks: {warning}", file=sys.stderr)
-
-    for arm in config.arm:
-        plan_arm(arm, config)
 
 
 def prepare_run(config: Any, as_json: bool) -> Any:
@@ -187,7 +184,7 @@ def show_run(
     with Progress(*columns, console=console, disable=quiet) as bars:
         tasks = {
             arm.name: bars.add_task(arm.name, total=config.train.rounds, status="")
-            for arm in config.arm
+            for arm in config.arms()
         }
         first = next(iter(tasks.values()))
 

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from locksfl.cli.console import Json, one_line_errors
 
 if TYPE_CHECKING:
-    from locksfl.privacy import Terms
+    from locksfl.arm import Arm
 
 privacy_app = typer.Typer(
     help="What a plan or a run costs each observer, and the noise that an epsilon needs.",
@@ -80,55 +80,40 @@ def _privacy() -> None:
     pass
 
 
-def terms_from_flags(
+def arm_from_flags(
     *,
     rounds: int | None,
     clients: int | None,
     cohort: float | None,
-    trust: str,
-    rule: str,
-    uploads: float | None = None,
-    floor: float | None = None,
-    norm_low: float | None = None,
-    noise_multiplier: float | None = None,
-    norm_multiplier: float | None = None,
-    delta: float | None = None,
-) -> Terms:
-    """What the accountants have to know, from the flags; warns of a delta that is too large."""
+    delta: float,
+    **settings: Any,
+) -> Arm:
+    """The arm of the flags; warns of a delta that is too large."""
     from locksfl import _validate
-    from locksfl.privacy import Terms, delta_warning
+    from locksfl.arm import Arm
+    from locksfl.methods import find_rule
+    from locksfl.privacy import delta_warning
 
     if rounds is None or clients is None or cohort is None:
         missing = {"--rounds": rounds, "--clients": clients, "--cohort": cohort}
         names = ", ".join(name for name, value in missing.items() if value is None)
         raise ValueError(f"{names}: missing; expected a number")
-    by_norm = rule == "norm"
-    for name, value in (
-        ("--floor", floor),
-        ("--norm-low", norm_low),
-        ("--norm-multiplier", norm_multiplier),
-    ):
-        if value is not None and not by_norm:
-            raise ValueError(f"{name} = {value!r}: only with --rule norm")
-    _validate.positive(cohort=cohort)
-    if delta is not None:
-        _validate.probability(delta=delta)
-    wanted = cohort if uploads is None else uploads
-    terms = Terms(
-        trust=trust,
-        rule=rule,
-        clients=clients,
-        rounds=rounds,
-        cohort=float(cohort),
-        uploads=float(wanted),
-        floor=(0.1 if floor is None else floor) if by_norm else 0.0,
-        norm_low=(wanted / cohort if norm_low is None else norm_low) if by_norm else 1.0,
-        noise_multiplier=noise_multiplier,
-        norm_multiplier=norm_multiplier,
-    )
-    if delta is not None and (warning := delta_warning(delta, clients)):
+    rule = find_rule(settings["rule"])
+    taken = {*rule.takes, *(["norm_multiplier"] if rule.released else [])}
+    for name in ("floor", "norm_low", "norm_multiplier"):
+        if settings.get(name) is not None and name not in taken:
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{flag} = {settings[name]!r}: not with --rule {rule.name}")
+    for name in ("noise_multiplier", "norm_multiplier"):
+        if (value := settings.get(name)) is None:
+            settings[name] = 0.0
+        else:
+            _validate.positive(**{name: value})
+    _validate.probability(delta=delta)
+    arm = Arm("", clients, rounds, cohort=cohort, **settings)
+    if warning := delta_warning(delta, clients):
         print(f"locks: {warning}", file=sys.stderr)
-    return terms
+    return arm
 
 
 @privacy_app.command()
@@ -152,54 +137,39 @@ def calibrate(
 ) -> None:
     """The least noise that costs no more than an epsilon, norm releases included."""
     with one_line_errors():
-        from locksfl import _validate
-        from locksfl.privacy.calibrate import calibrate_central, calibrate_local
+        from locksfl import _validate, privacy
 
         _validate.positive(epsilon=epsilon)
-        if trust == Trust.none:
-            raise ValueError("--trust none adds no noise: expected central or local")
-        terms = terms_from_flags(
-            rounds=rounds, clients=clients, cohort=cohort, trust=trust.value, rule=rule.value,
-            uploads=uploads, floor=floor, norm_low=norm_low, norm_multiplier=norm_multiplier,
-            delta=delta,
+        arm = arm_from_flags(
+            rounds=rounds, clients=clients, cohort=cohort, delta=delta, trust=trust.value,
+            rule=rule.value, uploads=uploads, floor=floor, norm_low=norm_low,
+            norm_multiplier=norm_multiplier,
         )  # fmt: skip
-        norms, sent = _client_counts(terms, norm_queries, update_releases)
-        found: Any
-        if terms.trust == "local":
-            found = calibrate_local(
-                epsilon, delta, uploads=sent, norms=norms, relation=relation.value,
-                norm_multiplier=norm_multiplier,
-            )  # fmt: skip
-        else:
-            joint = terms.asks_norms
-            p = terms.largest_probability
-            found = calibrate_central(
-                epsilon,
-                delta,
-                terms.rounds,
-                terms.sampling_rate * (1.0 if joint else p),
-                relation=relation.value,
-                accountant=accountant.value,
-                upload_probability=p if joint else 1.0,
-                norm_release=joint,
-                norm_multiplier=norm_multiplier,
-                cohort=terms.cohort if joint else None,
-                norm_share=terms.norm_low,
-            )
+        if not arm.private:
+            raise ValueError(f"--trust {trust.value} adds no noise: expected another")
+        found = privacy.calibrate(
+            arm,
+            epsilon,
+            delta,
+            relation=relation.value,
+            accountant=accountant.value,
+            most=_client_counts(arm, norm_queries, update_releases),
+        )
+        amplified = arm.parts[2].amplified
         answer = {
             "noise_multiplier": found.noise_multiplier,
-            "norm_multiplier": found.norm_multiplier,
+            "norm_multiplier": found.norm_multiplier or None,
             "epsilon": epsilon,
             "delta": delta,
             "relation": relation.value,
-            "accountant": "gdp" if terms.trust == "local" else accountant.value,
-            "protects_from": "SERVER and PUBLIC" if terms.trust == "local" else "PUBLIC",
+            "accountant": accountant.value if amplified else "gdp",
+            "protects_from": "PUBLIC" if amplified else "SERVER and PUBLIC",
         }
         if as_json:
             print(json.dumps(answer))
             return
         print(f"noise_multiplier  {found.noise_multiplier:.6g}")
-        if found.norm_multiplier is not None:
+        if found.norm_multiplier:
             print(f"norm_multiplier   {found.norm_multiplier:.6g}")
         print(
             f"epsilon {epsilon:g}, delta {delta:g} against {answer['protects_from']} "
@@ -245,26 +215,22 @@ def account(
                 raise ValueError(f"{run}: a ledger says it all; expected no {', '.join(typed)}")
             _account_run(run, as_json)
             return
-        from locksfl import _validate
         from locksfl.privacy import guarantee
         from locksfl.privacy.ledger import by_observer
 
-        if trust == Trust.none:
-            if noise_multiplier or norm_multiplier:
-                raise ValueError("--trust none adds no noise: expected no multiplier")
-        elif noise_multiplier is None:
-            raise ValueError("--noise-multiplier: missing; expected a number > 0")
-        else:
-            _validate.positive(noise_multiplier=noise_multiplier)
-            if rule == RuleName.norm and norm_multiplier is None:
-                raise ValueError("--norm-multiplier: missing; --rule norm releases norms")
-        terms = terms_from_flags(
-            rounds=rounds, clients=clients, cohort=cohort, trust=trust.value, rule=rule.value,
-            uploads=uploads, floor=floor, norm_low=norm_low, noise_multiplier=noise_multiplier,
-            norm_multiplier=norm_multiplier, delta=delta,
+        arm = arm_from_flags(
+            rounds=rounds, clients=clients, cohort=cohort, delta=delta, trust=trust.value,
+            rule=rule.value, uploads=uploads, floor=floor, norm_low=norm_low,
+            noise_multiplier=noise_multiplier, norm_multiplier=norm_multiplier,
         )  # fmt: skip
-        counts = _client_counts(terms, norm_queries, update_releases)
-        costs = guarantee([(terms, None)], delta, accountant.value, counts)
+        if not arm.private and (noise_multiplier or norm_multiplier):
+            raise ValueError(f"--trust {trust.value} adds no noise: expected no multiplier")
+        if arm.private and noise_multiplier is None:
+            raise ValueError("--noise-multiplier: missing; expected a number > 0")
+        if arm.private and arm.releases_norms and norm_multiplier is None:
+            raise ValueError(f"--norm-multiplier: missing; --rule {rule.value} releases norms")
+        counts = _client_counts(arm, norm_queries, update_releases)
+        costs = guarantee([arm], delta, accountant.value, counts)
         answer = by_observer(costs, relation.value)
         if as_json:
             print(json.dumps(answer))
@@ -303,29 +269,29 @@ def _short(epsilon: float | None) -> str:
 
 
 def _client_counts(
-    terms: Terms, norm_queries: int | None, update_releases: int | None
+    arm: Arm, norm_queries: int | None, update_releases: int | None
 ) -> tuple[int, int]:
-    """(norms, uploads) of one client in local trust: every round, unless said otherwise."""
+    """(norms, uploads) of one client that adds its own noise: all rounds by default."""
     from locksfl import _validate
 
     for name, value in (("--norm-queries", norm_queries), ("--update-releases", update_releases)):
         if value is None:
             continue
         _validate.count(**{name: value})
-        if terms.trust != "local":
+        if not arm.parts[2].clients_add_noise:
             raise ValueError(f"{name} = {value}: only with --trust local")
-        if value > terms.rounds:
-            raise ValueError(f"{name} = {value}: expected at most --rounds {terms.rounds}")
-    if norm_queries is not None and not terms.asks_norms:
+        if value > arm.rounds:
+            raise ValueError(f"{name} = {value}: expected at most --rounds {arm.rounds}")
+    if norm_queries is not None and not arm.releases_norms:
         raise ValueError(f"--norm-queries = {norm_queries}: only with --rule norm")
-    sent = terms.rounds if update_releases is None else update_releases
-    norms = terms.rounds if norm_queries is None else norm_queries
-    if terms.asks_norms and norms < sent:
+    sent = arm.rounds if update_releases is None else update_releases
+    norms = arm.rounds if norm_queries is None else norm_queries
+    if arm.releases_norms and norms < sent:
         raise ValueError(
             f"--norm-queries = {norms}: expected at least --update-releases {sent}; "
-            "who uploads was asked for a norm"
+            "a client that uploads has sent its norm first"
         )
-    return norms if terms.asks_norms else 0, sent
+    return norms if arm.releases_norms else 0, sent
 
 
 def _account_run(run: Path, as_json: bool) -> None:

@@ -17,14 +17,13 @@ from typing import Any, Literal
 
 from locksfl._tables import build_table
 from locksfl._validate import count, non_negative, one_of, positive, probability
+from locksfl.arm import Arm
 from locksfl.data.catalogue import NAMES
 from locksfl.data.datasets import find_folder, has_users, natural_clients
-from locksfl.methods.estimators import ESTIMATORS
-from locksfl.methods.trusts import MECHANISMS
+from locksfl.methods import TRUSTS
 from locksfl.models.build import MODELS
 from locksfl.privacy import Accountant, Relation
 from locksfl.round.randomness import arm_number
-from locksfl.round.sampling import RULES
 from locksfl.round.server import OPTIMIZERS, SCHEDULES
 
 DEFAULT_CLIENTS = 100
@@ -230,23 +229,25 @@ class PrivacyConfig:
     accounting: Accounting = "sound"
 
     def __post_init__(self) -> None:
-        one_of(MECHANISMS, **{"privacy.trust": self.trust})
+        one_of(TRUSTS, **{"privacy.trust": self.trust})
         probability(**{"privacy.delta": self.delta})
         self._check_limits()
-        if self.trust == "none":
+        if not TRUSTS[self.trust].private:
             if self.epsilon is not None and not math.isinf(self.epsilon):
                 raise ValueError(
-                    f"privacy.epsilon = {self.epsilon!r}: trust 'none' adds no noise, so it is "
-                    "infinite; leave it out, write inf, or choose trust 'central' or 'local'"
+                    f"privacy.epsilon = {self.epsilon!r}: trust {self.trust!r} adds no noise, so "
+                    f"it is infinite; leave it out, write inf, or choose trust {_trusts('private')}"
                 )
         elif self.epsilon is not None:
             positive(**{"privacy.epsilon": self.epsilon})
 
     def _check_limits(self) -> None:
-        if self.filter and self.trust != "local":
+        trust = TRUSTS[self.trust]
+        if self.filter and not trust.guards_server:
             raise ValueError(
-                f"privacy.filter = true: only with trust 'local', not {self.trust!r}, where every "
-                "client is charged every round; expected privacy.max_epsilon to stop a central run"
+                f"privacy.filter = true: only with trust {_trusts('guards_server')}, not "
+                f"{self.trust!r}; where the server adds the noise every client is charged every "
+                "round: expected privacy.max_epsilon to stop such a run"
             )
         if self.filter and self.epsilon is None:
             raise ValueError("privacy.epsilon is missing: privacy.filter needs a client's budget")
@@ -258,16 +259,49 @@ class PrivacyConfig:
                 )
         if self.max_epsilon is not None:
             positive(**{"privacy.max_epsilon": self.max_epsilon})
-            if self.trust != "central" or self.epsilon is not None:
+            if not trust.amplified or self.epsilon is not None:
                 raise ValueError(
-                    f"privacy.max_epsilon = {self.max_epsilon!r}: only with trust 'central' and "
-                    "multipliers in the arms, without privacy.epsilon (local: privacy.filter)"
+                    f"privacy.max_epsilon = {self.max_epsilon!r}: only with trust "
+                    f"{_trusts('amplified')} and multipliers in the arms, without privacy.epsilon "
+                    f"(trust {_trusts('guards_server')}: privacy.filter)"
                 )
-        if self.accounting == "as-printed" and (self.trust != "local" or self.filter):
+        if self.accounting == "as-printed" and (not trust.clients_add_noise or self.filter):
             raise ValueError(
                 "privacy.accounting = 'as-printed': the paper adds the noise at each client, "
-                "without a filter; expected trust 'local' and no privacy.filter"
+                f"without a filter; expected trust {_trusts('clients_add_noise')} and no "
+                "privacy.filter"
             )
+
+    def check_noise(self, arm: Arm) -> None:
+        """Either a total epsilon or multipliers, never both, never neither."""
+        where = f"arm.{arm.name}"
+        if not arm.private:
+            for name in ("noise_multiplier", "norm_multiplier"):
+                if value := getattr(arm, name):
+                    raise ValueError(
+                        f"{where}.{name} = {value!r}: trust {self.trust!r} adds no noise; leave it "
+                        "out"
+                    )
+            return
+        if self.epsilon is None and not arm.noise_multiplier:
+            raise ValueError(
+                f"{where}.noise_multiplier is missing: expected it, or privacy.epsilon, "
+                f"with trust {self.trust!r} (no noise at all is a trust of its own)"
+            )
+        if self.epsilon is not None and arm.noise_multiplier and not self.filter:
+            raise ValueError(  # with a filter the epsilon is a budget: multipliers may go with it
+                f"{where}.noise_multiplier = {arm.noise_multiplier!r}: privacy.epsilon = "
+                f"{self.epsilon!r} already fixes it; leave one of them out"
+            )
+        if arm.noise_multiplier and arm.releases_norms and not arm.norm_multiplier:
+            raise ValueError(
+                f"{where}.norm_multiplier is missing: rule {arm.rule!r} releases norms"
+            )
+
+
+def _trusts(kind: str) -> str:
+    """The trusts with a property, to be named in a refusal."""
+    return " or ".join(repr(name) for name, trust in TRUSTS.items() if getattr(trust, kind))
 
 
 @dataclass(frozen=True)
@@ -287,54 +321,6 @@ class DiagnosticsConfig:
 
 
 @dataclass(frozen=True)
-class ArmConfig:
-    """One method of the comparison."""
-
-    name: str
-    rule: str = "uniform"
-    estimator: str | None = None
-    cohort: int | float | None = None
-    uploads: int | float | None = None
-    floor: float | None = None
-    norm_low: float | None = None
-    weights: list[float] | None = None
-    noise_multiplier: float | None = None
-    norm_multiplier: float | None = None
-    clip_norm: float | None = None
-    step: float | None = None
-    sampling: str = "poisson"
-    denominator: str = "expected"
-
-    def __post_init__(self) -> None:
-        _file_name(**{"arm.name": self.name})
-        where = f"arm.{self.name}"
-        if self.sampling != "poisson":
-            raise ValueError(
-                f"{where}.sampling = {self.sampling!r}: expected 'poisson'; the accountants charge "
-                "for independent coins, and a sample of fixed size costs more than they would say"
-            )
-        if self.denominator != "expected":
-            raise ValueError(
-                f"{where}.denominator = {self.denominator!r}: expected 'expected'; the size that "
-                "came out depends on who took part, so dividing by it is a release without noise"
-            )
-        one_of(RULES, **{f"{where}.rule": self.rule})
-        if self.estimator is not None:
-            one_of(ESTIMATORS, **{f"{where}.estimator": self.estimator})
-        for name in (
-            "cohort",
-            "uploads",
-            "noise_multiplier",
-            "norm_multiplier",
-            "clip_norm",
-            "step",
-        ):
-            value = getattr(self, name)
-            if value is not None:
-                positive(**{f"{where}.{name}": value})
-
-
-@dataclass(frozen=True)
 class Config:
     """A whole experiment."""
 
@@ -348,7 +334,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
-    arm: list[ArmConfig] = field(default_factory=list)
+    arm: list[dict[str, Any]] = field(default_factory=list)  # tables of `arm.Arm`, as typed
 
     def __post_init__(self) -> None:
         _file_name(name=self.name)
@@ -356,14 +342,37 @@ class Config:
             one_of(ENGINES, engine=self.engine)
         if not self.arm:
             raise ValueError("arm is missing: expected at least one [[arm]] table")
-        names = [arm.name for arm in self.arm]
+        names = [str(arm.get("name", "")) for arm in self.arm]
         for name in names:
+            _file_name(**{"arm.name": name})
             if [n.casefold() for n in names].count(name.casefold()) > 1:  # they name files
                 raise ValueError(f"arm.name = {name!r}: expected a name that no other arm has")
         if len({arm_number(name) for name in names}) < len(names):
             raise ValueError(f"arm names {names}: two would share their noise; rename one")
         if self.seed is not None and self.seed < 0:
             raise ValueError(f"seed = {self.seed}: expected a whole number >= 0")
+        if self.data.clients is not None:
+            self.arms()  # refuses what is not sound
+
+    def arms(self) -> list[Arm]:
+        """The arms, each table filled in with what the experiment says; not yet calibrated."""
+        if self.data.clients is None:
+            raise ValueError("data.clients is missing: expected the number of users of the data")
+        arms = [
+            Arm.from_table(
+                table,
+                trust=self.privacy.trust,
+                clients=self.data.clients,
+                rounds=self.train.rounds,
+                clip_norm=self.train.clip_norm,
+                step=self.train.optimizer.step,
+                dropouts=self.engine is not None,
+            )
+            for table in self.arm
+        ]
+        for arm in arms:
+            self.privacy.check_noise(arm)
+        return arms
 
 
 def read_config(path: Path, changes: Sequence[str] = (), seed: int | None = None) -> Config:

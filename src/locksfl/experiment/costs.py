@@ -9,8 +9,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
-from locksfl.experiment.plan import ArmPlan
 from locksfl.privacy import (
     OBSERVERS,
     RELATIONS,
@@ -25,41 +25,35 @@ __all__ = ["OBSERVERS", "RELATIONS", "Cost", "epsilon_so_far", "statement"]
 CURVE_POINTS = 100
 
 
-def statement(
-    plans: Sequence[ArmPlan], rounds: Sequence[int], privacy: PrivacyConfig
-) -> list[Cost]:
+def statement(arms: Sequence[Arm], rounds: Sequence[int], privacy: PrivacyConfig) -> list[Cost]:
     """The cost of these arms together, each for so many rounds."""
-    pairs = zip(plans, rounds, strict=True)
-    arms = [(dataclasses.replace(p.terms, rounds=t), p.budget) for p, t in pairs]
-    return guarantee(arms, privacy.delta, privacy.accountant)
+    played = [dataclasses.replace(arm, rounds=t) for arm, t in zip(arms, rounds, strict=True)]
+    return guarantee(played, privacy.delta, privacy.accountant)
 
 
 def epsilon_so_far(
-    plan: ArmPlan, privacy: PrivacyConfig, rounds: Sequence[int] | None = None
+    arm: Arm, privacy: PrivacyConfig, rounds: Sequence[int] | None = None
 ) -> list[float | None]:
     """For each of these rounds (all, if not given; the first is 0), the epsilon after it against
     the observer that the trust protects from, under the relation of the experiment. Between
     computed rounds the later value is given: an epsilon grows with the rounds, so that is true too.
     """
-    trust, total = plan.method.trust, plan.rounds
+    total = arm.rounds
     rounds = range(total) if rounds is None else rounds
-    if trust == "none":
+    if not arm.private:
         return [None] * len(rounds)
-    if trust == "local":
-        every = [
-            _finite(local_epsilon([plan.client_releases(t + 1)], privacy.delta, privacy.relation))
+    if not arm.parts[2].amplified:
+        most = math.inf if arm.budget is None else arm.budget.epsilon
+        every = (
+            local_epsilon([arm.client_releases(t + 1)], privacy.delta, privacy.relation)
             for t in rounds
-        ]
-        if plan.budget is None:
-            return every
-        return [
-            e if e is not None and e < plan.budget.epsilon else plan.budget.epsilon for e in every
-        ]
+        )
+        return [_finite(min(most, epsilon)) for epsilon in every]
     stride = -(-total // CURVE_POINTS)
     computed = [min(total, -(-(t + 1) // stride) * stride) for t in rounds]
     counts = sorted({*computed, total})  # the last one sets the accountant's grid: always there
     values = central_epsilons(
-        plan.sampled_round(), counts, privacy.delta, privacy.relation, privacy.accountant
+        arm.sampled_round(), counts, privacy.delta, privacy.relation, privacy.accountant
     )
     after = dict(zip(counts, values, strict=True))
     return [_finite(after[count]) for count in computed]

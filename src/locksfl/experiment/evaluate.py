@@ -23,7 +23,7 @@ def evaluate_run(run: Path) -> list[dict[str, Any]]:
     population, model = open_task(folder.config)
     labels = jnp.asarray(population.test_labels)
     results = []
-    for arm in folder.config.arm:
+    for arm in folder.config.arms():
         _, arrays = unpack_arrays(folder.path / f"model-{arm.name}.npz")
         weights = jnp.asarray(arrays["weights"])
         if weights.shape != (model.size,):

@@ -18,10 +18,12 @@ from typing import Any
 
 import tomli_w
 
+from locksfl.arm import Arm
 from locksfl.experiment.config import Config, to_table
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.plan import ArmPlan, plan_arms
+from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.records import upload_estimate
+from locksfl.methods import TRUSTS
 
 # of an arm's summary: functions of the configuration, of releases and of held-out data alone
 PUBLIC_ARM = (
@@ -62,7 +64,7 @@ def _fill(
     folder: RunFolder,
     config: Config,
     summary: dict[str, Any],
-    plans: dict[str, ArmPlan],
+    plans: dict[str, Arm],
 ) -> None:
     # no path on the server's disk: neither of the data nor of an encoder
     anywhere = dataclasses.replace(config.data, dir=None, name=Path(config.data.name).name)
@@ -83,17 +85,17 @@ def _fill(
     (work / "STATEMENT.md").write_text(statement_text(public, config), "utf-8")
 
 
-def _public_round(line: dict[str, Any], plan: ArmPlan) -> dict[str, Any]:
+def _public_round(line: dict[str, Any], plan: Arm) -> dict[str, Any]:
     public = {name: line[name] for name in PUBLIC_ROUND}
     public["expected_cohort"] = plan.cohort
     public["upload_estimate"] = upload_estimate(plan, line)
-    if plan.method.trust == "local":  # functions of what every client released
+    if plan.parts[2].guards_server:  # functions of what every client released
         counts = ("cohort", "uploads", "bytes_up", "bytes_down", "exhausted")
         public |= {name: line[name] for name in counts}
     return public
 
 
-def _public_arm(arm: dict[str, Any], plan: ArmPlan, rounds: list[dict[str, Any]]) -> dict[str, Any]:
+def _public_arm(arm: dict[str, Any], plan: Arm, rounds: list[dict[str, Any]]) -> dict[str, Any]:
     public = {name: arm[name] for name in PUBLIC_ARM}
     mine = [line["upload_estimate"] for line in rounds if line["arm"] == arm["name"]]
     public["expected_cohort"], public["upload_estimate"] = plan.cohort, sum(mine)
@@ -102,13 +104,7 @@ def _public_arm(arm: dict[str, Any], plan: ArmPlan, rounds: list[dict[str, Any]]
 
 def statement_text(public: dict[str, Any], config: Config) -> str:
     """The privacy statement in words."""
-    who = {
-        "none": "Nobody added noise. There is no privacy guarantee against anyone.",
-        "central": "The server adds the noise and is trusted with raw updates. The guarantee holds "
-        "against whoever sees the models only (PUBLIC).",
-        "local": "Each client adds its own noise before anything leaves it. The guarantee holds "
-        "against the server (SERVER) and so against everyone else.",
-    }[config.privacy.trust]
+    who = TRUSTS[config.privacy.trust].statement
     rounds = " or ".join(str(t) for t in sorted({arm["rounds"] for arm in public["arms"]}))
     lines = [
         f"# Privacy statement: {public['name']}",

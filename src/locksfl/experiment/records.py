@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from locksfl.experiment.plan import ArmPlan
+from locksfl.arm import Arm
 from locksfl.simulate.simulator import RoundLog
 
 BYTES = 4  # a float32
@@ -17,7 +17,7 @@ DIAGNOSTICS_NOTE = {
 }
 
 
-def round_record(plan: ArmPlan, log: RoundLog, size: int, epsilon: float | None) -> dict[str, Any]:
+def round_record(plan: Arm, log: RoundLog, size: int, epsilon: float | None) -> dict[str, Any]:
     """A line of rounds.jsonl. It belongs to the server: cohort and uploads are secrets of central
     trust. Bytes are float32: the model to each member, a norm from each, an update from each
     uploader."""
@@ -41,7 +41,7 @@ def round_record(plan: ArmPlan, log: RoundLog, size: int, epsilon: float | None)
     return record if log.stages is None else {**record, "stages": log.stages}
 
 
-def diagnostics_record(plan: ArmPlan, log: RoundLog) -> dict[str, Any]:
+def diagnostics_record(plan: Arm, log: RoundLog) -> dict[str, Any]:
     """A line of diagnostics.jsonl."""
     norms = log.norms[np.isfinite(log.norms)]
     shares = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -59,13 +59,12 @@ def diagnostics_record(plan: ArmPlan, log: RoundLog) -> dict[str, Any]:
     }
 
 
-def upload_estimate(plan: ArmPlan, record: dict[str, Any]) -> float:
-    """The expected uploads of a round from released values only, so it may be published:
-    (1 - lambda) b K~ / K' + lambda b, or b where no norm is asked."""
-    if record["released_norm_sum"] is None:
-        return plan.uploads
-    ratio = max(0.0, record["released_norm_sum"]) / record["used_norm_sum"]
-    return plan.uploads * ((1 - plan.floor) * ratio + plan.floor)
+def upload_estimate(arm: Arm, record: dict[str, Any]) -> float:
+    """The expected uploads of a round from released values only, so that it may be published."""
+    estimate = arm.parts[0].estimated_uploads
+    if estimate is None or record["released_norm_sum"] is None:
+        return arm.uploads
+    return estimate(record["released_norm_sum"], record["used_norm_sum"], arm)
 
 
 def _number(value: float | None) -> float | None:

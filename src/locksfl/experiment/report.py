@@ -12,6 +12,7 @@ from rich.table import Table
 
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
 from locksfl.experiment.folder import RunFolder, write_atomically
+from locksfl.methods import TRUSTS
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 
@@ -97,8 +98,8 @@ def notes(summary: dict[str, Any]) -> list[str]:
             told = ", ".join(f"{share:.1%} of the {stage}s" for stage, share in shares.items())
             said.append(f"{arm['name']}: came back: {told}; the update is short by the rest.")
     said += [f"δ = {arms[0]['privacy'][0]['delta']:g}; the unit of privacy is one client."]
-    if arms[0]["trust"] == "central":
-        said.append("SERVER sees raw updates (trust central); PUBLIC sees the models only.")
+    if TRUSTS[trust := arms[0]["trust"]].amplified:
+        said.append(f"SERVER sees raw updates (trust {trust}); PUBLIC sees the models only.")
     if summary["simulated"]:
         said.append("simulated: a seed was given; ε is what secret randomness would have cost.")
     if summary["tuned_without_privacy"]:
@@ -167,7 +168,8 @@ BAND = ("0.1", "0.5", "0.9")  # the quantiles that are drawn: a band and its mid
 def draw_diagnostics(folder: RunFolder, summary: dict[str, Any]) -> None:
     """How alike the clients were, by round: diagnostics.png and .svg."""
     lines = folder.lines("diagnostics.jsonl")[1:]  # the first is the note
-    exact = "exact, without privacy" if summary["arms"][0]["trust"] == "none" else "NOT A RELEASE"
+    private = TRUSTS[summary["arms"][0]["trust"]].private
+    exact = "NOT A RELEASE" if private else "exact, without privacy"
     arms = {
         arm["name"]: [line for line in lines if line["arm"] == arm["name"]]
         for arm in summary["arms"]

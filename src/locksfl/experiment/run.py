@@ -13,13 +13,14 @@ import numpy as np
 
 from locksfl._arrays import pack_arrays
 from locksfl._validate import naming
+from locksfl.arm import Arm
 from locksfl.data.datasets import open_population
 from locksfl.data.population import Population
 from locksfl.experiment.config import Config, LocalConfig, PrivacyConfig, TrainConfig, to_table
 from locksfl.experiment.costs import epsilon_so_far, statement
 from locksfl.experiment.diagnostics import compared_clients, likeness, measuring_key
 from locksfl.experiment.folder import RunFolder, environment, write_atomically
-from locksfl.experiment.plan import ArmPlan, plan_arms
+from locksfl.experiment.plan import claimed_epsilon, plan_arms
 from locksfl.experiment.records import DIAGNOSTICS_NOTE, diagnostics_record, round_record
 from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.models.build import Model, build_model
@@ -93,7 +94,7 @@ class Engine(Protocol):
 
     def play(
         self,
-        plan: ArmPlan,
+        plan: Arm,
         work: LocalWork,
         server: Server,
         randomness: Randomness,
@@ -112,7 +113,7 @@ class Progress:
     """Where a run stands: exactly what a checkpoint holds."""
 
     entropy: int
-    plans: list[ArmPlan]
+    plans: list[Arm]
     experiment: str  # its identity, which the ledger carries
     privacy: PrivacyConfig
     arms: list[Record] = field(default_factory=list)  # the finished ones
@@ -142,7 +143,7 @@ class Progress:
             for i, plan in enumerate(self.plans)
         ]
         arms = [
-            (plan.name, plan.terms, plan.budget, rounds, plan.claimed_epsilon(privacy))
+            (plan.name, plan, plan.budget, rounds, claimed_epsilon(plan, privacy))
             for plan, rounds in zip(self.plans, played, strict=True)
         ]
         return ledger.describe(
@@ -184,7 +185,7 @@ class Prepared:
 
     population: Population
     model: Model
-    plans: list[ArmPlan]
+    plans: list[Arm]
 
     def warnings(self) -> list[str]:
         """What a user should hear before any budget is spent."""
@@ -211,7 +212,7 @@ def run_experiment(
     resume: bool = False,
     on_round: Callable[[Record], None] = lambda record: None,
     say: Callable[[str], None] = lambda text: None,
-    engine: Callable[[Population, Model, list[ArmPlan]], Engine] | None = None,
+    engine: Callable[[Population, Model, list[Arm]], Engine] | None = None,
 ) -> Record:
     """Train every arm and fill the folder; the summary. Without an `engine`: the simulator."""
     simulated = config.seed is not None
@@ -246,7 +247,7 @@ def run_experiment(
 def _run_arm(
     config: Config,
     folder: RunFolder,
-    plan: ArmPlan,
+    plan: Arm,
     engine: Engine,
     randomness: Randomness,
     progress: Progress,
@@ -257,7 +258,7 @@ def _run_arm(
     model, server = engine.model, server_for(config.train, plan.rounds)
     say(f"compiling {plan.name}")
     state = restore(server, model, progress.state)
-    counts = ledger.counts(progress.ledger, plan.name, plan.terms, progress.rounds_done)
+    counts = ledger.counts(progress.ledger, plan.name, plan, progress.rounds_done)
     blocks = engine.play(
         plan,
         local_work(config.local),
@@ -292,7 +293,7 @@ def _run_arm(
 
 
 def diagnostics_lines(
-    config: Config, simulator: Simulator, plan: ArmPlan, randomness: Randomness, block: BlockLog
+    config: Config, simulator: Simulator, plan: Arm, randomness: Randomness, block: BlockLog
 ) -> list[Record]:
     """What only a simulation can see of a block; at its end, where that is due, how alike the
     clients are."""
@@ -323,7 +324,7 @@ def restore(server: Server, model: Model, leaves: list[np.ndarray]) -> ServerSta
     return state
 
 
-def _add(progress: Progress, plan: ArmPlan, block: BlockLog, records: list[Record]) -> None:
+def _add(progress: Progress, plan: Arm, block: BlockLog, records: list[Record]) -> None:
     """Take a block into the totals and the ledger."""
     totals = progress.totals
     for name in ("cohort", "uploads", "bytes_up", "bytes_down"):
@@ -357,10 +358,10 @@ def _save_model(folder: RunFolder, arm: str, config: Config, weights: np.ndarray
     write_atomically(folder.path / f"model-{arm}.npz", pack_arrays(meta, {"weights": weights}))
 
 
-def _arm_summary(config: Config, plan: ArmPlan, progress: Progress) -> Record:
+def _arm_summary(config: Config, plan: Arm, progress: Progress) -> Record:
     privacy, totals = config.privacy, progress.totals
     costs = statement([plan], [plan.rounds], privacy)
-    counts = ledger.counts(progress.ledger, plan.name, plan.terms, plan.rounds)
+    counts = ledger.counts(progress.ledger, plan.name, plan, plan.rounds)
     so_far = spent([counts], privacy.delta, privacy.accountant)
     return {
         "name": plan.name,
@@ -379,11 +380,11 @@ def _arm_summary(config: Config, plan: ArmPlan, progress: Progress) -> Record:
         "compile_seconds": totals["compile_seconds"],
         "clip_norm": plan.clip_norm,
         "step": plan.step,
-        "noise_multiplier": plan.noise_multiplier if plan.noisy else None,
+        "noise_multiplier": plan.noise_multiplier if plan.private else None,
         "norm_multiplier": plan.norm_multiplier or None,
         "exhausted": totals.get("exhausted"),  # clients that could not pay in the last round
         "answered": _answered(totals),
-        "claimed_epsilon": plan.claimed_epsilon(privacy),
+        "claimed_epsilon": claimed_epsilon(plan, privacy),
         "privacy": [cost.as_dict() for cost in costs],
         "spent_so_far": [cost.as_dict() for cost in so_far],  # never the guarantee
     }
@@ -399,7 +400,7 @@ def _answered(totals: Record) -> dict[str, float] | None:
 def _summary(config: Config, progress: Progress) -> Record:
     plans, privacy = progress.plans, config.privacy
     composed = statement(plans, [plan.rounds for plan in plans], privacy)
-    counts = [ledger.counts(progress.ledger, p.name, p.terms, p.rounds) for p in plans]
+    counts = [ledger.counts(progress.ledger, p.name, p, p.rounds) for p in plans]
     so_far = spent(counts, privacy.delta, privacy.accountant)
     return {
         "name": config.name,

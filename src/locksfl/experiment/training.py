@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 
 from locksfl.data.population import Population
 from locksfl.experiment.config import (
-    ArmConfig,
     Config,
     DataConfig,
     LocalConfig,
@@ -88,9 +87,10 @@ def train(
 
     Without a seed the randomness comes from the operating system and is forgotten.
     """
-    arm = ArmConfig(
-        "model", rule, estimator, cohort, uploads, floor, norm_low, weights,
-        noise_multiplier, norm_multiplier, clip_norm, step,
+    arm = dict(
+        name="model", rule=rule, estimator=estimator, cohort=cohort, uploads=uploads, floor=floor,
+        norm_low=norm_low, weights=weights, noise_multiplier=noise_multiplier,
+        norm_multiplier=norm_multiplier, clip_norm=clip_norm, step=step,
     )  # fmt: skip
     config = Config(
         seed=seed,

@@ -1,0 +1,84 @@
+"""What a round can be made of: rules, estimators and trusts, one file each.
+
+A method is one object that states, beside its functions, what it asks of a client, what it releases
+to whom, and the bounds that it keeps. Accountants, ledgers, the device's guard, the planner, the
+simulator and the docs read these statements and nothing else: no file compares names. To add a
+method, add a file to its folder (or name your own: "package.module:name") and a test.
+
+Statements are enforced where they matter for privacy. Under a private trust a rule is called for
+one client, with that client's own value and released numbers only; its probability is clamped to
+the stated maximum and the contribution to the stated bound, by the round itself. A false statement
+then costs accuracy, never epsilon.
+
+No JAX here: devices and accountants read these files. Functions take the array namespace (numpy or
+jax.numpy) as their last argument, `xp`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar
+
+from locksfl._loading import load
+from locksfl._validate import one_of
+from locksfl.methods import estimators, rules, trusts
+from locksfl.methods.estimators import Estimator
+from locksfl.methods.rules import Rule
+from locksfl.methods.trusts import Trust
+
+Kind = TypeVar("Kind", Rule, Estimator, Trust)
+
+
+def _files(folder: ModuleType, kind: type[Kind]) -> dict[str, Kind]:
+    """The method in each file of a folder, by its name."""
+    found = {}
+    for file in pkgutil.iter_modules(folder.__path__):
+        module = importlib.import_module(f"{folder.__name__}.{file.name}")
+        (method,) = (value for value in vars(module).values() if isinstance(value, kind))
+        found[method.name] = method
+    return found
+
+
+RULES = _files(rules, Rule)
+ESTIMATORS = _files(estimators, Estimator)
+TRUSTS = _files(trusts, Trust)
+
+
+@dataclass(frozen=True)
+class Method:
+    """The three choices that make a round: who uploads, what is averaged, who adds the noise."""
+
+    rule: str
+    estimator: str
+    trust: str
+
+    @property
+    def parts(self) -> tuple[Rule, Estimator, Trust]:
+        """The objects behind the three names."""
+        return find_rule(self.rule), find_estimator(self.estimator), TRUSTS[self.trust]
+
+
+def find_rule(name: str, setting: str = "rule") -> Rule:
+    """The rule of this name, or the user's own at "package.module:name"."""
+    return _find(RULES, Rule, name, setting)
+
+
+def find_estimator(name: str, setting: str = "estimator") -> Estimator:
+    """The estimator of this name, or the user's own at "package.module:name"."""
+    return _find(ESTIMATORS, Estimator, name, setting)
+
+
+def _find(known: dict[str, Kind], kind: type[Kind], name: str, setting: str) -> Kind:
+    if ":" not in name:
+        one_of(known, **{setting: name})
+        return known[name]
+    found: Any = load(setting, name)
+    if not isinstance(found, kind):
+        raise ValueError(
+            f"{setting} = {name!r}: expected a {kind.__name__} of locksfl.methods, "
+            f"got {type(found).__name__}"
+        )
+    return found

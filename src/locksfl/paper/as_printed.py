@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from locksfl import _validate
+from locksfl.methods.releases import RELATIONS, ClientReleases, SampledRound
 from locksfl.privacy.accountant import central_epsilon, local_epsilon
 from locksfl.privacy.calibrate import calibrate_central
-from locksfl.privacy.events import RELATIONS, ClientReleases, SampledRound
 
 CLIENTS, COHORT, ROUNDS, DELTA = 100, 20, 100, 1e-5
 BUSIEST = 30  # uploads of the busiest client of a run, about

@@ -16,8 +16,7 @@ import math
 from collections.abc import Sequence
 
 from locksfl import _validate
-from locksfl.privacy import gdp
-from locksfl.privacy.events import (
+from locksfl.methods.releases import (
     ACCOUNTANTS,
     RELATIONS,
     Accountant,
@@ -27,6 +26,7 @@ from locksfl.privacy.events import (
     as_count,
     as_float,
 )
+from locksfl.privacy import gdp
 from locksfl.privacy.pld import merged, pld_epsilon, pld_epsilons
 from locksfl.privacy.rdp import rdp_epsilon
 

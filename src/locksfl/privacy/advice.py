@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
+from locksfl.arm import Arm
+from locksfl.methods import TRUSTS
 from locksfl.privacy.forecast import (
     BYTES,
     HOPELESS,
@@ -16,10 +18,8 @@ from locksfl.privacy.forecast import (
     ROUNDS,
     SHARES,
     SPREAD,
-    Arm,
     Expected,
     Question,
-    expected_round,
     reach,
     smallest_population,
     verdict,
@@ -38,7 +38,7 @@ def forecast(question: Question) -> dict[str, Any]:
     uniform = q.calibrated(q.arm("uniform", rounds=q.rounds, cohort=uploads, uploads=uploads))
     by_norm = q.calibrated(_by_norm(q, cohort, uploads, q.norm_share))
     arms = {"uniform": uniform, "norm": by_norm}
-    expected = {name: expected_round(arm, share) for name, arm in arms.items()}
+    expected = {name: q.expected(arm, share) for name, arm in arms.items()}
     found = reach(uniform, expected["uniform"].noise)
     table = [_row(q, uniform, cohort, uploads, mean) for mean in SHARES]
     return {
@@ -87,10 +87,10 @@ def recommended(q: Question) -> tuple[int, float]:
     def error(rounds: int, rate: float) -> float:
         asked = max(1.0, rate * q.clients)
         arm = q.calibrated(q.arm("uniform", rounds=rounds, cohort=asked, uploads=asked), "rdp")
-        return expected_round(arm, share).error
+        return q.expected(arm, share).error
 
     rounds = min(ROUNDS, key=lambda t: 2 * PROGRESS / t + error(t, 1.0) ** 2)
-    if q.trust == "local":
+    if not TRUSTS[q.trust].amplified:
         return rounds, 1.0
     most = NEAR_FULL * error(q.rounds, 1.0)
     rates = (rate for rate in RATES if rate * q.clients >= 1 and error(q.rounds, rate) <= most)
@@ -102,7 +102,7 @@ def _why(q: Question, rounds: int, rate: float) -> list[str]:
         f"{rounds} rounds: with more, the noise that each needs outweighs the progress "
         "(a guess that fits the digits; half or double costs little)"
     ]
-    if q.trust == "local":
+    if not TRUSTS[q.trust].amplified:
         said.append("all clients upload: a client is charged for every round, asked or not")
     elif rate < 1:
         said.append(
@@ -116,7 +116,7 @@ def _why(q: Question, rounds: int, rate: float) -> list[str]:
 
 def _told(q: Question, arm: Arm, expected: Expected) -> dict[str, Any]:
     signal = (q.norm_share or 1.0) * (q.alignment or 1.0)
-    norms = arm.cohort if arm.by_norm else 0.0
+    norms = arm.cohort if arm.releases_norms else 0.0
     up = BYTES * (expected.uploads * q.parameters + norms)
     down = BYTES * arm.cohort * q.parameters
     return {
@@ -124,7 +124,7 @@ def _told(q: Question, arm: Arm, expected: Expected) -> dict[str, Any]:
         "uploads": arm.uploads,
         "expected_uploads": expected.uploads,
         "floor": arm.floor,
-        "norm_low": arm.norm_low if arm.by_norm else None,
+        "norm_low": arm.norm_low if arm.releases_norms else None,
         "noise_multiplier": arm.noise_multiplier,
         "norm_multiplier": arm.norm_multiplier or None,
         "noise_to_signal": expected.noise,
@@ -144,7 +144,7 @@ def _row(q: Question, uniform: Arm, cohort: float, uploads: float, mean: float) 
     """Rule norm beside uniform at equal epsilon and uploads, for clients of this mean norm."""
     same = q.calibrated(uniform, "rdp")
     arm = q.calibrated(_by_norm(q, cohort, uploads, mean), "rdp")
-    ours, theirs = expected_round(arm, mean), expected_round(same, mean)
+    ours, theirs = q.expected(arm, mean), q.expected(same, mean)
     return {
         "norm_share": mean,
         "norm_low": arm.norm_low,
@@ -159,7 +159,8 @@ def _norm_advice(
     q: Question, table: list[dict[str, Any]], cohort: float, uploads: float
 ) -> dict[str, Any]:
     """Which rule to take, and where the other one would be better."""
-    biased = " (and the mean is biased: large norms count less)" if q.trust == "local" else ""
+    noised = TRUSTS[q.trust].clients_add_noise
+    biased = " (and the mean is biased: large norms count less)" if noised else ""
     paying = [row["norm_share"] for row in table if row["error"] < PAYS]
     below = max(paying, default=None)
     about = f"with a cohort of {cohort:g} and {uploads:g} uploads"

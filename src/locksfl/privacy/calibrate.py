@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from scipy import optimize
 
 from locksfl import _validate
-from locksfl.privacy import gdp
-from locksfl.privacy.accountant import central_epsilon
-from locksfl.privacy.events import (
+from locksfl.arm import Arm
+from locksfl.methods.releases import (
     ACCOUNTANTS,
     RELATIONS,
     Accountant,
@@ -22,11 +22,70 @@ from locksfl.privacy.events import (
     Relation,
     SampledRound,
 )
+from locksfl.privacy import gdp
+from locksfl.privacy.accountant import central_epsilon
 from locksfl.privacy.rdp import rdp_epsilon
 
 _TOLERANCE = 1e-4
 _SEARCH_TOLERANCE = 2e-3
 _LARGEST_MULTIPLIER = 1e6
+
+
+def calibrate(
+    arm: Arm,
+    epsilon: float,
+    delta: float,
+    *,
+    relation: Relation = "zero-out",
+    accountant: Accountant = "pld",
+    most: tuple[int, int] | None = None,
+) -> Arm:
+    """The arm with the least noise that costs no more than epsilon, norm releases included.
+
+    Args:
+        arm: an arm of a trust that adds noise. A norm multiplier that it has is kept.
+        epsilon: the total of all its rounds, against whom the trust protects from.
+        delta: well below 1 / clients.
+        relation: what epsilon is for.
+        accountant: how rounds over a secret cohort are composed.
+        most: the most (norms, uploads) of one client where clients add the noise; every round, if
+            not given.
+
+    Returns:
+        The arm with its multipliers.
+    """
+    joint, given = arm.releases_norms, arm.norm_multiplier or None
+    found: ClientReleases | SampledRound
+    if arm.parts[2].amplified:
+        p = arm.largest_probability
+        found = calibrate_central(
+            epsilon,
+            delta,
+            arm.rounds,
+            arm.sampling_rate * (1.0 if joint else p),
+            relation=relation,
+            accountant=accountant,
+            upload_probability=p if joint else 1.0,
+            norm_release=joint,
+            norm_multiplier=given,
+            cohort=arm.cohort if joint else None,
+            norm_share=arm.norm_low,
+        )
+    else:
+        norms, uploads = most or (arm.rounds, arm.rounds)
+        found = calibrate_local(
+            epsilon,
+            delta,
+            uploads=uploads,
+            norms=norms if joint else 0,
+            relation=relation,
+            norm_multiplier=given,
+        )
+    return replace(
+        arm,
+        noise_multiplier=found.noise_multiplier,
+        norm_multiplier=found.norm_multiplier or 0.0,
+    )
 
 
 def calibrate_central(

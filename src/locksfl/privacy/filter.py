@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from locksfl.privacy.terms import Budget, Terms
+from locksfl.arm import Arm
+from locksfl.privacy.terms import Budget
 
 
 class Filter:
@@ -21,15 +22,15 @@ class Filter:
 
     def __init__(
         self,
-        terms: Terms,
+        arm: Arm,
         budget: Budget,
         norms: np.ndarray | None = None,
         uploads: np.ndarray | None = None,
     ) -> None:
-        budget.check(terms)
-        self.asks_norms = terms.asks_norms
-        self.table = np.asarray(budget.most_uploads(terms), np.int32)
-        zeros = np.zeros(terms.clients, np.int32)
+        budget.check(arm)
+        self.asks_norms = arm.releases_norms
+        self.table = np.asarray(budget.most_uploads(arm), np.int32)
+        zeros = np.zeros(arm.clients, np.int32)
         self.norms = np.array(zeros if norms is None else norms, np.int32)
         self.uploads = np.array(zeros if uploads is None else uploads, np.int32)
         self.exhausted = int(np.sum(~self.can_pay()))  # clients that cannot pay for another round

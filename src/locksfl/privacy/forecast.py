@@ -35,19 +35,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special
 
 from locksfl import _validate
-from locksfl.privacy.calibrate import calibrate_central, calibrate_local
-from locksfl.privacy.events import ACCOUNTANTS, RELATIONS, Accountant, Relation
-from locksfl.privacy.terms import largest_by_norm
-
-if TYPE_CHECKING:
-    from locksfl.experiment.plan import ArmPlan
+from locksfl.arm import Arm
+from locksfl.methods import TRUSTS
+from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
+from locksfl.privacy.calibrate import calibrate
 
 Floats = npt.NDArray[np.float64]
 
@@ -60,63 +58,6 @@ BYTES = 4
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 ROUNDS = (10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 1000, 2000)
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A method with its numbers, the clip norm being 1."""
-
-    trust: str
-    rule: str
-    clients: int
-    parameters: int
-    rounds: int
-    cohort: float
-    uploads: float
-    floor: float = 0.0
-    norm_low: float = 1.0
-    estimator: str = "capped"
-    noise_multiplier: float = 0.0
-    norm_multiplier: float = 0.0
-
-    @property
-    def by_norm(self) -> bool:
-        """Whether norms are released."""
-        return self.rule == "norm"
-
-    @property
-    def largest_probability(self) -> float:
-        """The most that a member's second coin can be."""
-        share = self.uploads / self.cohort
-        return largest_by_norm(share, self.floor, self.norm_low) if self.by_norm else share
-
-    @lru_cache(maxsize=256)  # noqa: B019  (frozen, and small)
-    def calibrated(
-        self, epsilon: float, delta: float, relation: Relation, accountant: Accountant
-    ) -> Arm:
-        """With the multipliers that a run of this arm would be given."""
-        if self.trust == "local":
-            norms = self.rounds if self.by_norm else 0
-            releases = calibrate_local(
-                epsilon, delta, uploads=self.rounds, norms=norms, relation=relation
-            )
-            pair = releases.noise_multiplier, releases.norm_multiplier
-        else:
-            rate = self.cohort / self.clients
-            event = calibrate_central(
-                epsilon,
-                delta,
-                self.rounds,
-                rate if self.by_norm else rate * self.largest_probability,
-                relation=relation,
-                accountant=accountant,
-                upload_probability=self.largest_probability if self.by_norm else 1.0,
-                norm_release=self.by_norm,
-                cohort=self.cohort if self.by_norm else None,
-                norm_share=self.norm_low,
-            )
-            pair = event.noise_multiplier, event.norm_multiplier
-        return replace(self, noise_multiplier=pair[0], norm_multiplier=pair[1] or 0.0)
 
 
 @dataclass(frozen=True)
@@ -150,61 +91,72 @@ def norm_points(mean: float, spread: float = SPREAD, points: int = 200) -> tuple
     return tuple(float(r) for r in np.minimum(1.0, np.exp(location + spread * normal)))
 
 
-def expected_round(arm: Arm, norm_share: float = 1.0) -> Expected:
-    """One round of an arm whose clients have norms of this mean."""
+def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expected:
+    """One round of an arm whose clients have norms of this mean.
+
+    Args:
+        arm: with its multipliers; lengths are in its clip norms.
+        parameters: of the model.
+        norm_share: the mean clipped norm over the clip norm.
+
+    Returns:
+        What to expect of a round, averaged over the released norm sum.
+    """
+    arm = replace(arm, clip_norm=1.0)
     r = np.asarray(norm_points(norm_share))[:, None]
-    scores = r
-    if arm.by_norm and arm.trust == "local":
-        scores = np.clip(r + arm.norm_multiplier * _normal(41)[None, :], 0.0, 1.0)
-    sums = _norm_sums(arm, scores)
-    found = np.array([_given_sum(arm, r, scores, k) for k in sums])
+    own = r
+    if arm.releases_norms and arm.parts[2].clients_add_noise:
+        own = np.clip(r + arm.norm_multiplier * _normal(41)[None, :], 0.0, 1.0)
+    sums = _norm_sums(arm, own)
+    found = np.array([_given_sum(arm, parameters, r, own, k) for k in sums])
     noise, sampling, kept, uploads = found.mean(axis=0)
     used = float(sums.mean()) / arm.cohort
     return Expected(float(noise), math.sqrt(max(0.0, sampling)), float(kept), float(uploads), used)
 
 
-def _norm_sums(arm: Arm, scores: Floats) -> Floats:
-    """Equally likely values of K' / C."""
-    if not arm.by_norm:
+def _norm_sums(arm: Arm, own: Floats) -> Floats:
+    """Equally likely values of what the rule makes of the released sum."""
+    rule, _, trust = arm.parts
+    if not rule.released:
         return np.array([arm.cohort])
-    m, q = arm.cohort, arm.cohort / arm.clients
-    variance = m * (float(np.mean(scores**2)) - q * float(np.mean(scores.mean(axis=1) ** 2)))
-    if arm.trust == "central":
+    m, q = arm.cohort, arm.sampling_rate
+    variance = m * (float(np.mean(own**2)) - q * float(np.mean(own.mean(axis=1) ** 2)))
+    if trust.server_adds_noise:
         variance += arm.norm_multiplier**2
-    sums = m * float(scores.mean()) + math.sqrt(max(0.0, variance)) * _normal(41)
-    result: Floats = np.clip(sums, arm.norm_low * m, m)
+    sums = m * float(own.mean()) + math.sqrt(max(0.0, variance)) * _normal(41)
+    result: Floats = rule.settle(sums, arm.dials(float), np)
     return result
 
 
-def _given_sum(arm: Arm, r: Floats, scores: Floats, k: float) -> tuple[float, float, float, float]:
-    """(noise, sampling variance, kept, uploads) given K' = k C."""
-    m, b, q = arm.cohort, arm.uploads, arm.cohort / arm.clients
-    share = b / m
-    p, at_clip = np.full_like(scores, share), share
-    if arm.by_norm:
-        p = (1 - arm.floor) * b * scores / k + arm.floor * share
-        at_clip = (1 - arm.floor) * b / k + arm.floor * share
-    with np.errstate(divide="ignore"):
-        inverse = np.where(p > 0, 1 / p, 0.0)
-    scale = np.full_like(p, 1 / at_clip)
-    divisor = m
-    if arm.estimator == "capped":
-        weight = np.minimum(inverse, 1 / (at_clip * r))
-    elif arm.estimator == "horvitz-thompson":
-        weight, scale = inverse, inverse
-    else:
-        weight, scale, divisor = np.ones_like(p), np.ones_like(p), b
+def _given_sum(
+    arm: Arm, parameters: int, r: Floats, own: Floats, k: float
+) -> tuple[float, float, float, float]:
+    """(noise, sampling variance, kept, uploads) given the public number k."""
+    rule, estimator, trust = arm.parts
+    m, dials = arm.cohort, arm.dials(float)
+
+    def probability(value: Any) -> Any:
+        return np.clip(rule.probability(value, k, 1.0, dials, np), 0, arm.largest_probability)
+
+    p, at_clip = probability(own), probability(np.float64(1.0))
+    weight = estimator.weight(r, p, np)
+    bounds = np.full_like(p, np.inf)
+    if estimator.bound is not None:
+        bounds = np.asarray(estimator.bound(p, at_clip, 1.0, np))
+        weight = np.minimum(weight, bounds / r)
+    divisor = float(estimator.divisor(dials))
     uploads = m * float(p.mean())
-    if arm.trust == "local":
-        std = arm.noise_multiplier * math.sqrt(float(np.mean(p * scale**2)) / float(p.mean()))
+    std = 0.0
+    if trust.clients_add_noise:
+        std = arm.noise_multiplier * math.sqrt(float(np.mean(p * bounds**2)) / float(p.mean()))
         std *= _mean_root(uploads, arm.clients)
-    else:
-        std = arm.noise_multiplier * float(scale.flat[0])
+    elif trust.server_adds_noise:
+        std = arm.noise_multiplier * float(bounds.flat[0])
     arrives = (p * weight).mean(axis=1, keepdims=True)
-    second = float(np.mean(p * weight**2 * r**2)) / q
+    second = float(np.mean(p * weight**2 * r**2)) / arm.sampling_rate
     sampling = (m / divisor) ** 2 * (second - float(np.mean((arrives * r) ** 2))) / arm.clients
     kept = m / divisor * float(np.mean(arrives * r)) / float(np.mean(r))
-    return std * math.sqrt(arm.parameters) / divisor, sampling, kept, uploads
+    return std * math.sqrt(parameters) / divisor, sampling, kept, uploads
 
 
 def _mean_root(mean: float, most: int) -> float:
@@ -230,9 +182,9 @@ def reach(arm: Arm, noise: float) -> float:
 
 def smallest_population(arm: Arm, found: float) -> int:
     """The clients at which the same shares of them reach HOPELESS: noise falls like 1/n (central:
-    the multiplier depends on the rates alone) or like 1/sqrt(n) (local)."""
+    the multiplier depends on the rates alone) or like 1/sqrt(n) (clients add the noise)."""
     ratio = HOPELESS / found
-    return math.ceil(arm.clients * (ratio**2 if arm.trust == "local" else ratio))
+    return math.ceil(arm.clients * (ratio**2 if arm.parts[2].clients_add_noise else ratio))
 
 
 def verdict(found: float) -> str:
@@ -240,28 +192,18 @@ def verdict(found: float) -> str:
     return "hopeless" if found < HOPELESS else "hard" if found < HARD else "fine"
 
 
-def forecast_line(plan: ArmPlan, parameters: int) -> str | None:
+def forecast_line(arm: Arm, parameters: int) -> str | None:
     """What to say before a run that cannot succeed; None where it may."""
-    arm = Arm(
-        *(plan.method.trust, plan.method.rule, plan.clients, parameters, plan.rounds),
-        cohort=plan.cohort,
-        uploads=plan.uploads,
-        floor=plan.floor,
-        norm_low=plan.norm_low,
-        estimator=plan.method.estimator,
-        noise_multiplier=plan.noise_multiplier,
-        norm_multiplier=plan.norm_multiplier,
-    )
     if not arm.noise_multiplier:
         return None
-    noise = expected_round(arm).noise
+    noise = expected_round(arm, parameters).noise
     if (found := reach(arm, noise)) >= HOPELESS:
         return None
     return (
-        f"{plan.name}: training will fail: the noise of a round is {noise:.3g} times the largest "
-        f"possible update, and {plan.rounds} rounds do not make up for it (reach {found:.2g}, "
+        f"{arm.name}: training will fail: the noise of a round is {noise:.3g} times the largest "
+        f"possible update, and {arm.rounds} rounds do not make up for it (reach {found:.2g}, "
         f"{HOPELESS:g} needed). About {smallest_population(arm, found):,} clients would be needed; "
-        f"{plan.clients:,} are there."
+        f"{arm.clients:,} are there."
     )
 
 
@@ -288,7 +230,8 @@ class Question:
         _validate.count(clients=self.clients, parameters=self.parameters, rounds=self.rounds)
         _validate.positive(epsilon=self.epsilon)
         _validate.probability(delta=self.delta)
-        _validate.one_of(("central", "local"), trust=self.trust)
+        private = [name for name, trust in TRUSTS.items() if trust.private]
+        _validate.one_of(private, trust=self.trust)
         _validate.one_of(RELATIONS, relation=self.relation)
         _validate.one_of(ACCOUNTANTS, accountant=self.accountant)
         for name in ("norm_share", "alignment", "norm_low"):
@@ -305,10 +248,21 @@ class Question:
 
     def arm(self, rule: str, **numbers: Any) -> Arm:
         """An arm of this question, not yet calibrated."""
-        return Arm(self.trust, rule, self.clients, self.parameters, **numbers)
+        return Arm("", self.clients, rule=rule, trust=self.trust, **numbers)
 
     def calibrated(self, arm: Arm, accountant: Accountant | None = None) -> Arm:
-        """The arm at this question's epsilon."""
-        return arm.calibrated(
-            self.epsilon, self.delta, self.relation, accountant or self.accountant
-        )
+        """The arm with the multipliers that a run at this question's epsilon would be given."""
+        by = accountant or self.accountant
+        return _calibrated(arm, self.epsilon, self.delta, self.relation, by)
+
+    def expected(self, arm: Arm, norm_share: float) -> Expected:
+        """A round of the arm with this question's model."""
+        return expected_round(arm, self.parameters, norm_share)
+
+
+@lru_cache(maxsize=256)
+def _calibrated(
+    arm: Arm, epsilon: float, delta: float, relation: Relation, accountant: Accountant
+) -> Arm:
+    plain = replace(arm, noise_multiplier=0.0, norm_multiplier=0.0)
+    return calibrate(plain, epsilon, delta, relation=relation, accountant=accountant)

@@ -15,16 +15,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from locksfl._arrays import unpack_arrays
-from locksfl.privacy.events import ACCOUNTANTS, RELATIONS, Accountant, Relation
+from locksfl.arm import Arm
+from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
 from locksfl.privacy.statement import Cost, Counts, guarantee, spent
-from locksfl.privacy.terms import Budget, Terms
+from locksfl.privacy.terms import Budget
 
 KINDS = {"norms": np.int32, "uploads": np.int32, "shares": np.float64}
 CHECKPOINT = "checkpoint.npz"
@@ -88,7 +89,7 @@ def charge(
 
 def describe(
     experiment: str,
-    arms: Sequence[tuple[str, Terms, Budget | None, int, float | None]],
+    arms: Sequence[tuple[str, Arm, Budget | None, int, float | None]],
     arrays: Mapping[str, np.ndarray],
     *,
     delta: float,
@@ -164,7 +165,7 @@ def account_ledger(ledger: Ledger) -> dict[str, Any]:
     """
 
     def both(arms: Sequence[ArmLedger]) -> dict[str, Any]:
-        planned = [(arm.counts.terms, arm.budget) for arm in arms]
+        planned = [replace(arm.counts.arm, budget=arm.budget) for arm in arms]
         promise = guarantee(planned, ledger.delta, ledger.accountant)
         so_far = spent([arm.counts for arm in arms], ledger.delta, ledger.accountant)
         return {
@@ -174,12 +175,12 @@ def account_ledger(ledger: Ledger) -> dict[str, Any]:
 
     return {
         "experiment": ledger.experiment,
-        "trust": ledger.arms[0].counts.terms.trust,
+        "trust": ledger.arms[0].counts.arm.trust,
         "accounting": ledger.accounting,
         "arms": [
             {
                 "name": arm.name,
-                "rounds": arm.counts.terms.rounds,
+                "rounds": arm.counts.arm.rounds,
                 "rounds_played": arm.counts.rounds,
                 "claimed_epsilon": arm.claimed_epsilon,
                 "budget": None if arm.budget is None else asdict(arm.budget),
@@ -209,7 +210,7 @@ def by_observer(costs: Sequence[Cost], relation: str) -> dict[str, Any]:
     return answer
 
 
-def counts(arrays: Mapping[str, np.ndarray], arm: str, terms: Terms, rounds: int) -> Counts:
+def counts(arrays: Mapping[str, np.ndarray], arm: str, terms: Arm, rounds: int) -> Counts:
     """An arm's columns; nothing yet is zeros."""
     columns = {**empty_arrays(arm, terms.clients), **arrays}
     mine = {kind: columns[f"ledger_{arm}_{kind}"] for kind in KINDS}
@@ -219,7 +220,7 @@ def counts(arrays: Mapping[str, np.ndarray], arm: str, terms: Terms, rounds: int
 
 
 def _arm(item: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> ArmLedger:
-    terms = Terms(**item["terms"])
+    terms = Arm.from_dict(item["terms"], item["name"])
     budget = None if item["budget"] is None else Budget(**item["budget"])
     columns = counts(arrays, item["name"], terms, int(item["rounds_played"]))
     return ArmLedger(item["name"], columns, budget, item["claimed_epsilon"])

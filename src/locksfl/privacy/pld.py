@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from locksfl.privacy.events import Relation, SampledRound
+from locksfl.methods.releases import Relation, SampledRound
 from locksfl.privacy.rdp import round_rdp
 
 Floats = npt.NDArray[np.float64]

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from locksfl.privacy.events import Relation, SampledRound
+from locksfl.methods.releases import Relation, SampledRound
 
 Floats = npt.NDArray[np.float64]
 

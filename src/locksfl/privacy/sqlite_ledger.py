@@ -24,10 +24,11 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
-from locksfl.privacy.events import Accountant, Relation
+from locksfl.arm import Arm
+from locksfl.methods.releases import Accountant, Relation
 from locksfl.privacy.journal import Journal
 from locksfl.privacy.ledger import ArmLedger, Ledger, counts, empty_arrays
-from locksfl.privacy.terms import Budget, Terms
+from locksfl.privacy.terms import Budget
 
 FORMAT = 1
 EVERYBODY = -1  # the client of a round in central trust, where all are charged
@@ -42,10 +43,10 @@ class SqliteLedger:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._arms: dict[str, tuple[Terms, Budget | None]] = {}
+        self._arms: dict[str, tuple[Arm, Budget | None]] = {}
         self._tables: dict[str, list[int]] = {}
         for name, terms, budget in journal.settings["arms"]:
-            kept_terms = Terms(**terms)
+            kept_terms = Arm.from_dict(terms, name)
             kept_budget = None if budget is None else Budget(**budget)
             self._arms[name] = (kept_terms, kept_budget)
             if kept_budget is not None:
@@ -56,7 +57,7 @@ class SqliteLedger:
         cls,
         path: Path,
         experiment: str,
-        arms: Sequence[tuple[str, Terms, Budget | None]],
+        arms: Sequence[tuple[str, Arm, Budget | None]],
         *,
         delta: float,
         relation: Relation = "zero-out",
@@ -113,7 +114,7 @@ class SqliteLedger:
             norms, uploads = self._counts(arm, client)
             table = self._tables.get(arm)
             if table is not None:
-                after = norms + 1 if terms.asks_norms else 0
+                after = norms + 1 if terms.releases_norms else 0
                 if after >= len(table) or uploads + 1 > table[after]:
                     return False
             self._journal.append(arm, round_number, client, "reserve", 1)
@@ -154,7 +155,7 @@ class SqliteLedger:
                 if client == EVERYBODY:
                     continue
                 if kind == "reserve":
-                    norms[client] += terms.asks_norms
+                    norms[client] += terms.releases_norms
                     uploads[client] += 1
                     shares[client] += 1.0
                 elif kind == "refund":
@@ -187,7 +188,7 @@ class SqliteLedger:
     ) -> None:
         self.close()
 
-    def _arm(self, arm: str, trust: str) -> tuple[Terms, Budget | None]:
+    def _arm(self, arm: str, trust: str) -> tuple[Arm, Budget | None]:
         if arm not in self._arms:
             raise ValueError(f"arm = {arm!r}: expected one of {', '.join(self._arms)}")
         terms, budget = self._arms[arm]
@@ -210,7 +211,7 @@ class SqliteLedger:
         query = "SELECT kind, COUNT(*) FROM entries WHERE arm = ? AND client = ? GROUP BY kind"
         found = dict(self._journal.query(query, (arm, client)))
         reserved = found.get("reserve", 0)
-        norms = reserved if self._arms[arm][0].asks_norms else 0
+        norms = reserved if self._arms[arm][0].releases_norms else 0
         return norms, reserved - found.get("refund", 0)
 
     def _resolve(self, arm: str, round_number: int, client: int, kind: str, uploaders: int) -> None:

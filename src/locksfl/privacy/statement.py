@@ -31,9 +31,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from locksfl.privacy import gdp
-from locksfl.privacy.accountant import central_epsilon
-from locksfl.privacy.events import (
+from locksfl.arm import Arm
+from locksfl.methods.releases import (
     NORM,
     OBSERVERS,
     RELATIONS,
@@ -42,7 +41,8 @@ from locksfl.privacy.events import (
     Observer,
     Relation,
 )
-from locksfl.privacy.terms import Budget, Terms
+from locksfl.privacy import gdp
+from locksfl.privacy.accountant import central_epsilon
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Cost:
 class Counts:
     """What the clients of an arm have released so far; one entry a client."""
 
-    terms: Terms
+    arm: Arm
     rounds: int  # played
     norms: npt.NDArray[np.integer[Any]]
     uploads: npt.NDArray[np.integer[Any]]
@@ -72,17 +72,17 @@ class Counts:
 
     def mu_squared(self, observer: Observer, relation: Relation) -> npt.NDArray[np.float64]:
         """Each client's sum of (sensitivity/std)^2 in local trust."""
-        credited = observer == "PUBLIC" and self.terms.equal_noises
+        credited = observer == "PUBLIC" and self.arm.parts[1].credited
         sent = np.asarray(self.shares if credited else self.uploads, np.float64)
-        total = sent * (UPDATE.sensitivity(relation) / (self.terms.noise_multiplier or 0.0)) ** 2
-        if self.terms.asks_norms:
-            norm = NORM.sensitivity(relation) / (self.terms.norm_multiplier or 0.0)
+        total = sent * (UPDATE.sensitivity(relation) / (self.arm.noise_multiplier)) ** 2
+        if self.arm.releases_norms:
+            norm = NORM.sensitivity(relation) / (self.arm.norm_multiplier)
             total = total + np.asarray(self.norms, np.float64) * norm**2
         return total
 
 
 def guarantee(
-    arms: Sequence[tuple[Terms, Budget | None]],
+    arms: Sequence[Arm],
     delta: float,
     accountant: Accountant,
     most: tuple[int, int] | None = None,
@@ -94,47 +94,43 @@ def guarantee(
     """
 
     def local(observer: Observer, relation: Relation) -> float:
-        return sum(_planned_mu_squared(t, b, observer, relation, most) for t, b in arms)
+        return sum(_planned_mu_squared(arm, observer, relation, most) for arm in arms)
 
     def central(relation: Relation) -> float:
-        rounds = [(terms.sampled_round(), terms.rounds) for terms, _ in arms]
+        rounds = [(arm.sampled_round(), arm.rounds) for arm in arms]
         return central_epsilon(rounds, delta, relation, accountant)
 
-    return _costs(arms[0][0], delta, accountant, local, central)
+    return _costs(arms[0], delta, accountant, local, central)
 
 
 def spent(arms: Sequence[Counts], delta: float, accountant: Accountant) -> list[Cost]:
     """What these arms together have cost the client that released most."""
 
     def local(observer: Observer, relation: Relation) -> float:
-        total = sum(arm.mu_squared(observer, relation) for arm in arms)
+        total = sum(counts.mu_squared(observer, relation) for counts in arms)
         return float(np.max(total))
 
     def central(relation: Relation) -> float:
-        rounds = [(arm.terms.sampled_round(), arm.rounds) for arm in arms]
+        rounds = [(counts.arm.sampled_round(), counts.rounds) for counts in arms]
         return central_epsilon(rounds, delta, relation, accountant)
 
-    return _costs(arms[0].terms, delta, accountant, local, central)
+    return _costs(arms[0].arm, delta, accountant, local, central)
 
 
 def _planned_mu_squared(
-    terms: Terms,
-    budget: Budget | None,
-    observer: Observer,
-    relation: Relation,
-    most: tuple[int, int] | None,
+    arm: Arm, observer: Observer, relation: Relation, most: tuple[int, int] | None
 ) -> float:
-    if budget is not None:
-        return budget.worst_mu_squared(terms, relation)
-    norms, uploads = most or (terms.rounds, terms.rounds)
-    whole = terms.client_releases(uploads, norms).mu_squared(relation)
-    if observer == "PUBLIC" and terms.everyone_uploads and terms.equal_noises:
-        return whole / terms.clients
+    if arm.budget is not None:
+        return arm.budget.worst_mu_squared(arm, relation)
+    norms, uploads = most or (arm.rounds, arm.rounds)
+    whole = arm.client_releases(uploads, norms).mu_squared(relation)
+    if observer == "PUBLIC" and arm.parts[1].credited and arm.everyone_uploads:
+        return whole / arm.clients
     return whole
 
 
 def _costs(
-    terms: Terms,
+    arm: Arm,
     delta: float,
     accountant: str,
     local: Callable[[Observer, Relation], float],
@@ -144,7 +140,7 @@ def _costs(
     over a secret cohort is amplified, noise on each message is not."""
 
     def one(observer: Observer, relation: Relation) -> tuple[float | None, str]:
-        seen = [release for release in terms.releases() if release.observer == observer]
+        seen = [release for release in arm.releases() if release.observer == observer]
         if not all(release.noise_multiplier for release in seen):
             return None, "none"
         if all(release.summed for release in seen):
@@ -161,7 +157,7 @@ def _costs(
     return costs
 
 
-def most_rounds(terms: Terms, epsilon: float, delta: float, relation: Relation, by: Any) -> int:
+def most_rounds(arm: Arm, epsilon: float, delta: float, relation: Relation, by: Any) -> int:
     """The most rounds of central trust whose cost does not pass epsilon, at most T.
 
     The number depends on the accountant alone and on no data, so that a run that stops there may be
@@ -171,7 +167,7 @@ def most_rounds(terms: Terms, epsilon: float, delta: float, relation: Relation, 
     def fits(rounds: int) -> bool:
         return central_epsilon([(event, rounds)], delta, relation, by) <= epsilon
 
-    event, low, high = terms.sampled_round(), 0, terms.rounds
+    event, low, high = arm.sampled_round(), 0, arm.rounds
     if fits(high):
         return high
     while high - low > 1:

@@ -20,29 +20,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 from jax import Array
 
-from locksfl.methods.estimators import ESTIMATORS, Estimator
-from locksfl.methods.trusts import MECHANISMS, Mechanism, Members, ServerDraws, Total
-from locksfl.round.sampling import RULES, Dials, Rule, second_sample, upload_probability
+from locksfl.arm import Dials
+from locksfl.methods import Method
+from locksfl.round.draws import Members, ServerDraws, second_sample
 
-
-@dataclass(frozen=True)
-class Method:
-    """The three choices that make a round: who uploads, what is averaged, who adds the noise."""
-
-    rule: str
-    estimator: str
-    trust: str
-
-    @property
-    def parts(self) -> tuple[Rule, Estimator, Mechanism]:
-        """The functions behind the three names."""
-        return RULES[self.rule], ESTIMATORS[self.estimator], MECHANISMS[self.trust]
+Total = Callable[[Array], Array]  # a sum over every client of the round, on every device
+# a function of all members' entries at once, wherever they are; each place gets its own part
+Together = Callable[..., Array]
 
 
 class Norms(NamedTuple):
@@ -50,7 +39,7 @@ class Norms(NamedTuple):
 
     scores: Array  # what the rule may use of each client
     released: Array  # the norm sum as released (K~)
-    used: Array  # the same, clamped (K')
+    used: Array  # the public number that the rule makes of it (K')
 
 
 class Uploads(NamedTuple):
@@ -85,30 +74,70 @@ def query_norms(
     dials: Dials,
     total: Total,
 ) -> Norms:
-    """Stage 1: release the clipped norms and fix the one public number K'."""
-    _, _, mechanism = method.parts
+    """Stage 1: release the clipped norms and settle the one public number K'."""
+    _, _, trust = method.parts
     clipped = jnp.minimum(norms, dials.clip_norm)
-    scores, released = mechanism.release_norms(clipped, members, server_noise, dials, total)
-    return settle_norms(scores, released, dials)
+    scores, released = trust.release_norms(clipped, members, server_noise, dials, total, jnp)
+    return settle_norms(method, scores, released, dials)
 
 
-def settle_norms(scores: Array, released: Array, dials: Dials) -> Norms:
-    """K': the released sum, clamped to its public limits."""
-    used = jnp.clip(released, dials.norm_low, dials.cohort * dials.clip_norm)
-    return Norms(scores, released, used)
+def settle_norms(method: Method, scores: Array, released: Array, dials: Dials) -> Norms:
+    """K': what the rule makes of the released sum."""
+    rule, _, _ = method.parts
+    return Norms(scores, released, rule.settle(released, dials, jnp))
 
 
 def no_norms(members: Members, dials: Dials) -> Norms:
-    """Stage 1 of a rule that asks nothing: K' is never read."""
-    nothing = jnp.zeros_like(dials.norm_low)
+    """Stage 1 of a rule that releases nothing: K' is never read."""
+    nothing = jnp.zeros_like(dials.least_norm_sum)
     return Norms(jnp.zeros_like(members.coins), nothing, nothing)
 
 
-def contribution_bound(method: Method, norm_sum: Array, dials: Dials) -> Array:
-    """S = C / p_C for the capped estimator, C for those that do not divide by p: public."""
+def compare_norms(
+    method: Method, norms: Array, members: Members, dials: Dials, together: Together
+) -> Norms:
+    """Stage 1 of a rule that looks at all members at once (so: without privacy). The scores that it
+    leaves are the probabilities themselves; a member that is not there counts as a norm of 0."""
+    rule, _, _ = method.parts
+    nothing = jnp.zeros_like(dials.least_norm_sum)
+    here = jnp.where(members.present, jnp.minimum(norms, dials.clip_norm), 0.0)
+    weights = jnp.broadcast_to(members.weights, here.shape)
+    p = together(lambda own, w: rule.probability(own, nothing, w, dials, jnp), here, weights)
+    return Norms(jnp.where(members.present, p, 0.0), nothing, nothing)
+
+
+def upload_probability(
+    method: Method, own: Array, public: Array, weight: Array, dials: Dials
+) -> Array:
+    """p_i for each member, by its own value and public numbers alone, and never above the maximum
+    that the rule states: that is what is charged. What is not a number is 0."""
+    rule, _, _ = method.parts
+    if rule.jointly:
+        p = own
+    else:  # one client at a time: a rule cannot look at the others
+
+        def one(own: Array, public: Array, weight: Array) -> Array:
+            return jnp.asarray(rule.probability(own, public, weight, dials, jnp))
+
+        p = jnp.vectorize(one)(own, public, weight)
+    return jnp.where(p > 0, jnp.minimum(p, dials.largest_probability), 0.0)
+
+
+def contribution_bounds(method: Method, p: Array, norm_sum: Array, dials: Dials) -> Array:
+    """The bound of each client's contribution, in whose units its noise is given."""
     rule, estimator, _ = method.parts
-    at_clip = upload_probability(rule, dials.clip_norm, norm_sum, jnp.ones(()), dials)
-    return estimator.scale(at_clip, dials.clip_norm / at_clip, dials.clip_norm)
+    if estimator.bound is None:  # possible without privacy only
+        return jnp.full(jnp.shape(p), jnp.inf)
+    own = dials.largest_probability if rule.jointly else dials.clip_norm
+    at_clip = upload_probability(method, own, norm_sum, jnp.ones(()), dials)
+    return jnp.asarray(estimator.bound(p, at_clip, dials.clip_norm, jnp))
+
+
+def contribution_bound(method: Method, norm_sum: Array, dials: Dials) -> Array:
+    """The bound of a client with norm C: public, and everybody's where noise is put on a sum.
+    S = C / p_C for the capped estimator, C for those that do not divide by p."""
+    at_clip = upload_probability(method, dials.clip_norm, norm_sum, jnp.ones(()), dials)
+    return contribution_bounds(method, at_clip, norm_sum, dials)
 
 
 def choose_uploads(
@@ -116,12 +145,21 @@ def choose_uploads(
 ) -> Uploads:
     """Stage 2 at each client: the coin, and what the contribution is multiplied by."""
     rule, estimator, _ = method.parts
-    p = upload_probability(rule, scores, norm_sum, members.weights, dials)
-    bound = contribution_bound(method, norm_sum, dials)
+    clipped = jnp.minimum(norms, dials.clip_norm)
+    own = clipped if rule.asks is not None and not rule.released and not rule.jointly else scores
+    p = upload_probability(method, own, norm_sum, members.weights, dials)
     uploaded = second_sample(members.coins, p, members.present)
-    weight = estimator.weight(jnp.minimum(norms, dials.clip_norm), p, bound)
+    bounds = contribution_bounds(method, p, norm_sum, dials)
+    weight = bounded_weight(estimator.weight(clipped, p, jnp), bounds, clipped)
     coefficient = jnp.where(uploaded, clip_factor(norms, dials.clip_norm) * weight, 0.0)
-    return Uploads(coefficient, uploaded, estimator.scale(p, bound, dials.clip_norm), p * weight)
+    return Uploads(coefficient, uploaded, bounds, p * weight)
+
+
+def bounded_weight(weight: Array, bound: Array, clipped: Array) -> Array:
+    """The weight, cut so that |weight g_i| stays within the stated bound, whatever the estimator
+    said; what is not a number is 0."""
+    most = bound / jnp.maximum(clipped, 1e-30)
+    return jnp.where(jnp.isnan(weight), 0.0, jnp.clip(weight, -most, most))
 
 
 def aggregate(
@@ -134,9 +172,9 @@ def aggregate(
     total: Total,
 ) -> RoundResult:
     """The noised sum over a public constant, never over the size that came out."""
-    _, estimator, mechanism = method.parts
+    _, estimator, trust = method.parts
     bound = contribution_bound(method, norms.used, dials)
-    std = mechanism.noise_std(uploads.scale, bound, uploads.uploaded, dials, total)
+    std = trust.noise_std(uploads.scale, bound, uploads.uploaded, dials, total, jnp)
     divisor = estimator.divisor(dials)
     return RoundResult(
         update=(summed + std * update_noise) / divisor,
@@ -185,12 +223,16 @@ def play(
     server_draws: ServerDraws,
     dials: Dials,
     total: Total = jnp.sum,
+    together: Together = lambda function, *entries: function(*entries),
 ) -> tuple[RoundResult, Uploads, Array]:
     """A whole round: what the server steps by, who uploaded, and the true norms (a secret)."""
     rule, _, _ = method.parts
-    if rule.uses_norms:
+    if rule.released:
         measured, kept = clients.measure()
         norms = query_norms(method, measured, members, server_draws.norm_noise, dials, total)
+    elif rule.jointly:
+        measured, kept = clients.measure()
+        norms = compare_norms(method, measured, members, dials, together)
     else:  # nothing may be released at the cohort stage, and clients are visited once
         kept, norms = None, no_norms(members, dials)
 

@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from locksfl.methods.trusts import Members, draw_members, draw_server
+from locksfl.arm import Dials
+from locksfl.methods import Method
 from locksfl.models.build import Model
-from locksfl.round.algorithm import Method, Uploads, play
+from locksfl.round.algorithm import Uploads, play
 from locksfl.round.client import (
     PRECISIONS,
     LocalWork,
@@ -30,8 +31,8 @@ from locksfl.round.client import (
     flat,
     measure,
 )
+from locksfl.round.draws import Members, draw_members, draw_server
 from locksfl.round.randomness import Purpose, client_keys, draw_key
-from locksfl.round.sampling import Dials
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.layout import Layout
 
@@ -257,10 +258,15 @@ def play_block(
     def total(values: Array) -> Array:
         return jax.lax.psum(jnp.sum(values), AXIS)
 
+    def together(function: Callable[..., Array], *entries: Array) -> Array:
+        size = entries[0].shape[0]
+        everyone = function(*jax.lax.all_gather(entries, AXIS, tiled=True))
+        return jax.lax.dynamic_slice_in_dim(everyone, jax.lax.axis_index(AXIS) * size, size)
+
     labelled = test.labels >= 0  # [batches, rows], or [batches, rows, L]
     answers = total(labelled)
     tests = answers if labelled.ndim == 2 else total(jnp.any(labelled, axis=-1))
-    asks_norms = program.method.parts[0].uses_norms
+    asks_norms = program.method.parts[0].released
 
     def one_round(r: Array, carry: Any) -> Any:
         state, log, spending = carry
@@ -273,7 +279,9 @@ def play_block(
         keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
         cohort = ChunkedClients(program, state.weights, records, members, keys)
         server_draws = draw_server(arm_key, t, program.model.size)
-        result, uploads, norms = play(program.method, cohort, members, server_draws, dials, total)
+        result, uploads, norms = play(
+            program.method, cohort, members, server_draws, dials, total, together
+        )
         state = program.server.step(state, result.update, dials.step, t)
 
         def score() -> tuple[Array, Array]:

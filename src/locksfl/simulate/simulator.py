@@ -19,13 +19,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from locksfl._arrays import aligned
+from locksfl.arm import Arm
 from locksfl.data.population import Population
-from locksfl.experiment.plan import ArmPlan
 from locksfl.models.build import Model, records_at_once
 from locksfl.privacy.filter import Filter
 from locksfl.round.client import LocalWork, Records, SizeClass, uses_errors
+from locksfl.round.draws import draw_cohort
 from locksfl.round.randomness import Purpose, Randomness
-from locksfl.round.sampling import draw_cohort
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.block import (
     AXIS,
@@ -105,7 +105,7 @@ class Simulator:
 
     def play(
         self,
-        plan: ArmPlan,
+        plan: Arm,
         work: LocalWork,
         server: Server,
         randomness: Randomness,
@@ -121,11 +121,10 @@ class Simulator:
         `pause_every` rounds, for whoever wants the state there."""
         kept = None
         if plan.budget is not None:
-            kept = Filter(plan.terms, plan.budget, *(released or ()))
+            kept = Filter(plan, plan.budget, *(released or ()))
         classes, class_of = self.classes(work)
         layout = self.layout(classes, class_of, plan.sampling_rate, work)
-        weights = plan.scaled_weights()
-        public = self._replicate(np.float32(1.0) if weights is None else weights)
+        public = self._replicate(plan.scaled_weights())
         key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
         if state is None:
             state = server.init(self.model.init(randomness.model_key()))

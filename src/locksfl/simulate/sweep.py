@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from locksfl.experiment.plan import ArmPlan
+from locksfl.arm import Arm
 from locksfl.round.client import LocalWork
+from locksfl.round.draws import draw_cohort
 from locksfl.round.randomness import Purpose, Randomness
-from locksfl.round.sampling import draw_cohort
 from locksfl.round.server import Server
 from locksfl.simulate.block import ROUNDS_A_CALL, Program
 from locksfl.simulate.layout import usual_count
@@ -30,7 +30,7 @@ MOST_TOGETHER = 16  # more fill no GPU better, and wait longer for the longest c
 class Setting(NamedTuple):
     """A method with its numbers, and where its draws come from."""
 
-    plan: ArmPlan
+    plan: Arm
     randomness: Randomness
 
 
@@ -80,7 +80,7 @@ def _groups(
             yield numbers[first : first + size]
 
 
-def _most_together(simulator: Simulator, plan: ArmPlan, work: LocalWork) -> int:
+def _most_together(simulator: Simulator, plan: Arm, work: LocalWork) -> int:
     """As many settings as still have their usual cohort in memory at once."""
     if simulator.on_cpu:
         return 1

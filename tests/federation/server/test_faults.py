@@ -20,21 +20,21 @@ import pytest
 from faults import ODD, POLICY, WATCHED, Killed, Watch, charged
 
 from checks import ragged
+from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
-from locksfl.experiment.plan import ArmPlan
 from locksfl.federation.device import DeviceLedger, Guard, answering
 from locksfl.federation.device.answering import Device
 from locksfl.federation.server.engine import LEDGER, Federation
 from locksfl.federation.wire import Answer, MemoryNetwork
+from locksfl.methods import Method
 from locksfl.models.build import softmax
 from locksfl.privacy.sqlite_ledger import SqliteLedger
-from locksfl.round.algorithm import Method
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 
 CLIENTS, SIZE = 6, 21
 KINDS = ("kill", "delay", "garbage", "replay", "reorder", "bad answer", "drop")
-PLAN = ArmPlan(
+PLAN = Arm(
     "arm",
     Method("norm", "capped", "local"),
     clients=CLIENTS,

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from checks import ragged
+from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
-from locksfl.experiment.plan import ArmPlan
 from locksfl.federation.device import DeviceLedger, Policy
 from locksfl.federation.device.answering import Device
 from locksfl.federation.device.local_update import local_update
 from locksfl.federation.server.engine import LEDGER, Federation
 from locksfl.federation.wire import MemoryNetwork
-from locksfl.methods.trusts import draw_members, draw_server
+from locksfl.methods import Method
 from locksfl.models.build import softmax
 from locksfl.privacy.sqlite_ledger import SqliteLedger
 from locksfl.privacy.terms import Budget
-from locksfl.round.algorithm import Method
 from locksfl.round.client import LocalWork
+from locksfl.round.draws import draw_members, draw_server
 from locksfl.round.randomness import Purpose, Randomness, client_keys, draw_key
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
@@ -68,7 +68,7 @@ def plan_for(trust, rule, **other):
     settings = {"clients": CLIENTS, "rounds": ROUNDS, "cohort": 7.0, "uploads": 4.0, "step": 0.7}
     settings |= {"clip_norm": 0.6, "noise_multiplier": 0.3, "norm_multiplier": 0.5}
     settings |= {"floor": 0.2, "norm_low": 0.6} if rule == "norm" else {"norm_multiplier": 0.0}
-    return ArmPlan("arm", Method(rule, "capped", trust), **(settings | other))
+    return Arm("arm", Method(rule, "capped", trust), **(settings | other))
 
 
 def policy_for(trust):

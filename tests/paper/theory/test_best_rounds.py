@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from locksfl.methods.releases import ClientReleases, SampledRound
 from locksfl.paper.theory.bound import corrected
 from locksfl.paper.theory.rounds import (
     Setting,
@@ -16,7 +17,6 @@ from locksfl.paper.theory.rounds import (
     printed_rounds,
 )
 from locksfl.privacy import central_epsilon, local_epsilon
-from locksfl.privacy.events import ClientReleases, SampledRound
 
 S = Setting(
     clients=20_000, uploads=20_000.0, parameters=100, epsilon=1.0, delta=1e-5, clip_norm=1.0,

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from locksfl.methods import Method
 from locksfl.paper.theory.coins import every_outcome, plan_for, population
 from locksfl.paper.theory.lemmas import CLAIMS, findings, weighted_variance
-from locksfl.round.algorithm import Method
 
 FAILS = {
     "E|Z| <= b: by norm, all norms at C",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from locksfl.federation.device.terms import RoundTerms
-from locksfl.privacy.events import Relation, Release
+from locksfl.methods.releases import Relation, Release
 from locksfl.privacy.journal import Journal
 
 FORMAT = "device 1"

@@ -22,7 +22,7 @@ from typing import Literal
 from locksfl import _validate
 from locksfl._tables import build_table
 from locksfl.federation.device.terms import Refusal, RoundTerms
-from locksfl.privacy.events import Relation
+from locksfl.methods.releases import Relation
 from locksfl.privacy.terms import Budget
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from locksfl.privacy.events import RELATIONS, Release, round_releases
+from locksfl.methods.releases import RELATIONS, Release, round_releases
 
 Stage = Literal["norm", "update"]
 TRUSTS = ("local", "central")

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from locksfl.arm import Arm
 from locksfl.experiment.config import Config, DiagnosticsConfig
 from locksfl.experiment.costs import statement
 from locksfl.experiment.folder import write_atomically
-from locksfl.experiment.plan import ArmPlan, plan_arms
+from locksfl.experiment.plan import claimed_epsilon, plan_arms
 from locksfl.experiment.records import round_record
 from locksfl.experiment.run import diagnostics_lines, local_work, open_task, server_for
 from locksfl.paper.reproduce.settings import (
@@ -143,9 +144,7 @@ class Bench:
         return config_for(self.scale, panel, tuned, self.data_dir)
 
 
-def play(
-    simulator: Simulator, config: Config, settings: Sequence[tuple[ArmPlan, int]]
-) -> list[Record]:
+def play(simulator: Simulator, config: Config, settings: Sequence[tuple[Arm, int]]) -> list[Record]:
     """Runs of these plans with these seeds: accuracy by round, and what was sent. Many are played
     together on a GPU; for few, one more program to compile would take longer than it saves."""
     sources = [Setting(plan, Randomness.seeded(seed)) for plan, seed in settings]
@@ -194,13 +193,13 @@ def play_panels(
     return sorted(lines.records, key=lambda record: (order[record["panel"]], record["seed"]))
 
 
-def _costs(plan: ArmPlan, config: Config) -> Record:
+def _costs(plan: Arm, config: Config) -> Record:
     return {
         "clip_norm": plan.clip_norm,
         "step": plan.step,
-        "noise_multiplier": plan.noise_multiplier if plan.noisy else None,
+        "noise_multiplier": plan.noise_multiplier if plan.private else None,
         "norm_multiplier": plan.norm_multiplier or None,
-        "claimed_epsilon": plan.claimed_epsilon(config.privacy),
+        "claimed_epsilon": claimed_epsilon(plan, config.privacy),
         "privacy": [c.as_dict() for c in statement([plan], [plan.rounds], config.privacy)],
     }
 

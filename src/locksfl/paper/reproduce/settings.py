@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from locksfl.experiment.config import (
-    ArmConfig,
     Config,
     DataConfig,
     LocalConfig,
@@ -119,25 +118,25 @@ def _privacy(panel: Panel) -> PrivacyConfig:
     )
 
 
-def _arm(panel: Panel, method: str, tuned: Tuned) -> ArmConfig:
+def _arm(panel: Panel, method: str, tuned: Tuned) -> dict[str, Any]:
     """As printed: (1/b) times the sum, no 1/p, norms noised and charged nothing. Honest: the mean
     of the clipped updates, norms charged, and a clamp of the norm sum that pays with privacy."""
     printed, private = panel.version == PRINTED, not math.isinf(panel.epsilon)
     noise = MULTIPLIERS[panel.epsilon] if printed and private else None
     if method == "uniform":
-        return ArmConfig(
-            method,
-            "uniform",
-            "capped",  # nobody of the cohort is left out: the same as "literal"
+        return dict(
+            name=method,
+            rule="uniform",
+            estimator="capped",  # nobody of the cohort is left out: the same as "literal"
             cohort=UPLOADS,
             noise_multiplier=noise,
             clip_norm=tuned.clip_norm,
             step=tuned.step,
         )
-    return ArmConfig(
-        method,
-        "norm",
-        "literal" if printed else "capped",
+    return dict(
+        name=method,
+        rule="norm",
+        estimator="literal" if printed else "capped",
         cohort=COHORT,
         uploads=UPLOADS,
         floor=0.0 if printed else None,

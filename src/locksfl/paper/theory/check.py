@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from locksfl import _validate
-from locksfl.experiment.plan import ArmPlan
+from locksfl.arm import Arm
+from locksfl.methods import Method
 from locksfl.paper.theory.bound import Bound, Constants, corrected, printed
 from locksfl.paper.theory.methods import with_method
 from locksfl.paper.theory.problems import Descent, Problem, descend, logistic, quadratic
-from locksfl.round.algorithm import Method
 
 Floats = npt.NDArray[np.float64]
 
@@ -85,14 +85,16 @@ class Case:
     noise_multiplier: float = 0.0
 
     @property
-    def plan(self) -> ArmPlan:
+    def plan(self) -> Arm:
         """As the program would run it."""
         by_norm = self.method.rule == "norm"
         cohort = self.cohort or self.uploads
         local_norms = by_norm and self.method.trust == "local"
-        return ArmPlan(
+        return Arm(
             name="arm",
-            method=self.method,
+            rule=self.method.rule,
+            estimator=self.method.estimator,
+            trust=self.method.trust,
             clients=self.problem.clients,
             rounds=self.rounds,
             cohort=cohort,

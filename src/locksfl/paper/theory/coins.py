@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array
 
-from locksfl.experiment.plan import ArmPlan
-from locksfl.methods.trusts import Members, ServerDraws
-from locksfl.round.algorithm import GivenClients, Method, play, query_norms
-from locksfl.round.sampling import RULES, Dials, upload_probability
+from locksfl.arm import Arm, Dials
+from locksfl.methods import Method
+from locksfl.round.algorithm import GivenClients, play, query_norms, upload_probability
+from locksfl.round.draws import Members, ServerDraws
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,16 +67,18 @@ def population(clients: int, cohort: float, uploads: float, alike: bool = False)
     return Setting(vectors, cohort, uploads)
 
 
-def plan_for(setting: Setting, method: Method, **settings: Any) -> ArmPlan:
+def plan_for(setting: Setting, method: Method, **settings: Any) -> Arm:
     """A round of that method on a population."""
     given: dict[str, Any] = {"uploads": setting.uploads}
     if method.rule == "norm":
         given |= {"floor": 0.1, "norm_low": setting.uploads / setting.cohort}
     if method.rule == "weights":
         given |= {"weights": tuple(setting.weights)}
-    return ArmPlan(
+    return Arm(
         name="arm",
-        method=method,
+        rule=method.rule,
+        estimator=method.estimator,
+        trust=method.trust,
         clients=len(setting.vectors),
         rounds=1,
         cohort=setting.cohort,
@@ -97,18 +99,18 @@ def _play(
         members = Members(jnp.arange(len(vectors)), there, weights, coins, norms)
         clients, zero = GivenClients(vectors), jnp.zeros(())
         result, uploads, _ = play(method, clients, members, ServerDraws(zero, update), dials)
-        if method.parts[0].uses_norms:
+        if method.parts[0].released:
             known = query_norms(method, clients.norms, members, zero, dials, jnp.sum)
             scores, used = known.scores, known.used
         else:
             scores, used = jnp.zeros(len(vectors)), zero
-        p = upload_probability(RULES[method.rule], scores, used, weights, dials)
+        p = upload_probability(method, scores, used, weights, dials)
         return result.update, uploads.uploaded, p
 
     return jax.vmap(one)(there, coins, norm_noise, update_noise)
 
 
-def every_outcome(plan: ArmPlan, vectors: Floats, weights: Floats | None = None) -> Outcomes:
+def every_outcome(plan: Arm, vectors: Floats, weights: Floats | None = None) -> Outcomes:
     """All 3^n outcomes of both coins, each with its probability. Without noise."""
     n, q = len(vectors), plan.sampling_rate
     states = np.array(list(itertools.product((0, 1, 2), repeat=n)))
@@ -119,7 +121,7 @@ def every_outcome(plan: ArmPlan, vectors: Floats, weights: Floats | None = None)
 
 
 def sampled(
-    plan: ArmPlan, vectors: Floats, repetitions: int, seed: int, weights: Floats | None = None
+    plan: Arm, vectors: Floats, repetitions: int, seed: int, weights: Floats | None = None
 ) -> Outcomes:
     """Rounds with fresh coins and noise."""
     rng = np.random.default_rng((seed, 3))
@@ -137,9 +139,9 @@ def sampled(
     return Outcomes(np.full(repetitions, 1 / repetitions), updates, uploads)
 
 
-def _run(plan: ArmPlan, vectors: Floats, weights: Floats | None, *draws: Any) -> tuple[Any, ...]:
+def _run(plan: Arm, vectors: Floats, weights: Floats | None, *draws: Any) -> tuple[Any, ...]:
     public = plan.scaled_weights() if weights is None else weights
-    public = np.ones(len(vectors)) if public is None else public
+    public = np.broadcast_to(public, len(vectors))
     there, *numbers = draws
     arrays = (jnp.asarray(a, jnp.float32) for a in (vectors, public))
     drawn = (jnp.asarray(a, jnp.float32) for a in numbers)

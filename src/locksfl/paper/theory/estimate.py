@@ -29,8 +29,9 @@ import numpy.typing as npt
 from jax import Array
 from scipy import optimize
 
+from locksfl.arm import Arm
 from locksfl.experiment.config import Config
-from locksfl.experiment.plan import ArmPlan, plan_arms
+from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.run import local_work, open_task, server_for
 from locksfl.paper.theory.bound import Constants, corrected, printed
 from locksfl.paper.theory.methods import not_covered, with_method
@@ -88,7 +89,7 @@ class Estimates:
 
 
 def path(
-    simulator: Simulator, plan: ArmPlan, work: LocalWork, server: Server, randomness: Randomness
+    simulator: Simulator, plan: Arm, work: LocalWork, server: Server, randomness: Randomness
 ) -> Iterator[Array]:
     """w_0, w_1, ..., w_T of an arm, as its run had them."""
     yield simulator.model.init(randomness.model_key())
@@ -143,7 +144,7 @@ def study(
     are the next ones, and the constants are the largest over all."""
     if config.seed is None:
         raise ValueError("seed is missing: expected one, so that the path can be played (again)")
-    names = [a.name for a in config.arm]
+    names = [a.name for a in config.arms()]
     wanted = names[0] if arm is None else arm
     if wanted not in names:
         raise ValueError(f"--arm {wanted!r}: expected one of {', '.join(names)}")
@@ -203,7 +204,7 @@ def _estimates(
 
 
 def bounds_by_round(
-    e: Estimates, plan: ArmPlan, server: Server, work: LocalWork, exact: bool
+    e: Estimates, plan: Arm, server: Server, work: LocalWork, exact: bool
 ) -> tuple[dict[str, list[float] | None], dict[str, str]]:
     """Both bounds after each number of rounds, or why there is none. How gradients differ says
     nothing about updates of local epochs: of those only the clip norm is known."""

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from locksfl import _validate
+from locksfl.methods import Method
 from locksfl.paper.theory.coins import (
     Outcomes,
     Setting,
@@ -25,7 +26,6 @@ from locksfl.paper.theory.coins import (
     population,
     sampled,
 )
-from locksfl.round.algorithm import Method
 
 Floats = npt.NDArray[np.float64]
 

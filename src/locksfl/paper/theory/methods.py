@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from locksfl.experiment.plan import ArmPlan
+from locksfl.arm import Arm
 from locksfl.paper.theory.bound import Constants
 from locksfl.round.server import Server
 
 
-def not_covered(plan: ArmPlan, server: Server) -> str | None:
+def not_covered(plan: Arm, server: Server) -> str | None:
     """Why the mended bound says nothing about a plan; None where it does."""
-    method = plan.method
+    rule, estimator, trust = plan.parts
     if server.optimizer != "sgd":
         return f"the server's optimizer is {server.optimizer!r}: the bound is for sgd"
-    if method.estimator in ("literal", "weighted"):
-        return f"estimator {method.estimator!r} does not average to the mean update"
-    if method.estimator == "capped" and method.trust == "local" and method.rule == "norm":
-        return "estimator 'capped' shrinks the mean when norms are noised (trust 'local')"
+    if not estimator.unbiased:
+        return f"estimator {plan.estimator!r} does not average to the mean update"
+    if trust.clients_add_noise and rule.released and not estimator.own_bound:
+        return (
+            f"estimator {plan.estimator!r} shrinks the mean when norms are noised "
+            f"(trust {plan.trust!r})"
+        )
     if plan.budget is not None:
         return "a filter leaves exhausted clients out of the mean"
     return None
 
 
-def with_method(c: Constants, plan: ArmPlan) -> Constants:
+def with_method(c: Constants, plan: Arm) -> Constants:
     """The constants with a plan's sampling and noise.
 
     * central: noise of std z S on the sum, S = C / p_C <= C m / b, over m: s_c = z C / b at most.
@@ -36,14 +39,15 @@ def with_method(c: Constants, plan: ArmPlan) -> Constants:
       only the clip norm does.
     """
     noise = plan.noise_multiplier * plan.clip_norm
-    by_norm = plan.method.rule == "norm"
-    noised_norms = by_norm and plan.method.trust == "local" and plan.floor > 0
+    rule, _, trust = plan.parts
+    by_norm = rule.asks is not None
+    noised_norms = by_norm and trust.clients_add_noise and plan.floor > 0
     return replace(
         c,
         uploads=plan.uploads,
         clip_norm=plan.clip_norm,
         client_spread=None if by_norm else c.client_spread,
-        server_noise=noise / plan.uploads if plan.method.trust == "central" else 0.0,
-        client_noise=noise if plan.method.trust == "local" else 0.0,
+        server_noise=noise / plan.uploads if trust.server_adds_noise else 0.0,
+        client_noise=noise if trust.clients_add_noise else 0.0,
         stretch=1 / plan.floor if noised_norms else 1.0,
     )

@@ -25,10 +25,10 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array
 
-from locksfl.experiment.plan import ArmPlan
-from locksfl.methods.trusts import draw_members, draw_server
+from locksfl.arm import Arm
 from locksfl.paper.theory.bound import Constants
 from locksfl.round.algorithm import GivenClients, clip_factor, play
+from locksfl.round.draws import draw_members, draw_server
 from locksfl.round.server import Server
 
 Floats = npt.NDArray[np.float64]
@@ -181,7 +181,7 @@ class Descent:
 
 
 def descend(
-    problem: Problem, plan: ArmPlan, seeds: int, schedule: str = "inverse-sqrt", seed: int = 0
+    problem: Problem, plan: Arm, seeds: int, schedule: str = "inverse-sqrt", seed: int = 0
 ) -> Descent:
     """Play a plan's rounds on a problem, for seeds `seed`, `seed` + 1, ..."""
     if plan.clients != problem.clients:
@@ -193,7 +193,7 @@ def descend(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _paths(problem: Problem, plan: ArmPlan, server: Server, keys: Array) -> Step:
+def _paths(problem: Problem, plan: Arm, server: Server, keys: Array) -> Step:
     dials, n = plan.dials(), plan.clients
 
     def one_round(key: Array, state: Any, t: Array) -> tuple[Any, Step]:

@@ -34,6 +34,7 @@ class Domain:
     """Where one client's value lies, in units of a bound r: the interval [0, r], or the ball of
     radius r. Sensitivities follow from it; nobody types one."""
 
+    name: str
     bound: str  # "C", the clip norm, or "S", the largest contribution
     ball: bool
 
@@ -44,61 +45,33 @@ class Domain:
         return 2.0 if self.ball and relation == "replace" else 1.0
 
 
-NORM = Domain("C", ball=False)
-UPDATE = Domain("S", ball=True)
+NORM = Domain("norm", "C", ball=False)
+UPDATE = Domain("update", "S", ball=True)
 
 
 @dataclass(frozen=True)
 class Release:
-    """One value that leaves in a round: what it is, who sees it, and the noise it carries.
+    """One value that leaves in a round: who sees it, where it lies, and the noise it carries.
 
     `noise_multiplier` is std over the zero-out sensitivity; None says that it is exact. `summed`
     says that the noise is on the sum over a secret cohort, not on each client's own message.
     """
 
-    what: Literal["norm", "update"]
     observer: Observer
     domain: Domain
     noise_multiplier: float | None
     summed: bool
+
+    @property
+    def what(self) -> str:
+        """The name of the value: "norm" or "update"."""
+        return self.domain.name
 
     def mu_squared(self, relation: Relation) -> float:
         """(sensitivity / std)^2 of one such message; infinite without noise."""
         if not self.noise_multiplier:
             return math.inf
         return (self.domain.sensitivity(relation) / self.noise_multiplier) ** 2
-
-
-def round_releases(
-    trust: str, noise_multiplier: float | None, norm_multiplier: float | None, asks_norms: bool
-) -> tuple[Release, ...]:
-    """What a round releases, to whom, for each trust.
-
-    * local: every client's noised messages to the server; PUBLIC sees what the server makes of them
-      (post-processing), so it is charged for the same messages.
-    * central: raw messages to the server, noised sums over a secret cohort to PUBLIC.
-    * none: everything raw, to both.
-
-    A trust "secure" (the server sees a noised sum, and knows who sent) would be one more case.
-    """
-    _validate.one_of(("none", "central", "local"), trust=trust)
-    kinds: list[tuple[Literal["norm", "update"], Domain, float | None]] = [
-        ("update", UPDATE, noise_multiplier)
-    ]
-    if asks_norms:
-        kinds.insert(0, ("norm", NORM, norm_multiplier))
-    raw_to_server, noise_for_public = trust != "local", trust != "none"
-    return tuple(
-        Release(
-            what,
-            observer,
-            domain,
-            None if (raw_to_server if observer == "SERVER" else not noise_for_public) else noise,
-            summed=trust == "central" and observer == "PUBLIC",
-        )
-        for observer in OBSERVERS
-        for what, domain, noise in kinds
-    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,407 @@
+"""THE arm: one method with all its numbers, sound, from the TOML table to the ledger's header.
+
+What cannot be sound is refused here with the reason, from what the methods state of themselves.
+A compiled round sees its `dials`, an accountant its `sampled_round` or `client_releases`: views,
+derived and never typed again. Letters are those of the design. No JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from locksfl._tables import typed_value
+from locksfl._validate import count, nearest, positive, rate
+from locksfl.methods import ESTIMATORS, TRUSTS, Method, find_estimator, find_rule
+from locksfl.methods.estimators import Estimator
+from locksfl.methods.releases import ClientReleases, Release, SampledRound
+from locksfl.methods.rules import Rule
+from locksfl.methods.trusts import Trust
+
+if TYPE_CHECKING:
+    from locksfl.privacy.terms import Budget
+
+DEFAULT_FLOOR = 0.1
+DERIVED: Any = None  # a default that follows from other settings
+SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the rest is the experiment's
+    **dict.fromkeys(("name", "rule", "estimator"), str),
+    **dict.fromkeys(("cohort", "uploads", "floor", "norm_low"), float),
+    "weights": tuple[float, ...],
+    **dict.fromkeys(("noise_multiplier", "norm_multiplier", "clip_norm", "step"), float),
+    **dict.fromkeys(("sampling", "denominator"), str),
+}
+FIXED = (  # settings with one sound value
+    (
+        "sampling",
+        "poisson",
+        "the accountants charge for independent coins, and a sample of fixed size costs more than "
+        "they would say",
+    ),
+    (
+        "denominator",
+        "expected",
+        "the number that came depends on who took part, so dividing by it is a release without "
+        "noise",
+    ),
+)
+
+
+class Dials(NamedTuple):
+    """The numbers of an arm that a compiled round takes as arguments (so it compiles once)."""
+
+    cohort: Any  # m, the expected first sample: n times the sampling rate
+    uploads: Any  # b, the uploads wanted in a round
+    clip_norm: Any  # C
+    floor: Any  # lambda, the share of the probability that every member has
+    least_norm_sum: Any  # K_low, the least value of the norm sum, fixed beforehand
+    noise_multiplier: Any  # z, update noise over its zero-out sensitivity
+    norm_multiplier: Any  # z_K or z_s, norm noise over its sensitivity
+    step: Any  # the server's base step
+    largest_probability: Any  # that the rule may give a client: what is charged
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One method with all its numbers.
+
+    A multiplier of 0 says that it is not known yet (`privacy.calibrate` finds it) or, without
+    privacy, that there is no noise. `dropouts`: devices may be missing, so that nobody's noise can
+    be counted upon. `budget`: of each client, kept by a filter.
+    """
+
+    name: str
+    clients: int  # n
+    rounds: int  # T
+    rule: str = "uniform"
+    estimator: str = DERIVED  # the first one that is sound with the rule and the trust
+    trust: str = "central"
+    cohort: float = DERIVED  # m, expected
+    uploads: float = DERIVED  # b, wanted: the cohort
+    clip_norm: float = 1.0  # C
+    step: float = 1.0
+    floor: float = DERIVED  # lambda
+    norm_low: float = DERIVED  # K_low as a share of m C
+    weights: tuple[float, ...] | None = None  # public, summing to 1
+    noise_multiplier: float = 0.0
+    norm_multiplier: float = 0.0
+    budget: Budget | None = None
+    dropouts: bool = False
+
+    def __post_init__(self) -> None:
+        count(clients=self.clients, rounds=self.rounds)
+        self._derive()
+        named = self._named
+        for name in ("cohort", "uploads", "clip_norm", "step"):
+            positive(**{named(name): getattr(self, name)})
+        for name in ("noise_multiplier", "norm_multiplier"):
+            if getattr(self, name):
+                positive(**{named(name): getattr(self, name)})
+        if self.cohort > self.clients:
+            raise ValueError(
+                f"{named('cohort')} = {self.cohort:g}: expected at most the {self.clients} clients"
+            )
+        if self.uploads > self.cohort:
+            raise ValueError(
+                f"{named('uploads')} = {self.uploads:g}: expected at most the cohort, "
+                f"{self.cohort:g}"
+            )
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"{named('floor')} = {self.floor!r}: expected a share in [0, 1)")
+        rate(**{named("norm_low"): self.norm_low})
+        if self.norm_low < self.uploads / self.cohort:
+            raise ValueError(
+                f"{named('norm_low')} = {self.norm_low!r}: expected at least uploads / cohort = "
+                f"{self.uploads / self.cohort:.4g}, so that no probability passes 1"
+            )
+        self._check_weights()
+        for setting, value, problem in self._unsound():
+            raise ValueError(f"{named(setting)} = {value}: {problem}")
+
+    def _named(self, setting: str) -> str:
+        """A setting as the user typed it."""
+        return f"arm.{self.name}.{setting}" if self.name else setting
+
+    def _derive(self) -> None:
+        """Fill in what follows from other settings."""
+        rule, trust = find_rule(self.rule, self._named("rule")), TRUSTS[self.trust]
+        if self.cohort is None and not rule.everyone:
+            raise ValueError(
+                f"{self._named('cohort')} is missing: expected the clients asked in a round"
+            )
+        self._default("cohort", self.clients)
+        self._default("uploads", self.cohort)
+        for name in ("cohort", "uploads"):
+            positive(**{self._named(name): getattr(self, name)})
+            object.__setattr__(self, name, float(getattr(self, name)))
+        share = self.uploads / self.cohort
+        self._default("floor", DEFAULT_FLOOR if "floor" in rule.takes else 0.0)
+        self._default("norm_low", min(1.0, share) if "norm_low" in rule.takes else 1.0)
+        if self.estimator is None:
+            sound = [e for e in ESTIMATORS if not unsound(rule, ESTIMATORS[e], trust)]
+            self._default("estimator", sound[0] if sound else next(iter(ESTIMATORS)))
+        find_estimator(self.estimator, self._named("estimator"))
+        if self.weights is not None:
+            object.__setattr__(self, "weights", tuple(self.weights))
+
+    def _default(self, name: str, value: Any) -> None:
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
+    def _unsound(self) -> list[tuple[str, str, str]]:
+        """(setting, its value, what is wrong): first the methods, then numbers they forbid."""
+        rule, estimator, trust = self.method.parts
+        names = {"rule": self.rule, "estimator": self.estimator, "trust": self.trust}
+        found = [
+            (setting, repr(names[setting]), problem)
+            for setting, problem in unsound(rule, estimator, trust, names)
+        ]
+        if estimator.needs_floor and "floor" in rule.takes and self.floor == 0:
+            problem = f"estimator {self.estimator!r} divides by the probability; expected > 0"
+            found.append(("floor", "0", problem))
+        if rule.everyone and not self.cohort == self.uploads == self.clients:
+            problem = (
+                f"rule {self.rule!r} asks all {self.clients} clients; leave cohort and uploads out"
+            )
+            found.append(("cohort", f"{self.cohort:g}", problem))
+        return found
+
+    def _check_weights(self) -> None:
+        where, takes = self._named("weights"), "weights" in self.method.parts[0].takes
+        if self.weights is None:
+            if takes:
+                raise ValueError(
+                    f"{where}: missing: rule {self.rule!r} needs one number for each client"
+                )
+            return
+        if not takes:
+            raise ValueError(f"{where}: only with rules that take them, not {self.rule!r}")
+        values = np.asarray(self.weights)
+        sound = np.isfinite(values).all() and (values >= 0).all() and abs(values.sum() - 1) <= 1e-6
+        if values.shape != (self.clients,) or not sound:
+            raise ValueError(
+                f"{where}: expected {self.clients} numbers >= 0 that sum to 1, "
+                f"got {values.size} that sum to {values.sum():.6g}"
+            )
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], **experiment: Any) -> Arm:
+        """The arm of an [[arm]] table.
+
+        Args:
+            table: the settings as typed; unknown ones, and those of other rules, are refused.
+            experiment: what the experiment fixes for all arms: trust, clients, rounds, dropouts,
+                and the clip_norm and step of arms without their own.
+
+        Returns:
+            The arm, not yet calibrated.
+        """
+        if not isinstance(table, dict):
+            raise ValueError(f"arm = {table!r}: expected a table")
+        where = f"arm.{table['name']}" if "name" in table else "arm"
+        for key in table:
+            if key not in SETTINGS:
+                raise ValueError(
+                    f"{where}.{key} = {table[key]!r}: unknown setting{nearest(key, SETTINGS)}; "
+                    f"known here: {', '.join(SETTINGS)}"
+                )
+        if "name" not in table:
+            raise ValueError("arm.name is missing")
+        given = {
+            name: typed_value(SETTINGS[name], value, f"{where}.{name}")
+            for name, value in table.items()
+            if value is not None
+        }
+        for name, only, why in FIXED:
+            value = given.pop(name, only)
+            if value != only:
+                raise ValueError(f"{where}.{name} = {value!r}: expected {only!r}; {why}")
+        word = given.get("rule", "uniform")
+        rule = find_rule(word, f"{where}.rule")
+        taken = {*rule.takes, *(["norm_multiplier"] if rule.released else [])}
+        for name in ("floor", "norm_low", "norm_multiplier"):
+            if name in given and name not in taken:
+                raise ValueError(f"{where}.{name} = {given[name]!r}: rule {word!r} takes no {name}")
+        for name in ("noise_multiplier", "norm_multiplier"):
+            if name in given:
+                positive(**{f"{where}.{name}": given[name]})
+        return cls(**{**experiment, **given})
+
+    @property
+    def method(self) -> Method:
+        """Rule, estimator and trust."""
+        return Method(self.rule, self.estimator, self.trust)
+
+    @property
+    def parts(self) -> tuple[Rule, Estimator, Trust]:
+        """The objects behind the three names."""
+        return self.method.parts
+
+    @property
+    def sampling_rate(self) -> float:
+        """q, the coin of the first sample."""
+        return self.cohort / self.clients
+
+    @property
+    def private(self) -> bool:
+        """Whether anybody adds noise."""
+        return TRUSTS[self.trust].private
+
+    @property
+    def releases_norms(self) -> bool:
+        """Whether the cohort's norms are released before the second sample."""
+        return self.parts[0].released
+
+    @property
+    def largest_probability(self) -> float:
+        """The most that any client's second coin can be, whatever the data: the rule states it,
+        the round clamps to it. Without a statement (and so without privacy) it is 1."""
+        largest = self.parts[0].largest_probability
+        return 1.0 if largest is None else largest(self)
+
+    @property
+    def everyone_uploads(self) -> bool:
+        """Whether all n clients upload in every round, by rule and not by luck: the rule asks
+        nothing, so that its probability is a constant, and that constant is 1."""
+        rule = self.parts[0]
+        if rule.asks is not None or rule.jointly or self.dropouts or self.sampling_rate < 1:
+            return False
+        zero, smallest = np.float64(0.0), np.float64(min(self.scaled_weights().flat))
+        p = rule.probability(zero, zero, smallest, self.dials(), np)
+        return float(p) >= 1.0 and self.largest_probability >= 1.0
+
+    def releases(self) -> tuple[Release, ...]:
+        """What one round releases to whom."""
+        rule, _, trust = self.parts
+        return trust.releases(
+            self.noise_multiplier or None,
+            self.norm_multiplier or None,
+            rule.asks if rule.released else None,
+        )
+
+    def sampled_round(self) -> SampledRound:
+        """One round as PUBLIC sees it where only sums over a secret cohort leave the server. Two
+        coins with nothing released between them are one coin of their product."""
+        noise, p = self._noise("noise_multiplier"), self.largest_probability
+        if not self.releases_norms:
+            return SampledRound(self.sampling_rate * p, noise)
+        norm = self._noise("norm_multiplier")
+        return SampledRound(self.sampling_rate, noise, norm, upload_probability=p)
+
+    def client_releases(self, uploads: int, norms: int | None = None) -> ClientReleases:
+        """One client's own noised messages: so many uploads, and a norm with each, or more."""
+        noise = self._noise("noise_multiplier")
+        if not self.releases_norms:
+            return ClientReleases(noise, uploads)
+        norm = self._noise("norm_multiplier")
+        return ClientReleases(noise, uploads, norm, uploads if norms is None else norms)
+
+    def _noise(self, name: str) -> float:
+        value: float = getattr(self, name)
+        if not value:
+            raise ValueError(f"{name} = {value!r}: expected a number > 0 (no noise is a trust)")
+        return value
+
+    def dials(self, kind: Callable[[float], Any] = np.float32) -> Dials:
+        """The numbers that a round takes, of the kind that it calculates with."""
+        values = (
+            self.cohort,
+            self.uploads,
+            self.clip_norm,
+            self.floor,
+            self.norm_low * self.cohort * self.clip_norm,
+            self.noise_multiplier,
+            self.norm_multiplier,
+            self.step,
+            self.largest_probability,
+        )
+        return Dials(*(kind(value) for value in values))
+
+    def scaled_weights(self) -> np.ndarray:
+        """The public weights times n, as a round takes them; one number where all are alike."""
+        if self.weights is None:
+            return np.ones((), np.float32)
+        return np.asarray(self.weights, np.float32) * self.clients
+
+    def warnings(self) -> list[str]:
+        """What is sound but not what a user may expect."""
+        if self.weights is None or self.uploads * max(self.weights) <= self.sampling_rate:
+            return []
+        return [
+            f"{self._named('weights')}: the largest, {max(self.weights):.4g}, asks for more than "
+            f"every round: above cohort / (clients x uploads) = "
+            f"{self.sampling_rate / self.uploads:.4g} a weight counts as that"
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the header of a ledger; `from_dict` is its inverse."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, header: Mapping[str, Any], name: str = "") -> Arm:
+        """The arm of a ledger's header. One of version 0.1 has no name, no clip norm and, for the
+        weights, only the largest: others that sum with it to 1 cost the same."""
+        given: dict[str, Any] = {"name": name, **header}
+        heaviest = given.pop("heaviest", None)
+        if heaviest is not None:
+            n = given["clients"]
+            given["weights"] = (heaviest, *([(1 - heaviest) / max(1, n - 1)] * (n - 1)))
+        for multiplier in ("noise_multiplier", "norm_multiplier"):
+            given[multiplier] = given.get(multiplier) or 0.0
+        if not all(math.isfinite(given[m]) for m in ("noise_multiplier", "norm_multiplier")):
+            raise ValueError("a multiplier is not finite")
+        return cls(**given)
+
+
+def unsound(
+    rule: Rule, estimator: Estimator, trust: Trust, names: Mapping[str, str] | None = None
+) -> list[tuple[str, str]]:
+    """Why these three cannot go together, from what they state: (setting, problem), or nothing."""
+    named = names or {"rule": rule.name, "estimator": estimator.name, "trust": trust.name}
+    found = []
+    if trust.private:
+        without = "expected a statement, or a trust without noise"
+        if rule.jointly:
+            found.append(
+                (
+                    "rule",
+                    f"it needs other clients' raw values, and trust {named['trust']!r} gives a "
+                    "rule one client's own; expected a trust without noise",
+                )
+            )
+        elif rule.largest_probability is None:
+            found.append(
+                ("rule", f"it states no largest probability, so it cannot be accounted; {without}")
+            )
+        if estimator.bound is None:
+            found.append(
+                (
+                    "estimator",
+                    f"it states no bound of a contribution, so it cannot be accounted; {without}",
+                )
+            )
+        if trust.guards_server and rule.asks is not None and not rule.released:
+            found.append(
+                (
+                    "rule",
+                    f"who uploads would depend on a {rule.asks.name} that is not released; under "
+                    f"trust {named['trust']!r} expected a rule that releases what it asks for",
+                )
+            )
+    if trust.amplified and estimator.own_bound:
+        others = [name for name, t in TRUSTS.items() if not t.amplified]
+        found.append(
+            (
+                "estimator",
+                f"not with trust {named['trust']!r} (the noise would have to grow with 1/p on a "
+                f"sum); expected trust {' or '.join(others)}",
+            )
+        )
+    if estimator.weighted != ("weights" in rule.takes):
+        kind = "rules with public weights" if estimator.weighted else "rules without public weights"
+        found.append(("rule", f"not with estimator {named['estimator']!r}, which is for {kind}"))
+    return found

@@ -1,0 +1,68 @@
+"""What the server's average estimates: what an estimator is.
+
+| name             | an upload is                  | noise     | divided by | expectation          |
+|------------------|-------------------------------|-----------|------------|----------------------|
+| capped           | clip(g_i / p_i, S), S = C/p_C | z S       | n q        | mean of g_i (1)      |
+| horvitz-thompson | (g_i + noise of std z C)/p_i  | z C / p_i | n q        | mean of g_i          |
+| weighted         | g_i                           | z C       | b          | sum of w_i g_i       |
+| literal          | g_i                           | z C       | b          | biased (large norms) |
+
+(1) exact with true norms; with noised norms the clip can bind and the mean shrinks.
+
+Divisors are public constants, never the number of clients that came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """The weight of a clipped update g_i, and the norm bound of weight * g_i.
+
+    weight(norm, p, xp): what multiplies g_i, for a client with |g_i| = norm and probability p.
+    bound(p, at_clip, clip_norm, xp): the most that |weight * g_i| can be; the noise multiplier is
+        given in its units, and the round cuts every contribution to it. `at_clip` is the
+        probability of a client with norm C. None states nothing: then the estimator cannot be
+        accounted, and is refused under every trust that adds noise.
+    divisor(dials): the public constant that turns the sum into an average.
+    own_bound: the bound depends on the client's own probability, so that noise cannot be put on the
+        sum, where one bound must hold for all.
+    weighted: it averages by public weights, so it goes with rules that take them and no others.
+    needs_floor: it divides by p, which must not be 0 where a rule has a floor.
+    credited: all uploaders of a round add noise of one std, so that PUBLIC, who sees their sum, is
+        charged for less (the aggregation credit).
+    unbiased: with true norms its expectation is the mean of the clipped updates; with noised norms
+        it still is if its bound never cuts (`own_bound`).
+    """
+
+    name: str
+    about: str
+    weight: Callable[[Any, Any, Any], Any]
+    bound: Callable[[Any, Any, Any, Any], Any] | None
+    divisor: Callable[[Any], Any]
+    own_bound: bool = False
+    weighted: bool = False
+    needs_floor: bool = False
+    credited: bool = False
+    unbiased: bool = True
+
+
+def inverse(p: Any, xp: Any) -> Any:
+    """1/p, and 0 where p = 0: a client that cannot upload contributes nothing, never 0/0."""
+    return xp.where(p > 0, 1.0 / xp.where(p > 0, p, 1.0), 0.0)
+
+
+def one(norm: Any, p: Any, xp: Any) -> Any:
+    """The clipped update itself."""
+    del norm
+    return xp.ones_like(p)
+
+
+def clip_bound(p: Any, at_clip: Any, clip_norm: Any, xp: Any) -> Any:
+    """C, for estimators that do not divide by p."""
+    del at_clip
+    return xp.broadcast_to(clip_norm, xp.shape(p))

@@ -1,0 +1,27 @@
+"""The mean of the clipped updates: g_i / p_i, cut to S = C / p_C.
+
+With true norms r / p(r) grows with r, so that the cut never binds and the mean is exact. With
+noised norms it binds where p_i came out too small, and the mean shrinks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from locksfl.methods.estimators import Estimator, inverse
+
+
+def bound(p: Any, at_clip: Any, clip_norm: Any, xp: Any) -> Any:
+    """S = C / p_C, the same for all."""
+    safe = xp.where(at_clip > 0, at_clip, 1.0)
+    return xp.broadcast_to(xp.where(at_clip > 0, clip_norm / safe, 0.0), xp.shape(p))
+
+
+estimator = Estimator(
+    name="capped",
+    about="the mean of the clipped updates",
+    weight=lambda norm, p, xp: inverse(p, xp),
+    bound=bound,
+    divisor=lambda dials: dials.cohort,
+    credited=True,
+)

@@ -1,0 +1,64 @@
+"""Who of a cohort uploads: what a rule is.
+
+Sampling is Poisson everywhere, one independent coin per client: that is what the accountants
+assume. A rule says how likely a member of the cohort is to upload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from locksfl.methods.releases import NORM, Domain
+
+if TYPE_CHECKING:
+    from locksfl.arm import Arm
+
+__all__ = ["NORM", "Rule", "as_released"]
+
+
+def as_released(released: Any, dials: Any, xp: Any) -> Any:
+    """The released sum, used as it is."""
+    del dials, xp
+    return released
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A way to choose the uploaders of a cohort, with what it asks, releases and can at most do.
+
+    probability(own, public, weight, dials, xp): the probability that ONE client uploads. `own` is
+        what it asks of the client (the released value where clients add the noise, the true one
+        where the server is trusted; 0 if it asks nothing), `public` the number that `settle` made
+        of the released sum, `weight` the client's public weight, of mean 1, `dials` the arm's
+        numbers (`locksfl.arm.Dials`). Elementwise arithmetic of `xp`, no branches on values.
+    largest_probability(arm): the most that it can give any client, whatever the data. The round
+        clamps to it, the accountant charges it. None states nothing: then the rule cannot be
+        accounted, and is refused under every trust that adds noise.
+    asks: the value that `probability` needs of a client, or None.
+    released: whether that value is released first, with noise, and charged: each client's own where
+        clients add the noise, the sum over the cohort where the server does.
+    settle(released, dials, xp): the one public number that the released sum becomes.
+    estimated_uploads(released, public, arm): the expected uploads of a round from released values
+        alone, so that it may be published. None: the uploads that the arm wants.
+    takes: which of the settings floor, norm_low and weights an arm of this rule has.
+    everyone: the cohort is all clients, and all of them upload.
+    jointly: `probability` needs all members' values at once: possible without privacy only.
+    """
+
+    name: str
+    about: str
+    probability: Callable[[Any, Any, Any, Any, Any], Any]
+    largest_probability: Callable[[Arm], float] | None = None
+    asks: Domain | None = None
+    released: bool = False
+    settle: Callable[[Any, Any, Any], Any] = as_released
+    estimated_uploads: Callable[[float, float, Arm], float] | None = None
+    takes: tuple[str, ...] = ()
+    everyone: bool = False
+    jointly: bool = False
+
+    def __post_init__(self) -> None:
+        if self.released and self.asks is None:
+            raise ValueError(f"rule {self.name!r}: releases a value that it does not ask for")

@@ -1,0 +1,65 @@
+"""The random draws of a round: who is asked, and every member's and the server's own noise."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from locksfl.round.randomness import Purpose, client_keys, draw_key, normal
+
+
+class Members(NamedTuple):
+    """The members of a cohort, one entry each; a slot without a client is not `present`."""
+
+    clients: Array  # client numbers
+    present: Array
+    weights: Array  # public, mean 1 over the population
+    coins: Array  # of the second sample, uniform in [0, 1)
+    norm_noise: Array  # standard normal, for trusts under which clients add the noise
+
+
+class ServerDraws(NamedTuple):
+    """The server's own noise of a round, in standard units."""
+
+    norm_noise: Array  # one number
+    update_noise: Array  # one for each parameter
+
+
+def draw_cohort(rng: np.random.Generator, clients: int, sampling_rate: float) -> np.ndarray:
+    """The first sample: one coin of `sampling_rate` for each client; sorted client numbers.
+
+    The number of heads is binomial and, given it, every subset of that size is equally likely:
+    that is n independent coins, drawn with work for the cohort only.
+    """
+    size = rng.binomial(clients, sampling_rate)
+    return np.sort(rng.choice(clients, size, replace=False, shuffle=False)).astype(np.int32)
+
+
+def draw_members(
+    arm_key: Array, round_index: Array | int, clients: Array, weights: Array
+) -> Members:
+    """Each client's own draws of a round. `clients` < 0 are empty slots."""
+    coins = client_keys(draw_key(arm_key, round_index, Purpose.UPLOAD_COIN), clients)
+    norms = client_keys(draw_key(arm_key, round_index, Purpose.NORM_NOISE), clients)
+    return Members(
+        clients=clients,
+        present=clients >= 0,
+        weights=weights,
+        coins=jax.vmap(jax.random.uniform)(coins),
+        norm_noise=jax.vmap(lambda key: normal(key, 1)[0])(norms),
+    )
+
+
+def draw_server(arm_key: Array, round_index: Array | int, size: int) -> ServerDraws:
+    """The server's draws of a round; `size` is the number of parameters."""
+    norms = draw_key(arm_key, round_index, Purpose.SERVER_NORM_NOISE)
+    update = draw_key(arm_key, round_index, Purpose.UPDATE_NOISE)
+    return ServerDraws(normal(norms, 1)[0], normal(update, size))
+
+
+def second_sample(coins: Array, probability: Array, present: Array) -> Array:
+    """Who uploads: each present member by a coin of its own, uniform in [0, 1)."""
+    return present & (coins < probability)
