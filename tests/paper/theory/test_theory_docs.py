@@ -27,11 +27,11 @@ def test_every_test_that_the_page_names_exists():
 
 
 def test_every_function_that_the_page_names_exists():
-    named = set(re.findall(r"`((?:theory|accounting|algorithm|sampling)\.[\w.]+)`", PAGE))
+    named = set(re.findall(r"`((?:paper|privacy|round)\.[\w.]+)`", PAGE))
     assert len(named) >= 25
     for name in named:
         parts = name.split(".")
-        depth = 2 if parts[0] in ("theory", "accounting") else 1
+        depth = 3 if name.startswith("paper.theory.") else 2
         module = importlib.import_module(".".join(["locksfl", *parts[:depth]]))
         assert callable(functools.reduce(getattr, parts[depth:], module)), name
 
