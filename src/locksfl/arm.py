@@ -78,7 +78,7 @@ class Arm:
     clients: int  # n
     rounds: int  # T
     rule: str = "uniform"
-    estimator: str = DERIVED  # the first one that is sound with the rule and the trust
+    estimator: str = DERIVED  # the best one that is sound with the rule and the trust
     trust: str = "central"
     cohort: float = DERIVED  # m, expected
     uploads: float = DERIVED  # b, wanted: the cohort
@@ -142,8 +142,9 @@ class Arm:
         self._default("floor", DEFAULT_FLOOR if "floor" in rule.takes else 0.0)
         self._default("norm_low", min(1.0, share) if "norm_low" in rule.takes else 1.0)
         if self.estimator is None:
-            sound = [e for e in ESTIMATORS if not unsound(rule, ESTIMATORS[e], trust)]
-            self._default("estimator", sound[0] if sound else next(iter(ESTIMATORS)))
+            by_merit = sorted(ESTIMATORS, key=lambda e: _merit(ESTIMATORS[e]))
+            sound = [e for e in by_merit if not unsound(rule, ESTIMATORS[e], trust)]
+            self._default("estimator", (sound or by_merit)[0])
         find_estimator(self.estimator, self._named("estimator"))
         if self.weights is not None:
             object.__setattr__(self, "weights", tuple(self.weights))
@@ -274,6 +275,12 @@ class Arm:
         p = rule.probability(zero, zero, smallest, self.dials(), np)
         return float(p) >= 1.0 and self.largest_probability >= 1.0
 
+    @property
+    def credited(self) -> bool:
+        """Whether PUBLIC, who sees sums only, is charged less for the others' noise in them."""
+        estimator = self.parts[1]
+        return estimator.credited and not estimator.own_bound
+
     def releases(self) -> tuple[Release, ...]:
         """What one round releases to whom."""
         rule, _, trust = self.parts
@@ -355,6 +362,11 @@ class Arm:
         if not all(math.isfinite(given[m]) for m in ("noise_multiplier", "norm_multiplier")):
             raise ValueError("a multiplier is not finite")
         return cls(**given)
+
+
+def _merit(estimator: Estimator) -> tuple[bool, bool]:
+    """What makes one the default: unbiased first, then one bound for all."""
+    return not estimator.unbiased, estimator.own_bound
 
 
 def unsound(

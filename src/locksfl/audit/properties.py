@@ -6,7 +6,8 @@
 * clipping: a contribution stays within the bound that its noise is scaled to, however large the
   update;
 * public divisor: clients with a zero update alter nothing, so the average is not over the size
-  that came out.
+  that came out;
+* statements: rule and estimator keep what they state even without the round's clamps.
 
 Each check calls a sound implementation broken with a probability below FALSE_ALARM.
 """
@@ -25,6 +26,7 @@ from scipy import stats
 
 from locksfl.arm import Arm, Dials
 from locksfl.audit.attacks import Public, one_round, public_knowledge
+from locksfl.audit.statements import broken_statements
 from locksfl.round.algorithm import GivenClients, contribution_bounds
 from locksfl.round.randomness import Randomness
 
@@ -57,7 +59,14 @@ def check_arm(plan: Arm, randomness: Randomness) -> list[Check]:
         _no_noise_twice(plan, noises),
         _clipping(plan, randomness),
         _public_divisor(plan, randomness),
+        _statements(plan),
     ]
+
+
+def _statements(plan: Arm) -> Check:
+    """What rule and estimator state, searched without the round's clamps."""
+    broken = broken_statements(plan)
+    return Check(plan.name, "statements", not broken, "; ".join(broken) or "none broken")
 
 
 def _noises(plan: Arm, randomness: Randomness) -> dict[str, np.ndarray]:

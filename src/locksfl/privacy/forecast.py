@@ -139,11 +139,10 @@ def _given_sum(
         return np.clip(rule.probability(value, k, 1.0, dials, np), 0, arm.largest_probability)
 
     p, at_clip = probability(own), probability(np.float64(1.0))
-    weight = estimator.weight(r, p, np)
     bounds = np.full_like(p, np.inf)
     if estimator.bound is not None:
         bounds = np.asarray(estimator.bound(p, at_clip, 1.0, np))
-        weight = np.minimum(weight, bounds / r)
+    weight = estimator.weight(r, p, bounds, np)
     divisor = float(estimator.divisor(dials))
     uploads = m * float(p.mean())
     std = 0.0

@@ -72,7 +72,7 @@ class Counts:
 
     def mu_squared(self, observer: Observer, relation: Relation) -> npt.NDArray[np.float64]:
         """Each client's sum of (sensitivity/std)^2 in local trust."""
-        credited = observer == "PUBLIC" and self.arm.parts[1].credited
+        credited = observer == "PUBLIC" and self.arm.credited
         sent = np.asarray(self.shares if credited else self.uploads, np.float64)
         total = sent * (UPDATE.sensitivity(relation) / (self.arm.noise_multiplier)) ** 2
         if self.arm.releases_norms:
@@ -124,7 +124,7 @@ def _planned_mu_squared(
         return arm.budget.worst_mu_squared(arm, relation)
     norms, uploads = most or (arm.rounds, arm.rounds)
     whole = arm.client_releases(uploads, norms).mu_squared(relation)
-    if observer == "PUBLIC" and arm.parts[1].credited and arm.everyone_uploads:
+    if observer == "PUBLIC" and arm.credited and arm.everyone_uploads:
         return whole / arm.clients
     return whole
 

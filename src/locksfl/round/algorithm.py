@@ -27,6 +27,7 @@ from jax import Array
 
 from locksfl.arm import Dials
 from locksfl.methods import Method
+from locksfl.methods.estimators import within
 from locksfl.round.draws import Members, ServerDraws, second_sample
 
 Total = Callable[[Array], Array]  # a sum over every client of the round, on every device
@@ -124,13 +125,15 @@ def upload_probability(
 
 
 def contribution_bounds(method: Method, p: Array, norm_sum: Array, dials: Dials) -> Array:
-    """The bound of each client's contribution, in whose units its noise is given."""
+    """The bound of each client's contribution, in whose units its noise is given: one public bound
+    for all, unless the estimator states that a client's own probability enters it."""
     rule, estimator, _ = method.parts
     if estimator.bound is None:  # possible without privacy only
         return jnp.full(jnp.shape(p), jnp.inf)
     own = dials.largest_probability if rule.jointly else dials.clip_norm
     at_clip = upload_probability(method, own, norm_sum, jnp.ones(()), dials)
-    return jnp.asarray(estimator.bound(p, at_clip, dials.clip_norm, jnp))
+    own_p = p if estimator.own_bound else jnp.broadcast_to(at_clip, jnp.shape(p))
+    return jnp.asarray(estimator.bound(own_p, at_clip, dials.clip_norm, jnp))
 
 
 def contribution_bound(method: Method, norm_sum: Array, dials: Dials) -> Array:
@@ -150,7 +153,7 @@ def choose_uploads(
     p = upload_probability(method, own, norm_sum, members.weights, dials)
     uploaded = second_sample(members.coins, p, members.present)
     bounds = contribution_bounds(method, p, norm_sum, dials)
-    weight = bounded_weight(estimator.weight(clipped, p, jnp), bounds, clipped)
+    weight = bounded_weight(estimator.weight(clipped, p, bounds, jnp), bounds, clipped)
     coefficient = jnp.where(uploaded, clip_factor(norms, dials.clip_norm) * weight, 0.0)
     return Uploads(coefficient, uploaded, bounds, p * weight)
 
@@ -158,7 +161,7 @@ def choose_uploads(
 def bounded_weight(weight: Array, bound: Array, clipped: Array) -> Array:
     """The weight, cut so that |weight g_i| stays within the stated bound, whatever the estimator
     said; what is not a number is 0."""
-    most = bound / jnp.maximum(clipped, 1e-30)
+    most = within(bound, clipped, jnp)
     return jnp.where(jnp.isnan(weight), 0.0, jnp.clip(weight, -most, most))
 
 

@@ -23,7 +23,8 @@ from typing import Any
 class Estimator:
     """The weight of a clipped update g_i, and the norm bound of weight * g_i.
 
-    weight(norm, p, xp): what multiplies g_i, for a client with |g_i| = norm and probability p.
+    weight(norm, p, bound, xp): what multiplies g_i, for a client with |g_i| = norm, probability p
+        and this bound.
     bound(p, at_clip, clip_norm, xp): the most that |weight * g_i| can be; the noise multiplier is
         given in its units, and the round cuts every contribution to it. `at_clip` is the
         probability of a client with norm C. None states nothing: then the estimator cannot be
@@ -41,7 +42,7 @@ class Estimator:
 
     name: str
     about: str
-    weight: Callable[[Any, Any, Any], Any]
+    weight: Callable[[Any, Any, Any, Any], Any]
     bound: Callable[[Any, Any, Any, Any], Any] | None
     divisor: Callable[[Any], Any]
     own_bound: bool = False
@@ -56,10 +57,15 @@ def inverse(p: Any, xp: Any) -> Any:
     return xp.where(p > 0, 1.0 / xp.where(p > 0, p, 1.0), 0.0)
 
 
-def one(norm: Any, p: Any, xp: Any) -> Any:
+def one(norm: Any, p: Any, bound: Any, xp: Any) -> Any:
     """The clipped update itself."""
-    del norm
+    del norm, bound
     return xp.ones_like(p)
+
+
+def within(bound: Any, norm: Any, xp: Any) -> Any:
+    """The largest weight that keeps |weight g_i| within a bound."""
+    return bound / xp.maximum(norm, 1e-30)
 
 
 def clip_bound(p: Any, at_clip: Any, clip_norm: Any, xp: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from locksfl.methods.estimators import Estimator, inverse
+from locksfl.methods.estimators import Estimator, inverse, within
 
 
 def bound(p: Any, at_clip: Any, clip_norm: Any, xp: Any) -> Any:
@@ -17,10 +17,15 @@ def bound(p: Any, at_clip: Any, clip_norm: Any, xp: Any) -> Any:
     return xp.broadcast_to(xp.where(at_clip > 0, clip_norm / safe, 0.0), xp.shape(p))
 
 
+def weight(norm: Any, p: Any, bound: Any, xp: Any) -> Any:
+    """1/p_i, cut so that |g_i| / p_i <= S."""
+    return xp.minimum(inverse(p, xp), within(bound, norm, xp))
+
+
 estimator = Estimator(
     name="capped",
     about="the mean of the clipped updates",
-    weight=lambda norm, p, xp: inverse(p, xp),
+    weight=weight,
     bound=bound,
     divisor=lambda dials: dials.cohort,
     credited=True,

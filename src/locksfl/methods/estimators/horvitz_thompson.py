@@ -10,7 +10,7 @@ from locksfl.methods.estimators import Estimator, inverse
 estimator = Estimator(
     name="horvitz-thompson",
     about="the mean of the clipped updates; noise grows with 1/p",
-    weight=lambda norm, p, xp: inverse(p, xp),
+    weight=lambda norm, p, bound, xp: inverse(p, xp),
     bound=lambda p, at_clip, clip_norm, xp: clip_norm * inverse(p, xp),
     divisor=lambda dials: dials.cohort,
     own_bound=True,

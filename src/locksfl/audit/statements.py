@@ -1,0 +1,72 @@
+"""A search that tries to break what a method states of itself: the second net.
+
+The round clamps every probability and every contribution, so that a false statement costs accuracy
+and never epsilon. Its author should know all the same: here the rule and the estimator are called
+without the clamps, on random and extreme inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from locksfl.arm import Arm
+
+TRIALS = 2000
+SLACK = 1e-6  # relative; numbers are float64 here, so that rounding is far below it
+
+
+def broken_statements(arm: Arm, seed: int = 0, trials: int = TRIALS) -> list[str]:
+    """What the rule and the estimator of an arm state and do not keep.
+
+    Args:
+        arm: its numbers are used as they are; its clients' values are searched.
+        seed: of the search, which draws no noise and looks at no data.
+        trials: how many inputs are tried.
+
+    Returns:
+        One sentence for each false statement, with the input that shows it.
+    """
+    rule, estimator, trust = arm.parts
+    rng, dials, clip = np.random.default_rng(seed), arm.dials(float), arm.clip_norm
+    norms = clip * np.concatenate(
+        [[0.0, 1.0, 1.0], rng.random(trials) ** rng.choice([1, 8], trials)]
+    )
+    own = np.zeros_like(norms)
+    if rule.asks is not None:  # released with a client's own noise, it is anything in the interval
+        own = clip * rng.permutation(norms / clip) if trust.clients_add_noise else norms
+    sums = arm.cohort * clip * rng.normal(0.5, 1.0, norms.size)
+    public = rule.settle(sums, dials, np) if rule.released else np.zeros_like(norms)
+    weights = rng.choice(np.broadcast_to(arm.scaled_weights(), arm.clients), norms.size)
+
+    def probabilities(own: Any) -> Any:
+        if rule.jointly:
+            return np.asarray(rule.probability(own, public[0], weights, dials, np), np.float64)
+        each = zip(own, public, weights, strict=True)
+        return np.array([float(rule.probability(*one, dials, np)) for one in each])
+
+    found, most = [], arm.largest_probability
+    p = probabilities(own)
+    if not np.isfinite(p).all() or p.min() < 0:
+        found.append(f"rule {arm.rule!r} gives {p[np.argmin(p)]:.6g} as a probability")
+        p = np.nan_to_num(np.maximum(p, 0.0), posinf=1.0)
+    p = np.minimum(p, 1.0)
+    worst = int(np.argmax(p))
+    if p[worst] > most * (1 + SLACK):
+        found.append(
+            f"rule {arm.rule!r} states a probability of at most {most:.6g} and gives "
+            f"{p[worst]:.6g} to a client whose value is {own[worst]:.4g}"
+        )
+    if estimator.bound is not None:
+        p = np.minimum(p, most)
+        at_clip = np.clip(probabilities(np.full_like(norms, clip)), 0.0, most)
+        bounds = np.asarray(estimator.bound(p, at_clip, clip, np))
+        lengths = np.where(p > 0, norms * np.abs(estimator.weight(norms, p, bounds, np)), 0.0)
+        worst = int(np.argmax(lengths - bounds))
+        if not lengths[worst] <= bounds[worst] * (1 + SLACK):
+            found.append(
+                f"estimator {arm.estimator!r} states a bound of {bounds[worst]:.6g} and gives "
+                f"{lengths[worst]:.6g} to a client with norm {norms[worst]:.4g}"
+            )
+    return found
