@@ -1,21 +1,37 @@
-"""What "package.module:name" stands for, found among the user's own files too."""
+"""What a user's setting "package.module:name" names. No JAX."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from locksfl._validate import nearest
 
 
-def load(setting: str, name: str) -> Any:
-    """The object that `name` names; `setting` is what a refusal calls it. Modules of the current
-    directory are found too."""
-    module_name, _, object_name = name.partition(":")
-    if not all(part.isidentifier() for part in [*module_name.split("."), object_name]):
-        raise ValueError(f"{setting} = {name!r}: expected package.module:name")
+def load(
+    setting: str, name: str, what: str = "function", fits: Callable[[Any], bool] = callable
+) -> Any:
+    """Import what "package.module:name" names; modules of the current directory are found too.
+
+    Args:
+        setting: where the user wrote it, for messages.
+        name: the module and, after the colon, a name in it.
+        what: what is looked for, for messages.
+        fits: whether an object is that.
+
+    Returns:
+        The object. A ValueError says in one line what cannot be found or imported.
+
+    >>> load("model.name", "fractions:Fraction")(1, 2)
+    Fraction(1, 2)
+    """
+    where = f"{setting} = {name!r}"
+    module_name, _, wanted = name.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), wanted]):
+        raise ValueError(f"{where}: expected package.module:{what}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
@@ -23,17 +39,23 @@ def load(setting: str, name: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name is not None
-        if missing and f"{module_name}.".startswith(f"{error.name}."):  # type: ignore[attr-defined]
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
             raise ValueError(
-                f"{setting} = {name!r}: no module {module_name!r} in the current directory or "
-                "among the installed packages"
+                f"{where}: no module {module_name!r} in the current directory or among the "
+                "installed packages"
             ) from None
-        told = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{setting} = {name!r}: importing it failed: {told}") from error
-    if not hasattr(module, object_name):
+        raise ValueError(f"{where}: importing it failed: {in_one_line(error)}") from error
+    found = getattr(module, wanted, None)
+    if not fits(found):
+        names = [name for name, value in vars(module).items() if fits(value)]
         raise ValueError(
-            f"{setting} = {name!r}: module {module_name!r} has no {object_name!r}"
-            f"{nearest(object_name, vars(module))}"
+            f"{where}: module {module_name!r} has no {what} {wanted!r}{nearest(wanted, names)}"
         )
-    return getattr(module, object_name)
+    return found
+
+
+def in_one_line(error: Exception) -> str:
+    """An error's kind and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

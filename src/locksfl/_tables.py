@@ -1,66 +1,168 @@
-"""A frozen dataclass from a TOML table: unknown keys and wrong types are refused by name."""
+"""A frozen dataclass of settings, from a TOML table or from Python: checked by its annotations.
+
+    @dataclass(frozen=True)
+    class TrainConfig(Settings, where="train"):
+        rounds: Count = 100
+        clip_norm: Positive | None = None
+
+Unknown keys, wrong types and values out of range are refused in one line that names the setting as
+a file spells it: train.rounds. A check is stated once, beside its field.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
-from typing import Any
+from numbers import Integral, Real
+from typing import Annotated, Any, ClassVar
 
-from locksfl._validate import nearest, one_of
+from locksfl._validate import count, in_order, nearest, one_of, positive, probability, whole
+
+Positive = Annotated[float, positive]
+Probability = Annotated[float, probability]
+Count = Annotated[int, count]  # 1, 2, 3, ...
+Whole = Annotated[int, whole]  # 0, 1, 2, ...
+
+_TYPES: dict[type, tuple[Any, str]] = {  # what is taken for one, and its name in messages
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a text"),
+    bool: (bool, "true or false"),
+    list: ((list, tuple), "a list"),
+    dict: (dict, "a table"),
+}
+
+
+class Settings:
+    """The base of a frozen dataclass whose fields are checked when it is made.
+
+    `where` is its table in a file, and stands before its fields in messages.
+    """
+
+    where: ClassVar[str] = ""
+
+    def __init_subclass__(cls, where: str = "") -> None:
+        cls.where = where
+
+    def __post_init__(self) -> None:
+        for name, value in check_fields(self, self.where).items():
+            object.__setattr__(self, name, value)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse what the fields make impossible together."""
+
+    def only_with(self, field: str, *, required: bool = False, **owners: str) -> None:
+        """Refuse fields that belong to another choice.
+
+        Args:
+            field: the field that is the choice.
+            required: whether a choice needs all fields that belong to it.
+            owners: by field, the choice that it belongs to; such a field is None unless set.
+        """
+        chosen, table = getattr(self, field), self.where.rpartition(".")[2]
+        told = f"{table if field in ('name', 'kind') else f'{self.where}.{field}'} {chosen!r}"
+        remedy = f"; expected all of it: --set '{self.where}={{{field}=\"{chosen}\"}}'"
+        for name, owner in owners.items():
+            value = getattr(self, name)
+            if value is None and required and owner == chosen:
+                raise ValueError(f"{self.where}.{name} is missing: {told} needs it")
+            if value is not None and owner != chosen:
+                refusal = f"{self.where}.{name} = {value!r}: {told} takes no {name}"
+                raise ValueError(refusal + remedy if required else refusal)
+
+    def in_order(self, lower: str, upper: str) -> None:
+        """Refuse a second field that is below the first; None sets no limit."""
+        in_order(**{f"{self.where}.{name}": getattr(self, name) for name in (lower, upper)})
+
+
+def check_fields(record: Any, where: str) -> dict[str, Any]:
+    """Hold the fields of a dataclass against their annotations.
+
+    Args:
+        record: an instance. Besides the type, an annotation may hold checks, functions of named
+            settings: Annotated[float, positive].
+        where: the table that messages name.
+
+    Returns:
+        The values by field, in the types of the annotations (1.0 for 1 where a float is expected).
+    """
+    hints = _hints(type(record))  # type: ignore[arg-type]
+    return {
+        name: typed_value(hints[name], getattr(record, name), _path(where, name)) for name in hints
+    }
 
 
 def build_table(kind: Any, table: Any, where: str) -> Any:
-    """A dataclass from a table: unknown keys and wrong types refused."""
+    """A dataclass from a table of a TOML file.
+
+    Args:
+        kind: the dataclass.
+        table: its values by field; tables within it become dataclasses too.
+        where: its name in messages, "" for the file itself.
+
+    Returns:
+        An instance of `kind`. Unknown keys, missing ones and wrong values are a ValueError.
+    """
     if not isinstance(table, dict):
         raise ValueError(f"{where} = {table!r}: expected a table")
-    hints = typing.get_type_hints(kind)
-    for key in table:
+    hints = _hints(kind)
+    for key, value in table.items():
         if key not in hints:
-            full = f"{where}.{key}".lstrip(".")
             raise ValueError(
-                f"{full} = {table[key]!r}: unknown setting{nearest(key, hints)}; "
+                f"{_path(where, key)} = {value!r}: unknown setting{nearest(key, hints)}; "
                 f"known here: {', '.join(hints)}"
             )
     for item in dataclasses.fields(kind):
         required = item.default is item.default_factory is dataclasses.MISSING
         if required and item.name not in table:
-            raise ValueError(f"{where}.{item.name} is missing".lstrip("."))
-    values = {k: typed_value(hints[k], v, f"{where}.{k}".lstrip(".")) for k, v in table.items()}
-    return kind(**values)
+            raise ValueError(f"{_path(where, item.name)} is missing")
+    return kind(**{key: typed_value(hints[key], table[key], _path(where, key)) for key in table})
 
 
-def _item_name(item: Any, where: str) -> str:
-    """An arm is named in messages: arm.locks."""
-    return f"{where}.{item['name']}" if isinstance(item, dict) and "name" in item else where
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {item.name: hints[item.name] for item in dataclasses.fields(kind)}
+
+
+def _path(where: str, name: str) -> str:
+    return f"{where}.{name}".lstrip(".")
 
 
 def typed_value(hint: Any, value: Any, where: str) -> Any:
-    """A value of the hinted type; a whole number is fine where a float is expected."""
-    if dataclasses.is_dataclass(hint):
-        return build_table(hint, value, where)
-    if typing.get_origin(hint) is typing.Literal:
-        one_of(typing.get_args(hint), **{where: value})
+    """The value in the hinted type, or a refusal."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        value = typed_value(inner[0], value, where)
+        for check in inner[1:]:
+            check(**{where: value})
         return value
-    if typing.get_origin(hint) is dict:  # a free table
-        if not isinstance(value, dict):
-            raise ValueError(f"{where} = {value!r}: expected a table")
-        return dict(value)
-    if typing.get_origin(hint) in (list, tuple):
-        if not isinstance(value, list | tuple):
-            raise ValueError(f"{where} = {value!r}: expected a list")
-        inner = typing.get_args(hint)[0]
-        return [typed_value(inner, item, _item_name(item, where)) for item in value]
-    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    for option in allowed:
-        if typing.get_origin(option) in (list, tuple):
-            return typed_value(option, value, where)
-        if option is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(option, type) and isinstance(value, option):
-            if isinstance(value, bool) and option is not bool:
-                continue
-            return value
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    expected = " or ".join(names[o] for o in allowed if o in names)
+    if origin is typing.Literal:
+        one_of(inner, **{where: value})
+        return value
+    if dataclasses.is_dataclass(hint):
+        return value if dataclasses.is_dataclass(value) else build_table(hint, value, where)
+    options = [hint]
+    if origin in (typing.Union, types.UnionType):
+        options = [option for option in inner if option is not type(None)]
+        if value is None and len(options) < len(inner):
+            return None
+        if len(options) == 1:
+            return typed_value(options[0], value, where)
+    for option in options:
+        plain = typing.get_origin(option) or option
+        if isinstance(value, _TYPES[plain][0]) and isinstance(value, bool) == (plain is bool):
+            if plain is list:
+                (kind,) = typing.get_args(option)
+                return [typed_value(kind, item, _named(where, item)) for item in value]
+            return plain(value)
+    expected = " or ".join(_TYPES[typing.get_origin(option) or option][1] for option in options)
     raise ValueError(f"{where} = {value!r}: expected {expected}")
+
+
+def _named(where: str, item: Any) -> str:
+    """An arm is named in messages: arm.locks."""
+    return f"{where}.{item['name']}" if isinstance(item, dict) and "name" in item else where

@@ -1,10 +1,14 @@
-"""Checks on what a user typed: one line that names the setting, its value and what is expected."""
+"""Checks on what a user typed: one line that names the setting, its value and what is expected.
+
+Settings are passed by name: `positive(clip_norm=-1)` refuses with "clip_norm = -1: expected a
+number > 0". A check can also stand beside a dataclass field (see `locksfl._tables`).
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
@@ -12,55 +16,49 @@ from typing import Any
 
 def positive(**settings: float) -> None:
     """Refuse values that are not numbers above zero, or that float32 cannot calculate with."""
-    for name, value in settings.items():
-        _number(name, value)
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} = {value!r}: expected a number > 0")
-        if not 1e-30 <= value <= 1e30:
-            raise ValueError(f"{name} = {value!r}: expected a number from 1e-30 to 1e30")
+    _numbers(settings, lambda value: 0 < value < math.inf, "a number > 0")
+    _numbers(settings, lambda value: 1e-30 <= value <= 1e30, "a number from 1e-30 to 1e30")
 
 
 def non_negative(**settings: float) -> None:
     """Refuse values that are not numbers, zero or above, or whose square would be infinite."""
-    for name, value in settings.items():
-        _number(name, value)
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} = {value!r}: expected a number >= 0")
-        if value > 1e30:
-            raise ValueError(f"{name} = {value!r}: expected a number from 0 to 1e30")
+    _numbers(settings, lambda value: 0 <= value < math.inf, "a number >= 0")
+    _numbers(settings, lambda value: value <= 1e30, "a number from 0 to 1e30")
 
 
 def rate(**settings: float) -> None:
     """Refuse values outside (0, 1]."""
-    for name, value in settings.items():
-        _number(name, value)
-        if not 0 < value <= 1:
-            raise ValueError(f"{name} = {value!r}: expected a rate in (0, 1]")
+    _numbers(settings, lambda value: 0 < value <= 1, "a rate in (0, 1]")
 
 
 def probability(**settings: float) -> None:
     """Refuse values outside the open interval (0, 1)."""
-    for name, value in settings.items():
-        _number(name, value)
-        if not 0 < value < 1:
-            raise ValueError(f"{name} = {value!r}: expected a number in (0, 1)")
+    _numbers(settings, lambda value: 0 < value < 1, "a number in (0, 1)")
 
 
 def count(**settings: int) -> None:
     """Refuse values that are not whole numbers above zero."""
-    for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise ValueError(f"{name} = {value!r}: expected a whole number >= 1")
+    _check(settings, lambda value: _is(Integral, value) and value >= 1, "a whole number >= 1")
+
+
+def whole(**settings: int) -> None:
+    """Refuse values that are not whole numbers, zero or above."""
+    _check(settings, lambda value: _is(Integral, value) and value >= 0, "a whole number >= 0")
+
+
+def in_order(**settings: float | None) -> None:
+    """Refuse a second setting that is below the first; None sets no limit."""
+    (lower, least), (name, value) = settings.items()
+    if least is not None and value is not None and value < least:
+        raise ValueError(f"{name} = {value!r}: expected at least {lower} = {least!r}")
 
 
 def one_of(choices: Iterable[str], **settings: str) -> None:
     """Refuse a word that is not among the choices, and offer the nearest one."""
     known = list(choices)
     for name, value in settings.items():
-        if value not in known:
-            raise ValueError(
-                f"{name} = {value!r}: expected one of {', '.join(known)}{nearest(value, known)}"
-            )
+        hint = f"one of {', '.join(known)}{nearest(value, known)}"
+        _check({name: value}, known.__contains__, hint)
 
 
 def nearest(word: Any, known: Iterable[str]) -> str:
@@ -81,6 +79,16 @@ def naming(**settings: str) -> Iterator[None]:
         raise ValueError(f"{settings[word]} {rest}") from None
 
 
-def _number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ValueError(f"{name} = {value!r}: expected a number")
+def _is(kind: type, value: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _numbers(settings: Mapping[str, Any], allowed: Callable[[Any], bool], expected: str) -> None:
+    _check(settings, lambda value: _is(Real, value), "a number")
+    _check(settings, allowed, expected)
+
+
+def _check(settings: Mapping[str, Any], allowed: Callable[[Any], bool], expected: str) -> None:
+    for name, value in settings.items():
+        if not allowed(value):
+            raise ValueError(f"{name} = {value!r}: expected {expected}")

@@ -31,7 +31,7 @@ DERIVED: Any = None  # a default that follows from other settings
 SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the rest is the experiment's
     **dict.fromkeys(("name", "rule", "estimator"), str),
     **dict.fromkeys(("cohort", "uploads", "floor", "norm_low"), float),
-    "weights": tuple[float, ...],
+    "weights": list[float],
     **dict.fromkeys(("noise_multiplier", "norm_multiplier", "clip_norm", "step"), float),
     **dict.fromkeys(("sampling", "denominator"), str),
 }

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from locksfl.data import download
-from locksfl.data.catalogue import CATALOGUE, Archive, Entry, File
+from locksfl.data.catalogue import CATALOGUE, Entry, File
 
 CONTENT = bytes(range(256)) * 4000  # 1 MB
 
@@ -150,7 +150,7 @@ def packed(files):
 def test_an_archive_is_unpacked(server, entry, tmp_path):
     data = packed({"a.bin": CONTENT, "other.txt": b"not asked for"})
     server.files["/a.tar.gz"] = data
-    archive = Archive("a.tar.gz", md5(data), f"{server.address}/a.tar.gz")
+    archive = File("a.tar.gz", md5(data), f"{server.address}/a.tar.gz")
     entry = dataclasses.replace(entry, archive=archive)
     download.fetch(entry, tmp_path)
     assert left(tmp_path) == ["a.bin"]
@@ -160,7 +160,7 @@ def test_an_archive_is_unpacked(server, entry, tmp_path):
 def test_an_archive_with_another_file_in_it(server, entry, tmp_path):
     data = packed({"a.bin": b"another"})
     server.files["/a.tar.gz"] = data
-    archive = Archive("a.tar.gz", md5(data), f"{server.address}/a.tar.gz")
+    archive = File("a.tar.gz", md5(data), f"{server.address}/a.tar.gz")
     with pytest.raises(ValueError, match=r"a\.bin is not the one"):
         download.fetch(dataclasses.replace(entry, archive=archive), tmp_path)
     assert left(tmp_path) == ["a.tar.gz"]

@@ -155,7 +155,7 @@ def test_in_a_private_run_they_are_stamped_and_never_published(tmp_path) -> None
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("diagnostics.every=-1", "diagnostics.every = -1: expected a number >= 0"),
+        ("diagnostics.every=-1", "diagnostics.every = -1: expected a whole number >= 0"),
         ("diagnostics.clients=1", "diagnostics.clients = 1: expected at least 2 to compare"),
         ("diagnostics.evry=1", "diagnostics.evry = 1: unknown setting"),
     ],

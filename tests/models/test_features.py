@@ -174,7 +174,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     [
         ('name = "scatter"', "did you mean 'scattering'"),
         ('name = "encoder"', "features.file is missing"),
-        ('name = "scattering"\nfile = "w.npy"', "take no file"),
+        ('name = "scattering"\nfile = "w.npy"', "takes no file"),
     ],
 )
 def test_bad_settings_are_refused(lines, expected):

@@ -19,15 +19,6 @@ class File:
 
 
 @dataclass(frozen=True)
-class Archive:
-    """One address that holds several of a set's files."""
-
-    name: str
-    checksum: str
-    address: str
-
-
-@dataclass(frozen=True)
 class Entry:
     """What is known of a data set without opening it."""
 
@@ -39,7 +30,7 @@ class Entry:
     licence: str
     clients: int | None = None  # natural users to train on; None: it has none, and is dealt
     files: tuple[File, ...] = ()
-    archive: Archive | None = None
+    archive: File | None = None  # one address that holds all the files
     needs: tuple[str, ...] = ()  # other sets whose files it reads
     how: str = ""  # how to get the files that have no address
 
@@ -49,10 +40,14 @@ _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
 
 
-def _idx(base: str, *md5: str) -> tuple[File, ...]:
-    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    files = [f"{name}-ubyte.gz" for name in names]
-    return tuple(File(f, f"md5:{m}", base + f) for f, m in zip(files, md5, strict=True))
+_IDX = tuple(
+    f"{part}-ubyte.gz"
+    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+)
+
+
+def _at(base: str, names: tuple[str, ...], *md5: str) -> tuple[File, ...]:
+    return tuple(File(name, f"md5:{m}", base + name) for name, m in zip(names, md5, strict=True))
 
 
 _ENTRIES = (
@@ -71,8 +66,9 @@ _ENTRIES = (
         test=10_000,
         classes=10,
         licence="none stated (often CC BY-SA 3.0)",
-        files=_idx(
+        files=_at(
             _MNIST,
+            _IDX,
             "f68b3c2dcbeaaa9fbdd348bbdeb94873",
             "d53e105ee54ea40749a09fcbcd1e9432",
             "9fb629c4189551a2d022fa330f9573f3",
@@ -86,8 +82,9 @@ _ENTRIES = (
         test=10_000,
         classes=10,
         licence="MIT",
-        files=_idx(
+        files=_at(
             _FASHION,
+            _IDX,
             "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
             "25c81989df183df01b3e8a0aad5dffbe",
             "bef4ecab320f06d8554ea6380940ec79",
@@ -102,17 +99,11 @@ _ENTRIES = (
         classes=10,
         licence="BSD (writer ids); MNIST as above",
         clients=539,
-        files=(
-            File(
-                "qmnist-train-labels-idx2-int.gz",
-                "md5:0058f8dd561b90ffdd0f734c6a30e5e4",
-                _QMNIST + "qmnist-train-labels-idx2-int.gz",
-            ),
-            File(
-                "qmnist-test-labels-idx2-int.gz",
-                "md5:5b5b05890a5e13444e108efe57b788aa",
-                _QMNIST + "qmnist-test-labels-idx2-int.gz",
-            ),
+        files=_at(
+            _QMNIST,
+            ("qmnist-train-labels-idx2-int.gz", "qmnist-test-labels-idx2-int.gz"),
+            "0058f8dd561b90ffdd0f734c6a30e5e4",
+            "5b5b05890a5e13444e108efe57b788aa",
         ),
         needs=("mnist",),
         how="the two label files are on QMNIST's page, github.com/facebookresearch/qmnist",
@@ -135,7 +126,7 @@ _ENTRIES = (
                 "test_batch": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
             }.items()
         ),
-        archive=Archive(
+        archive=File(
             "cifar-10-binary.tar.gz",
             "md5:c32a1d4ab5d03f1284b67883e8d87530",
             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",

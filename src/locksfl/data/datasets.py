@@ -54,12 +54,15 @@ class Dataset(NamedTuple):
 
 
 def load(name: str, data_dir: Directory = None) -> Dataset:
-    """The data set of that name.
+    """A data set by name; its files are checked.
 
     Args:
         name: one of catalogue.NAMES.
         data_dir: folder of downloaded data; without it, the environment variable LOCKS_DATA.
             The embedded digits need none.
+
+    >>> load("mnist-embedded").train_features.shape
+    (10000, 28, 28)
     """
     _validate.one_of(NAMES, dataset=name)
     if name == "mnist-embedded":
@@ -68,22 +71,8 @@ def load(name: str, data_dir: Directory = None) -> Dataset:
     root = data_root(name, data_dir)
     if name == "mnist-writers":
         return read_writers(root)
-    if name == "cifar10":
-        return read_cifar10(root / name)
-    if name == "shakespeare":
-        entry = CATALOGUE[name]
-        _read(entry, entry.files[0], root / name)
-        roles = read_roles(root / name / entry.files[0].name)
-        return Dataset(
-            roles.features,
-            roles.labels,
-            roles.test_features,
-            roles.test_labels,
-            classes=entry.classes,
-            owner=roles.owner,
-            scale=1.0,
-        )
-    return read_idx(CATALOGUE[name], root / name)
+    readers = {"cifar10": read_cifar10, "shakespeare": read_shakespeare}
+    return readers[name](root / name) if name in readers else read_idx(CATALOGUE[name], root / name)
 
 
 def open_population(
@@ -103,13 +92,20 @@ def open_population(
     print: it says nothing about the seed of the coins and of the noise.
 
     Args:
+        name: one of catalogue.NAMES, or a folder that `locks data import` made.
         clients: how many. A natural split has its own number: None, or exactly that one.
+        split_kind: "iid", "shards", "dirichlet" or "natural".
+        split_options: what the split takes; see `locksfl.data.splits`.
+        seed: of the split.
+        data_dir: where the data are; without it, the environment variable LOCKS_DATA.
         min_samples: a natural client with fewer is left out; dirichlet fills its clients up to
             it; the other splits refuse what they cannot give.
         max_samples: a client with more keeps its first ones, in any split.
+
+    >>> open_population("mnist-embedded", 100, "shards", {"classes": 2}, seed=0).clients
+    100
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"split seed = {seed!r}: expected a whole number >= 0")
+    _validate.whole(**{"split seed": seed})
     if split_kind == "natural":
         population = natural_population(name, data_dir).limited(min_samples or 1, max_samples)
         if clients is not None and clients != population.clients:
@@ -145,22 +141,30 @@ def open_population(
 
 
 def natural_population(name: str, data_dir: Directory = None) -> Population:
-    """A data set with the users that it comes with."""
+    """A data set with the users that it comes with.
+
+    Args:
+        name: one of catalogue.NAMES that has users, or a folder that `locks data import` made.
+        data_dir: where the data are; without it, the environment variable LOCKS_DATA.
+    """
     if name not in NAMES:
         return folder.open_folder(find_folder(name, data_dir))
-    if CATALOGUE[name].clients is None:
+    if not has_users(name):
         raise ValueError(
             f"data.split.kind = 'natural': {name} has no users of its own; expected iid, shards "
             "or dirichlet"
         )
     data = load(name, data_dir)
-    if data.owner is None:
-        raise AssertionError(f"{name} must say who owns what")
     return _population(data, data.owner, name, CATALOGUE[name].clients)
 
 
 def natural_clients(name: str, data_dir: Directory = None, min_samples: int | None = None) -> int:
-    """How many users a set has: from the catalogue or a folder's header where these say it."""
+    """How many users a set has: from the catalogue or a folder's header where these say it.
+
+    Args:
+        name, data_dir: as for `natural_population`.
+        min_samples: users with fewer samples are not counted; then the data are read.
+    """
     if (min_samples or 1) > 1:
         return natural_population(name, data_dir).limited(min_samples or 1).clients
     if name in NAMES:
@@ -175,9 +179,8 @@ def has_users(name: str) -> bool:
 
 def find_folder(name: str, data_dir: Directory = None) -> Path:
     """An imported folder: a path, or a name in the data directory."""
-    root = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
-    places = [Path(name).expanduser(), *([Path(root).expanduser() / name] if root else [])]
-    for place in places:
+    root = _root(data_dir)
+    for place in (Path(name).expanduser(), *([root / name] if root else [])):
         if (place / folder.HEADER).is_file():
             return place
     raise ValueError(
@@ -186,32 +189,18 @@ def find_folder(name: str, data_dir: Directory = None) -> Path:
     )
 
 
-def _population(
-    data: Dataset, owner: NDArray[np.int64], name: str, clients: int | None
-) -> Population:
+def _population(data: Dataset, owner: Any, name: str, clients: int | None) -> Population:
+    features, labels, test_features, test_labels, classes, _, scale = data
     return Population.from_split(
-        data.train_features,
-        data.train_labels,
-        owner,
-        data.test_features,
-        data.test_labels,
-        classes=data.classes,
-        clients=clients,
-        name=name,
-        scale=data.scale,
-    )
+        features, labels, owner, test_features, test_labels,
+        classes=classes, clients=clients, name=name, scale=scale,
+    )  # fmt: skip
 
 
 def _from_folder(name: str, data_dir: Directory) -> Dataset:
     found = folder.open_folder(find_folder(name, data_dir))
-    return Dataset(
-        found.features,
-        found.labels,
-        found.test_features,
-        found.test_labels,
-        found.classes,
-        scale=found.scale,
-    )
+    arrays = (found.features, found.labels, found.test_features, found.test_labels)
+    return Dataset(*arrays, found.classes, scale=found.scale)
 
 
 def read_mnist(place: Path) -> Dataset:
@@ -242,32 +231,38 @@ def read_writers(root: Path) -> Dataset:
 def read_cifar10(place: Path) -> Dataset:
     """The original binary layout: a label byte, then 3 planes of 32 x 32; here channels last."""
     entry = CATALOGUE["cifar10"]
-    inner = place / "cifar-10-batches-bin"  # as the archive unpacks
-    place = inner if inner.is_dir() else place
-    rows = [np.frombuffer(_read(entry, file, place), np.uint8) for file in entry.files]
-    batches = [row.reshape(10_000, 1 + 3 * 32 * 32) for row in rows]
+    read = (_read(entry, file, _unpacked(place)) for file in entry.files)
+    batches = [np.frombuffer(b, np.uint8).reshape(10_000, 1 + 3 * 32 * 32) for b in read]
 
     def images(batch: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return batch[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        return np.ascontiguousarray(batch[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
-    return Dataset(
-        np.concatenate([images(batch) for batch in batches[:5]]),
-        np.concatenate([batch[:, 0] for batch in batches[:5]]).astype(np.int32),
-        np.ascontiguousarray(images(batches[5])),
-        batches[5][:, 0].astype(np.int32),
-        classes=10,
-    )
+    train, test = np.concatenate(batches[:5]), batches[5]
+    labels, test_labels = (batch[:, 0].astype(np.int32) for batch in (train, test))
+    return Dataset(images(train), labels, images(test), test_labels, classes=10)
+
+
+def read_shakespeare(place: Path) -> Dataset:
+    """Windows of text by speaking role (see shakespeare.py), checked by sha256."""
+    entry = CATALOGUE["shakespeare"]
+    _read(entry, entry.files[0], place)
+    train, labels, test, test_labels, owner = read_roles(place / entry.files[0].name)
+    return Dataset(train, labels, test, test_labels, entry.classes, owner, scale=1.0)
 
 
 def present(entry: Entry, data_dir: Directory = None) -> bool:
     """Whether all files of a set are there (not whether they are whole: loading checks that)."""
-    root = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
-    if entry.files and not root:
-        return False
-    places = [Path(root or ".").expanduser() / entry.name]
-    places.append(places[0] / "cifar-10-batches-bin")
-    here = any(all((place / file.name).is_file() for file in entry.files) for place in places)
+    root = _root(data_dir)
+    if root is None:
+        return not entry.files
+    place = _unpacked(root / entry.name)
+    here = all((place / file.name).is_file() for file in entry.files)
     return here and all(present(CATALOGUE[name], data_dir) for name in entry.needs)
+
+
+def _unpacked(place: Path) -> Path:
+    inner = place / "cifar-10-batches-bin"  # as the archive unpacks
+    return inner if inner.is_dir() else place
 
 
 def _read(entry: Entry, file: File, place: Path) -> bytes:
@@ -300,29 +295,29 @@ def _unpack(packed: bytes) -> Dataset:
 
 def data_root(name: str, data_dir: Directory = None) -> Path:
     """The data directory: the argument, else LOCKS_DATA."""
-    root = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
-    if not root:
+    root = _root(data_dir)
+    if root is None:
         raise ValueError(
             f"data set {name}: no folder to look in; set data_dir, or {DATA_VARIABLE} in the "
             f"environment, to the folder that holds {name}/"
         )
-    return Path(root).expanduser()
+    return root
+
+
+def _root(data_dir: Directory) -> Path | None:
+    root = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
+    return Path(root).expanduser() if root else None
 
 
 def _from_idx(buffer: bytes) -> Dataset:
     """Four idx files one after the other: train images, train labels, test images, test labels."""
-    arrays = []
-    start = 0
+    arrays, start = [], 0
     for _ in range(4):
         array, start = _idx_array(buffer, start)
         arrays.append(array)
-    train_features, train_labels, test_features, test_labels = arrays
+    features, labels, test_features, test_labels = arrays
     return Dataset(
-        train_features,
-        train_labels.astype(np.int32),
-        test_features,
-        test_labels.astype(np.int32),
-        classes=10,
+        features, labels.astype(np.int32), test_features, test_labels.astype(np.int32), classes=10
     )
 
 
@@ -335,8 +330,3 @@ def _idx_array(buffer: bytes, start: int = 0) -> tuple[NDArray[Any], int]:
     count = int(lengths.prod())
     array = np.frombuffer(buffer, kind, count, start).reshape(lengths)
     return array, start + count * kind.itemsize
-
-
-def whole(data: Dataset, name: str) -> Population:
-    """All samples as one client's: to look at a set that has no users of its own."""
-    return _population(data, np.zeros(len(data.train_labels), np.int64), name, 1)

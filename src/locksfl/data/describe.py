@@ -20,9 +20,8 @@ EXAMPLES = 40
 
 def open_for_description(name: str, data_dir: datasets.Directory = None) -> Population:
     """A set with its users, or, where it has none, all samples as one client's. Files verified."""
-    if name in NAMES and CATALOGUE[name].clients is None:
-        data = datasets.load(name, data_dir)
-        return datasets.whole(data, name)
+    if not datasets.has_users(name):
+        return datasets.open_population(name, 1, "iid", {}, 0, data_dir)
     if name not in NAMES:
         folder.verify(datasets.find_folder(name, data_dir))
     return datasets.natural_population(name, data_dir)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pooch
 
-from locksfl.data.catalogue import CATALOGUE, Archive, Entry, File
+from locksfl.data.catalogue import CATALOGUE, Entry, File
 
 ATTEMPTS = 3
 TIMEOUT = 30.0  # seconds without a byte
@@ -41,37 +41,43 @@ def fetch(
     Files that are there and whole are not downloaded again; damaged ones are.
 
     Args:
+        entry: the set.
+        root: the data directory.
         addresses: other addresses, by file name.
         on_bytes: called as bytes arrive.
+        attempts: how often an address is tried.
+
+    Returns:
+        The paths of all its files.
     """
-    others = addresses or {}
+    others, place = addresses or {}, root / entry.name
     found: list[Path] = []
     for name in entry.needs:
         needed = CATALOGUE[name]
         found += fetch(needed, root, addresses=others, on_bytes=on_bytes, attempts=attempts)
-    place = root / entry.name
     missing = [file for file in entry.files if not _whole(place / file.name, file.checksum)]
-    if entry.archive is not None and missing:
-        packed = _get(entry, entry.archive, place, others, on_bytes, attempts)
-        _unpack(packed, place, entry)
-        packed.unlink()
-    else:
-        for file in missing:
-            _get(entry, file, place, others, on_bytes, attempts)
+    for file in [entry.archive] if entry.archive and missing else missing:
+        address = others.get(file.name, file.address)
+        if address is None:
+            raise ValueError(f"data set {entry.name}: {place / file.name}: {entry.how}")
+        try:
+            got = _get(file, address, place, on_bytes, attempts)
+        except ValueError as error:
+            raise ValueError(f"data set {entry.name}: {address}: {error}") from None
+        if file is entry.archive:
+            _unpack(got, place, entry)
+            got.unlink()
     return found + [place / file.name for file in entry.files]
 
 
-def _get(
-    entry: Entry,
-    file: File | Archive,
-    place: Path,
-    addresses: Mapping[str, str],
-    on_bytes: OnBytes,
-    attempts: int,
-) -> Path:
-    address = addresses.get(file.name, file.address)
-    if address is None:
-        raise ValueError(f"data set {entry.name}: {place / file.name}: {entry.how}")
+def _get(file: File, address: str, place: Path, on_bytes: OnBytes, attempts: int) -> Path:
+    """The file, complete and of the right checksum, in `place`."""
+
+    def download(url: str, target: str, _: Any) -> None:
+        part = place / f"{file.name}.part"
+        _download(url, part, lambda done, total: on_bytes(file.name, done, total))
+        os.replace(part, target)  # pooch checks it there, and names it only if it is right
+
     pooch.get_logger().setLevel(logging.ERROR)
     store = pooch.create(
         path=place,
@@ -80,20 +86,13 @@ def _get(
         urls={file.name: address},
         retry_if_failed=attempts - 1,
     )
-
-    def download(url: str, target: str, _: Any) -> None:
-        part = place / f"{file.name}.part"
-        _download(url, part, lambda done, total: on_bytes(file.name, done, total))
-        os.replace(part, target)  # pooch checks it there, and names it only if it is right
-
     try:
         return Path(store.fetch(file.name, downloader=download))
     except ValueError as error:
-        text = str(error)
-        if "hash" in text:
-            kind, _, expected = file.checksum.partition(":")
-            text = f"wrong checksum, expected {kind} {expected}"
-        raise ValueError(f"data set {entry.name}: {address}: {text}") from None
+        if "hash" not in str(error):
+            raise
+        expected = file.checksum.replace(":", " ")
+        raise ValueError(f"wrong checksum, expected {expected}") from None
 
 
 def _download(url: str, part: Path, on_bytes: Callable[[int, int | None], None]) -> None:

@@ -160,10 +160,7 @@ class Population:
             )
         if max_samples is not None:
             _validate.count(max_samples=max_samples)
-            if max_samples < min_samples:
-                raise ValueError(
-                    f"max_samples = {max_samples}: expected at least min_samples = {min_samples}"
-                )
+            _validate.in_order(min_samples=min_samples, max_samples=max_samples)
             kept = np.minimum(kept, max_samples)
         if (kept == sizes).all():
             return self

@@ -17,7 +17,7 @@ import hashlib
 import json
 import lzma
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,18 +31,13 @@ _CODES = np.full(128, ALPHABET.index(" "), np.uint8)
 _CODES[[ord(letter) for letter in ALPHABET]] = np.arange(len(ALPHABET))
 
 
-class Roles(NamedTuple):
-    """Windows of the training roles (with the role of each) and of the held-out roles."""
+def read_roles(path: Path) -> tuple[NDArray[Any], ...]:
+    """The windows of all roles, in the order of the file.
 
-    features: NDArray[np.uint8]  # [windows, 80]
-    labels: NDArray[np.int32]  # [windows, 80]
-    owner: NDArray[np.int64]  # [windows]
-    test_features: NDArray[np.uint8]
-    test_labels: NDArray[np.int32]
-
-
-def read_roles(path: Path) -> Roles:
-    """The windows of all roles, in the order of the file."""
+    Returns:
+        features [windows, 80] uint8 and labels [windows, 80] int32 of the training roles, the
+        same two of the held-out roles, and the role, 0, 1, ..., of each training window.
+    """
     train: list[str] = []
     test: list[str] = []
     with lzma.open(path, "rt", encoding="utf-8") as lines:
@@ -51,16 +46,10 @@ def read_roles(path: Path) -> Roles:
             text = "\n".join(role["speeches"])
             if len(text) >= FEWEST:
                 (test if held_out(role["play"], role["role"]) else train).append(text)
-    pairs = [windows(text) for text in train]
-    owner = np.repeat(np.arange(len(pairs)), [len(features) for features, _ in pairs])
-    tests = [windows(text) for text in test]
-    return Roles(
-        np.concatenate([features for features, _ in pairs]),
-        np.concatenate([labels for _, labels in pairs]),
-        owner.astype(np.int64),
-        np.concatenate([features for features, _ in tests]),
-        np.concatenate([labels for _, labels in tests]),
-    )
+    cut = [[windows(text) for text in texts] for texts in (train, test)]
+    arrays = [np.concatenate(parts) for pairs in cut for parts in zip(*pairs, strict=True)]
+    sizes = [len(features) for features, _ in cut[0]]
+    return *arrays, np.repeat(np.arange(len(sizes)), sizes)
 
 
 def held_out(play: str, role: str) -> bool:

@@ -12,11 +12,12 @@ import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from locksfl._tables import build_table
-from locksfl._validate import count, non_negative, one_of, positive, probability
+from locksfl._tables import Count, Positive, Probability, Settings, Whole, build_table
+from locksfl._validate import one_of, positive
 from locksfl.arm import Arm
 from locksfl.data.catalogue import NAMES
 from locksfl.data.datasets import find_folder, has_users, natural_clients
@@ -27,30 +28,31 @@ from locksfl.round.randomness import arm_number
 from locksfl.round.server import OPTIMIZERS, SCHEDULES
 
 DEFAULT_CLIENTS = 100
+ENGINES = ("flower", "flower-simulation")
+Accounting = Literal["sound", "as-printed"]  # the second reproduces the paper: no guarantee
+
+
+def _file_name(**settings: str) -> None:
+    """Refuse what cannot be part of a file's name everywhere."""
+    for setting, value in settings.items():
+        if not 0 < len(value) <= 100 or not all(c.isalnum() or c in "-_." for c in value):
+            raise ValueError(
+                f"{setting} = {value!r}: expected up to 100 letters, digits, '-', '_' and '.' "
+                "(it names files)"
+            )
 
 
 @dataclass(frozen=True)
-class SplitConfig:
+class SplitConfig(Settings, where="data.split"):
     """How samples are dealt to clients."""
 
-    kind: str = "iid"
-    classes: int | None = None  # of a client, for shards
-    alpha: float | None = None  # for dirichlet
+    kind: Literal["iid", "shards", "dirichlet", "natural"] = "iid"
+    classes: Count | None = None  # per client, for shards
+    alpha: Positive | None = None  # for dirichlet
 
-    def __post_init__(self) -> None:
-        takes = {"iid": None, "shards": "classes", "dirichlet": "alpha", "natural": None}
-        one_of(takes, **{"data.split.kind": self.kind})
-        for option in ("classes", "alpha"):
-            value = getattr(self, option)
-            if value is None and takes[self.kind] == option:
-                raise ValueError(f"data.split.{option} is missing: split {self.kind!r} needs it")
-            if value is not None and takes[self.kind] != option:
-                raise ValueError(
-                    f"data.split.{option} = {value!r}: split {self.kind!r} takes no {option}; "
-                    f"expected all of it: --set 'data.split={{kind=\"{self.kind}\"}}'"
-                )
-            if value is not None:
-                (count if option == "classes" else positive)(**{f"data.split.{option}": value})
+    def check(self) -> None:
+        """Refuse an option of another kind of split, and miss one of this kind."""
+        self.only_with("kind", required=True, classes="shards", alpha="dirichlet")
 
     def options(self) -> dict[str, Any]:
         """The options of this kind of split."""
@@ -59,54 +61,43 @@ class SplitConfig:
 
 
 @dataclass(frozen=True)
-class DataConfig:
-    """Which records, dealt to how many clients. The split's seed is public and apart.
+class DataConfig(Settings, where="data"):
+    """Which records, dealt to how many clients. The split has a public seed of its own.
 
     A natural split brings its own number of clients: `parse_config` fills it in.
     """
 
     name: str = "mnist-embedded"
-    clients: int | None = None  # 100, or the users of a natural split
+    clients: Count | None = None  # 100, or the users of a natural split
     split: SplitConfig = field(default_factory=lambda: SplitConfig("shards", classes=2))
-    split_seed: int = 0
+    split_seed: Whole = 0
     dir: str | None = None
-    min_samples: int | None = None  # natural: clients with fewer are left out
-    max_samples: int | None = None  # clients with more keep their first ones
+    min_samples: Count | None = None  # natural: clients with fewer are left out
+    max_samples: Count | None = None  # clients with more keep their first ones
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Fill in the number of clients; refuse limits that leave no client."""
         if self.clients is None and self.split.kind != "natural":
             object.__setattr__(self, "clients", DEFAULT_CLIENTS)
-        if self.clients is not None:
-            count(**{"data.clients": self.clients})
-        non_negative(**{"data.split_seed": self.split_seed})
-        for name in ("min_samples", "max_samples"):
-            if (value := getattr(self, name)) is not None:
-                count(**{f"data.{name}": value})
-        if self.max_samples is not None and self.max_samples < (self.min_samples or 1):
-            raise ValueError(
-                f"data.max_samples = {self.max_samples}: "
-                f"expected at least data.min_samples = {self.min_samples}"
-            )
+        self.in_order("min_samples", "max_samples")
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Settings, where="model"):
     """Which model: one of MODELS, or "package.module:function"; [model.options] is what it takes.
 
     `hidden` are the widths of an mlp's hidden layers.
     """
 
     name: str = "softmax"
-    hidden: list[int] | None = None
+    hidden: list[Count] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse an unknown model, and hidden layers for one that has none."""
         if ":" not in self.name:
             one_of(MODELS, **{"model.name": self.name})
-        if self.hidden is not None and self.name != "mlp":
-            raise ValueError(f"model.hidden = {self.hidden!r}: model {self.name!r} takes no hidden")
-        for width in self.hidden or []:
-            count(**{"model.hidden": width})
+        self.only_with("name", hidden="mlp")
 
     def arguments(self) -> dict[str, Any]:
         """What the model's function takes."""
@@ -115,93 +106,78 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class FeaturesConfig:
+class FeaturesConfig(Settings, where="features"):
     """Fixed features to train on in place of the records: functions of one record each.
 
     `file`: the encoder, a .npy or .npz file of weights or "package.module:function".
     """
 
-    name: str = "none"
+    name: Literal["none", "scattering", "encoder"] = "none"
     file: str | None = None
 
-    def __post_init__(self) -> None:
-        one_of(("none", "scattering", "encoder"), **{"features.name": self.name})
-        if self.name == "encoder" and self.file is None:
-            raise ValueError("features.file is missing: features 'encoder' need it")
-        if self.name != "encoder" and self.file is not None:
-            raise ValueError(f"features.file = {self.file!r}: features {self.name!r} take no file")
+    def check(self) -> None:
+        """Refuse a file without an encoder, and an encoder without a file."""
+        self.only_with("name", required=True, file="encoder")
 
 
 @dataclass(frozen=True)
-class LocalConfig:
-    """A client's own work in a round."""
+class LocalConfig(Settings, where="local"):
+    """A client's own work in a round.
 
-    update: str = "gradient"
-    epochs: int | None = None
-    batch: int | None = None
-    step: float | None = None
-    min_samples: int = 1
-    max_samples: int | None = None
-    precision: str = "full"
+    Attributes:
+        update: what a client sends: its mean "gradient", or what "epochs" of local SGD change.
+        epochs, batch, step: of the local SGD.
+        min_samples, max_samples: a client's number of samples is limited to these in its weight.
+        precision: "full" float32, or "reduced" matrix products where the hardware is faster.
+    """
 
-    def __post_init__(self) -> None:
-        one_of(("gradient", "epochs"), **{"local.update": self.update})
-        one_of(("full", "reduced"), **{"local.precision": self.precision})
-        for name in ("epochs", "batch", "step"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if self.update == "gradient":
-                raise ValueError(
-                    f"local.{name} = {value!r}: local.update 'gradient' takes no {name}"
-                )
-            (positive if name == "step" else count)(**{f"local.{name}": value})
-        count(**{"local.min_samples": self.min_samples})
-        if self.max_samples is not None:
-            count(**{"local.max_samples": self.max_samples})
-            if self.max_samples < self.min_samples:
-                raise ValueError(
-                    f"local.max_samples = {self.max_samples}: "
-                    f"expected at least local.min_samples = {self.min_samples}"
-                )
+    update: Literal["gradient", "epochs"] = "gradient"
+    epochs: Count | None = None
+    batch: Count | None = None
+    step: Positive | None = None
+    min_samples: Count = 1
+    max_samples: Count | None = None
+    precision: Literal["full", "reduced"] = "full"
+
+    def check(self) -> None:
+        """Refuse settings of local SGD without it, and limits that leave no client."""
+        self.only_with("update", epochs="epochs", batch="epochs", step="epochs")
+        self.in_order("min_samples", "max_samples")
 
 
 @dataclass(frozen=True)
-class OptimizerConfig:
-    """The server's step."""
+class OptimizerConfig(Settings, where="train.optimizer"):
+    """The server's step.
 
-    name: str = "sgd"
-    step: float = 1.0
-    schedule: str = "inverse-sqrt"
-    momentum: float | None = None
+    Attributes:
+        name: one of round.server.OPTIMIZERS.
+        step: the learning rate at the start.
+        schedule: one of round.server.SCHEDULES, how the step falls from round to round.
+        momentum: in (0, 1), for the optimizer "momentum".
+    """
 
-    def __post_init__(self) -> None:
-        one_of(OPTIMIZERS, **{"train.optimizer.name": self.name})
-        one_of(SCHEDULES, **{"train.optimizer.schedule": self.schedule})
-        positive(**{"train.optimizer.step": self.step})
-        if self.momentum is not None:
-            if self.name != "momentum":
-                raise ValueError(
-                    f"train.optimizer.momentum = {self.momentum!r}: "
-                    f"optimizer {self.name!r} takes no momentum"
-                )
-            probability(**{"train.optimizer.momentum": self.momentum})
+    name: Annotated[str, partial(one_of, OPTIMIZERS)] = "sgd"
+    step: Positive = 1.0
+    schedule: Annotated[str, partial(one_of, SCHEDULES)] = "inverse-sqrt"
+    momentum: Probability | None = None
+
+    def check(self) -> None:
+        """Refuse a momentum for an optimizer without one."""
+        self.only_with("name", momentum="momentum")
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Settings, where="train"):
     """Rounds, the clip norm and the server's step; an arm may have its own clip and step."""
 
-    rounds: int = 100
-    clip_norm: float = 1.0
+    rounds: Count = 100
+    clip_norm: Positive = 1.0
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    average_last: int = 0
-    evaluate_every: int = 1
+    average_last: Whole = 0
+    evaluate_every: Count = 1
 
-    def __post_init__(self) -> None:
-        count(**{"train.rounds": self.rounds, "train.evaluate_every": self.evaluate_every})
-        positive(**{"train.clip_norm": self.clip_norm})
-        non_negative(**{"train.average_last": self.average_last})
+    def check(self) -> None:
+        """Refuse an average over more rounds than there are."""
         if self.average_last > self.rounds:
             raise ValueError(
                 f"train.average_last = {self.average_last}: "
@@ -209,28 +185,23 @@ class TrainConfig:
             )
 
 
-ENGINES = ("flower", "flower-simulation")
-Accounting = Literal["sound", "as-printed"]  # the second reproduces the paper: no guarantee
-
-
 @dataclass(frozen=True)
-class PrivacyConfig:
+class PrivacyConfig(Settings, where="privacy"):
     """Who adds noise, and the total epsilon that every arm is given."""
 
-    trust: str = "central"
+    trust: Annotated[str, partial(one_of, TRUSTS)] = "central"
     epsilon: float | None = None
-    delta: float = 1e-5
+    delta: Probability = 1e-5
     accountant: Accountant = "pld"
     relation: Relation = "zero-out"
     tuned_without_privacy: bool = False
     filter: bool = False  # epsilon is a budget that every client keeps for itself
-    releases: int | None = None  # rounds that a client's budget should last, with filter
-    max_epsilon: float | None = None  # stop before the round that would pass it
+    releases: Count | None = None  # rounds that a client's budget should last, with filter
+    max_epsilon: Positive | None = None  # stop before the round that would pass it
     accounting: Accounting = "sound"
 
-    def __post_init__(self) -> None:
-        one_of(TRUSTS, **{"privacy.trust": self.trust})
-        probability(**{"privacy.delta": self.delta})
+    def check(self) -> None:
+        """Refuse an epsilon, a filter or a limit that the trust cannot have."""
         self._check_limits()
         if not TRUSTS[self.trust].private:
             if self.epsilon is not None and not math.isinf(self.epsilon):
@@ -251,20 +222,14 @@ class PrivacyConfig:
             )
         if self.filter and self.epsilon is None:
             raise ValueError("privacy.epsilon is missing: privacy.filter needs a client's budget")
-        if self.releases is not None:
-            count(**{"privacy.releases": self.releases})
-            if not self.filter:
-                raise ValueError(
-                    f"privacy.releases = {self.releases}: only with privacy.filter = true"
-                )
-        if self.max_epsilon is not None:
-            positive(**{"privacy.max_epsilon": self.max_epsilon})
-            if not trust.amplified or self.epsilon is not None:
-                raise ValueError(
-                    f"privacy.max_epsilon = {self.max_epsilon!r}: only with trust "
-                    f"{_trusts('amplified')} and multipliers in the arms, without privacy.epsilon "
-                    f"(trust {_trusts('guards_server')}: privacy.filter)"
-                )
+        if self.releases is not None and not self.filter:
+            raise ValueError(f"privacy.releases = {self.releases}: only with privacy.filter = true")
+        if self.max_epsilon is not None and (not trust.amplified or self.epsilon is not None):
+            raise ValueError(
+                f"privacy.max_epsilon = {self.max_epsilon!r}: only with trust "
+                f"{_trusts('amplified')} and multipliers in the arms, without privacy.epsilon "
+                f"(trust {_trusts('guards_server')}: privacy.filter)"
+            )
         if self.accounting == "as-printed" and (not trust.clients_add_noise or self.filter):
             raise ValueError(
                 "privacy.accounting = 'as-printed': the paper adds the noise at each client, "
@@ -305,15 +270,14 @@ def _trusts(kind: str) -> str:
 
 
 @dataclass(frozen=True)
-class DiagnosticsConfig:
-    """How often the updates of clients are laid side by side; only a simulation can."""
+class DiagnosticsConfig(Settings, where="diagnostics"):
+    """How often the updates of clients are compared with each other; only a simulation can."""
 
-    every: int = 0  # rounds; 0 is never
-    clients: int = 100  # compared, the same ones each time
+    every: Whole = 0  # rounds; 0 is never
+    clients: Count = 100  # compared, the same ones each time
 
-    def __post_init__(self) -> None:
-        non_negative(**{"diagnostics.every": self.every})
-        count(**{"diagnostics.clients": self.clients})
+    def check(self) -> None:
+        """Refuse a comparison of one client."""
         if self.clients < 2:
             raise ValueError(
                 f"diagnostics.clients = {self.clients}: expected at least 2 to compare"
@@ -321,12 +285,12 @@ class DiagnosticsConfig:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """A whole experiment."""
 
-    name: str = "digits"
-    seed: int | None = None
-    engine: str | None = None  # a federation's, written by `locks federation`
+    name: Annotated[str, _file_name] = "digits"
+    seed: Whole | None = None
+    engine: Annotated[str, partial(one_of, ENGINES)] | None = None  # by `locks federation`
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
@@ -336,10 +300,8 @@ class Config:
     diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
     arm: list[dict[str, Any]] = field(default_factory=list)  # tables of `arm.Arm`, as typed
 
-    def __post_init__(self) -> None:
-        _file_name(name=self.name)
-        if self.engine is not None:
-            one_of(ENGINES, engine=self.engine)
+    def check(self) -> None:
+        """Refuse an experiment without arms, and arms that would share files or noise."""
         if not self.arm:
             raise ValueError("arm is missing: expected at least one [[arm]] table")
         names = [str(arm.get("name", "")) for arm in self.arm]
@@ -349,8 +311,6 @@ class Config:
                 raise ValueError(f"arm.name = {name!r}: expected a name that no other arm has")
         if len({arm_number(name) for name in names}) < len(names):
             raise ValueError(f"arm names {names}: two would share their noise; rename one")
-        if self.seed is not None and self.seed < 0:
-            raise ValueError(f"seed = {self.seed}: expected a whole number >= 0")
         if self.data.clients is not None:
             self.arms()  # refuses what is not sound
 
@@ -398,7 +358,9 @@ def parse_config(
         _apply(table, change)
     if seed is not None:
         table["seed"] = seed
-    _default_split(table)
+    data = table.get("data")
+    if isinstance(data, dict) and isinstance(data.get("name"), str) and has_users(data["name"]):
+        data.setdefault("split", {"kind": "natural"})  # unless the file says otherwise
     config: Config = build_table(Config, table, "")
     data = config.data
     if data.name not in NAMES:
@@ -409,31 +371,19 @@ def parse_config(
     return config
 
 
-def _default_split(table: dict[str, Any]) -> None:
-    """Data that come with users are split by them unless the file says otherwise."""
-    data = table.get("data")
-    if isinstance(data, dict) and "split" not in data:
-        name = data.get("name")
-        if isinstance(name, str) and has_users(name):
-            data["split"] = {"kind": "natural"}
-
-
 def to_table(config: Config) -> dict[str, Any]:
     """The experiment as plain tables for a TOML file, settings that are not set left out."""
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: plain(v) for k, v in value.items() if v is not None}
-        return [plain(v) for v in value] if isinstance(value, list) else value
+    def set_ones(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in pairs if value is not None}
 
-    table: dict[str, Any] = plain(dataclasses.asdict(config))
-    return table
+    return dataclasses.asdict(config, dict_factory=set_ones)
 
 
 def _apply(table: dict[str, Any], change: str) -> None:
     """Set one dotted key; an arm is named: arm.locks.floor=0.2."""
     key, equals, value = change.partition("=")
-    parts = key.strip().split(".")
+    *parents, last = parts = key.strip().split(".")
     if not equals or not all(parts):
         raise ValueError(f"--set {change!r}: expected key=value, such as train.rounds=50")
     try:
@@ -444,27 +394,16 @@ def _apply(table: dict[str, Any], change: str) -> None:
         except ValueError:
             parsed = value.strip()
     here: Any = table
-    for i, part in enumerate(parts[:-1]):
+    for i, part in enumerate(parents):
         if isinstance(here, list):  # arms hold no tables: all that is left is the name, dots too
-            here = _named_arm(here, ".".join(parts[i:-1]), change)
+            here = _named_arm(here, ".".join(parents[i:]), change)
             break
-        if isinstance(here, dict):
-            here = here.setdefault(part, {})
-        else:
+        if not isinstance(here, dict):
             raise ValueError(f"--set {change!r}: {'.'.join(parts[:i])} is not a table")
+        here = here.setdefault(part, {})
     if not isinstance(here, dict):
         raise ValueError(f"--set {change!r}: expected a setting of a table or of a named arm")
-    here[parts[-1]] = parsed
-
-
-def _file_name(**settings: str) -> None:
-    """Refuse what cannot be part of a file's name everywhere."""
-    for setting, value in settings.items():
-        if not 0 < len(value) <= 100 or not all(c.isalnum() or c in "-_." for c in value):
-            raise ValueError(
-                f"{setting} = {value!r}: expected up to 100 letters, digits, '-', '_' and '.' "
-                "(it names files)"
-            )
+    here[last] = parsed
 
 
 def _named_arm(arms: list[Any], name: str, change: str) -> Any:

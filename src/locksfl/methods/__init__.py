@@ -20,7 +20,7 @@ import importlib
 import pkgutil
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from locksfl._loading import load
 from locksfl._validate import one_of
@@ -75,10 +75,5 @@ def _find(known: dict[str, Kind], kind: type[Kind], name: str, setting: str) -> 
     if ":" not in name:
         one_of(known, **{setting: name})
         return known[name]
-    found: Any = load(setting, name)
-    if not isinstance(found, kind):
-        raise ValueError(
-            f"{setting} = {name!r}: expected a {kind.__name__} of locksfl.methods, "
-            f"got {type(found).__name__}"
-        )
+    found: Kind = load(setting, name, kind.__name__, lambda value: isinstance(value, kind))
     return found

@@ -46,9 +46,17 @@ def from_equinox(
     build: Callable[[Array], eqx.Module],
     dense: bool = False,
     batches: bool = False,
+    shape: tuple[int, ...] = (-1,),
 ) -> Model:
-    """A model from a function that makes an Equinox module from a key: of one record, or, with
-    `batches`, of many at once, [B, features] to [B, classes]."""
+    """A model from a function that makes an Equinox module from a key.
+
+    Args:
+        name: of the model, in reports.
+        build: makes the module.
+        dense: whether it is a DenseStack, or has `layers` like one.
+        batches: whether the module takes many records at once, [B, features] to [B, classes].
+        shape: in which the module takes a record; flat if not given.
+    """
     example = build(jax.random.key(0))
     arrays, static = eqx.partition(example, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(arrays)
@@ -59,7 +67,8 @@ def from_equinox(
 
     def apply(weights: Any, records: Array) -> Array:
         module: Any = eqx.combine(weights, static)
-        scores: Array = (module if batches else jax.vmap(module))(records.reshape(len(records), -1))
+        shaped = records.reshape(len(records), *shape)
+        scores: Array = (module if batches else jax.vmap(module))(shaped)
         return scores
 
     return Model(name, int(flat.size), init, unravel, apply, dense)
@@ -166,7 +175,17 @@ MODELS: dict[str, Callable[..., Model]] = {
 
 
 def build_model(name: str, shape: Shape, classes: int, **options: Any) -> Model:
-    """The named model for records of that shape; `features` alone means records of one axis."""
+    """A model by name.
+
+    Args:
+        name: one of MODELS.
+        shape: of a record; a number alone means records of one axis.
+        classes: how many there are.
+        options: what the model's function takes besides.
+
+    >>> build_model("mlp", 784, 10, hidden=(200,)).size
+    159010
+    """
     one_of(MODELS, **{"model.name": name})
     known = list(inspect.signature(MODELS[name]).parameters)[2:]
     for option, value in options.items():
@@ -180,8 +199,8 @@ def build_model(name: str, shape: Shape, classes: int, **options: Any) -> Model:
 
 
 def activations(model: Model, shape: tuple[int, ...]) -> int:
-    """About how many numbers the model holds on its way from one record to its scores: whatever
-    any operation puts out. An upper bound, since a compiler keeps less."""
+    """About how many numbers the model holds on its way from one record to its scores: the outputs
+    of all operations. An upper bound, since a compiler keeps fewer."""
     weights = jax.eval_shape(model.unravel, jax.ShapeDtypeStruct((model.size,), jnp.float32))
     jaxprs = [
         jax.make_jaxpr(model.apply)(
@@ -204,8 +223,7 @@ def _outputs(jaxpr: Any) -> int:
 
 def _inside(equation: Any) -> list[Any]:
     values = [equation.params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr")]
-    branches = equation.params.get("branches", ())
-    return [value for value in (*values, *branches) if hasattr(value, "eqns") or value is not None]
+    return [v for v in (*values, *equation.params.get("branches", ())) if v is not None]
 
 
 def records_at_once(model: Model, shape: tuple[int, ...], floats: int) -> int:

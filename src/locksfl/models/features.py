@@ -23,8 +23,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from locksfl._loading import in_one_line, load
 from locksfl.data.population import Population
-from locksfl.models.own import load_function, mixes_records, told
+from locksfl.models.own import mixes_records
 
 SCALES, ANGLES, GRID = 2, 8, 4  # GRID = 2**SCALES
 CHANNELS = 1 + SCALES * ANGLES + ANGLES**2
@@ -33,7 +34,13 @@ ROWS = 500  # records at a time
 
 
 def with_features(population: Population, name: str, file: str | None = None) -> Population:
-    """The same clients with features in place of their records; "none" leaves all as it is."""
+    """The same clients with features in place of their records.
+
+    Args:
+        population: the records.
+        name: "scattering", "encoder", or "none", which changes nothing.
+        file: the encoder's weights or function; see `encoder`.
+    """
     if name == "none":
         return population
     shape = population.features.shape[1:]
@@ -44,21 +51,28 @@ def with_features(population: Population, name: str, file: str | None = None) ->
 def transformed(
     population: Population, function: Callable[[Array], Array], name: str
 ) -> Population:
-    """The population with function(records [B, *shape] as the model would see them) -> [B, F]."""
-    shape = population.features.shape[1:]
+    """The same clients with what a function makes of their records.
+
+    Args:
+        population: the records.
+        function: of records [B, *shape] as a model would see them, to [B, features]. Refused if
+            what it gives for one record changes with another.
+        name: of the features, in messages.
+    """
+    where, shape = f"features.name = {name!r}", population.features.shape[1:]
     try:
         result = jax.eval_shape(function, jax.ShapeDtypeStruct((3, *shape), jnp.float32))
         mixed = mixes_records(function, (3, *shape))
     except Exception as error:
         raise ValueError(
-            f"features.name = {name!r}: it fails on records of shape {list(shape)}: {told(error)}"
+            f"{where}: it fails on records of shape {list(shape)}: {in_one_line(error)}"
         ) from error
     if not isinstance(result, jax.ShapeDtypeStruct) or result.ndim < 2 or result.shape[0] != 3:
         got = getattr(result, "shape", type(result).__name__)
-        raise ValueError(f"features.name = {name!r}: expected [records, features], got {got}")
+        raise ValueError(f"{where}: expected [records, features], got {got}")
     if mixed:
         raise ValueError(
-            f"features.name = {name!r}: features of a record change with other records; expected "
+            f"{where}: features of a record change with other records; expected "
             "a function of one record, or every client's data would reach every other's features"
         )
     compiled = jax.jit(lambda records, scale: function(records.astype(jnp.float32) * scale))
@@ -87,7 +101,7 @@ def encoder(file: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
     """relu(x W + b) with the weights of a .npy (W) or .npz (W and, if there, b) file, or a
     user's function of a batch of records."""
     if not file.endswith((".npy", ".npz")):
-        function: Callable[[Array], Array] = load_function("features.file", file)
+        function: Callable[[Array], Array] = load("features.file", file)
         return function
     width = int(np.prod(shape))
     weights, bias = _read_weights(file, width)
@@ -100,7 +114,7 @@ def _read_weights(file: str, width: int) -> tuple[Array, Array]:
         loaded: Any = np.load(Path(file).expanduser(), allow_pickle=False)
         arrays = {"W": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{where}: cannot be read: {told(error)}") from None
+        raise ValueError(f"{where}: cannot be read: {in_one_line(error)}") from None
     if "W" not in arrays:
         raise ValueError(f"{where}: expected an array W, and b if wanted; it has {list(arrays)}")
     weights = np.asarray(arrays["W"])
@@ -187,11 +201,12 @@ def _window(side: int, step: int) -> NDArray[np.float32]:
 @functools.cache
 def _bank(height: int, width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The wavelets' spectra, [8, H, W] for each scale."""
-    banks = []
-    for scale in range(SCALES):
-        angles = [np.pi * k / ANGLES for k in range(ANGLES)]
-        banks.append(np.stack([_morlet(height, width, scale, angle) for angle in angles]))
-    return banks[0], banks[1]
+    angles = [np.pi * k / ANGLES for k in range(ANGLES)]
+    fine, coarse = (
+        np.stack([_morlet(height, width, scale, angle) for angle in angles])
+        for scale in range(SCALES)
+    )
+    return fine, coarse
 
 
 def _morlet(height: int, width: int, scale: int, angle: float) -> NDArray[np.float32]:

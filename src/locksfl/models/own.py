@@ -12,11 +12,8 @@ would hold other records' means, and the model state that collects them is relea
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -26,8 +23,8 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from locksfl._validate import nearest
-from locksfl.models.build import Model
+from locksfl._loading import in_one_line, load
+from locksfl.models.build import Model, from_equinox
 
 STATISTICS = (
     "batch statistics mix records and clients, and are kept outside of the noise; "
@@ -35,41 +32,21 @@ STATISTICS = (
 )
 
 
-def load_function(setting: str, name: str) -> Callable[..., Any]:
-    """What "package.module:function" names; modules of the current directory are found too."""
-    module_name, _, function_name = name.partition(":")
-    if not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
-        raise ValueError(f"{setting} = {name!r}: expected package.module:function")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
-    importlib.invalidate_caches()
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name is not None
-        if missing and f"{module_name}.".startswith(f"{error.name}."):  # type: ignore[attr-defined]
-            raise ValueError(
-                f"{setting} = {name!r}: no module {module_name!r} in the current directory or "
-                "among the installed packages"
-            ) from None
-        raise ValueError(f"{setting} = {name!r}: importing it failed: {told(error)}") from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        names = [n for n, value in vars(module).items() if callable(value)]
-        raise ValueError(
-            f"{setting} = {name!r}: module {module_name!r} has no function {function_name!r}"
-            f"{nearest(function_name, names)}"
-        )
-    found: Callable[..., Any] = function
-    return found
-
-
 def own_model(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> Model:
-    """The model that a user's function makes. If it takes `key`, it is called again for a start;
-    a module made without a key starts the same in every run."""
+    """The model that a user's function makes.
+
+    Args:
+        name: "package.module:function". If it takes `key`, it is called again for a start; a
+            module made without a key starts the same in every run.
+        shape: of a record.
+        classes: how many scores a record, or a position of it, has.
+        options: what [model.options] holds.
+
+    Returns:
+        The model; see `check_model` for what is still to be checked.
+    """
     where = f"model.name = {name!r}"
-    function = load_function("model.name", name)
+    function = load("model.name", name)
     takes_key = "key" in inspect.signature(function).parameters
 
     def make(key: Array) -> Any:
@@ -77,38 +54,21 @@ def own_model(name: str, shape: tuple[int, ...], classes: int, options: dict[str
         try:
             return function(shape, classes, **given)
         except Exception as error:
-            raise ValueError(f"{where}: calling it failed: {told(error)}") from error
+            raise ValueError(f"{where}: calling it failed: {in_one_line(error)}") from error
 
     made = make(jax.random.key(0))
     if isinstance(made, Model):
         return made
     _refuse_state(where, made)
     if isinstance(made, eqx.Module) and callable(made):
-        return _from_module(name, where, make, made, shape)
+        _float32(where, eqx.filter(made, eqx.is_inexact_array))
+        return from_equinox(name, make, shape=shape)
     if isinstance(made, tuple) and len(made) == 2 and all(callable(part) for part in made):
         return _from_pair(name, where, *made, shape)
     raise ValueError(
         f"{where}: gives {type(made).__name__}, expected an Equinox module of one record or a "
         "pair of functions (init, apply)"
     )
-
-
-def _from_module(
-    name: str, where: str, make: Callable[[Array], Any], example: Any, shape: tuple[int, ...]
-) -> Model:
-    weights, static = eqx.partition(example, eqx.is_inexact_array)
-    _float32(where, weights)
-    flat, unravel = ravel_pytree(weights)
-
-    def init(key: Array) -> Array:
-        return ravel_pytree(eqx.filter(make(key), eqx.is_inexact_array))[0]
-
-    def apply(weights: Any, records: Array) -> Array:
-        module: Any = eqx.combine(weights, static)
-        scores: Array = jax.vmap(module)(records.reshape(-1, *shape))
-        return scores
-
-    return Model(name, int(flat.size), init, unravel, apply)
 
 
 def _from_pair(
@@ -121,7 +81,7 @@ def _from_pair(
     try:
         example = init(jax.random.key(0))
     except Exception as error:
-        raise ValueError(f"{where}: init(key) failed: {told(error)}") from error
+        raise ValueError(f"{where}: init(key) failed: {in_one_line(error)}") from error
     _refuse_state(where, example)
     _float32(where, example)
     flat, unravel = ravel_pytree(example)
@@ -136,16 +96,13 @@ def _from_pair(
 
 def _refuse_state(where: str, made: Any) -> None:
     """Equinox state (BatchNorm and its kind), or Flax's collection of batch statistics."""
-    stateful = (eqx.nn.State, eqx.nn.StateIndex, eqx.nn.BatchNorm)
 
     def holds_state(part: Any) -> bool:
-        return isinstance(part, stateful)
+        return isinstance(part, (eqx.nn.State, eqx.nn.StateIndex, eqx.nn.BatchNorm))
 
-    leaves = jax.tree.leaves(made, is_leaf=holds_state)
-    paths = jax.tree_util.tree_flatten_with_path(made, is_leaf=holds_state)[0]
-    named = any(getattr(key, "key", None) == "batch_stats" for path, _ in paths for key in path)
-    if named or any(holds_state(leaf) for leaf in leaves):
-        raise ValueError(f"{where}: it keeps batch statistics or other state: {STATISTICS}")
+    for path, leaf in jax.tree_util.tree_flatten_with_path(made, is_leaf=holds_state)[0]:
+        if holds_state(leaf) or any(getattr(key, "key", None) == "batch_stats" for key in path):
+            raise ValueError(f"{where}: it keeps batch statistics or other state: {STATISTICS}")
 
 
 def _float32(where: str, weights: Any) -> None:
@@ -162,7 +119,14 @@ def check_model(
     model: Model, shape: tuple[int, ...], classes: int, positions: tuple[int, ...] = ()
 ) -> None:
     """Refuse scores of another shape than the labels need, and scores of one record that depend
-    on another one. `positions`: (L,) where every position of a record has a label."""
+    on another one.
+
+    Args:
+        model: any model.
+        shape: of a record.
+        classes: how many there are.
+        positions: (L,) where every position of a record has a label.
+    """
     where = f"model.name = {model.name!r}"
     batch = 3
     flat = jax.ShapeDtypeStruct((model.size,), jnp.float32)
@@ -172,7 +136,7 @@ def check_model(
         scores = jax.eval_shape(lambda w, x: model.apply(model.unravel(w), x), flat, records)
     except Exception as error:
         raise ValueError(
-            f"{where}: it fails on records of shape {list(shape)}: {told(error)}"
+            f"{where}: it fails on records of shape {list(shape)}: {in_one_line(error)}"
         ) from error
     if not isinstance(scores, jax.ShapeDtypeStruct):
         raise ValueError(
@@ -211,9 +175,3 @@ def mixes_records(function: Callable[[Array], Any], shape: tuple[int, ...]) -> b
             if not np.allclose(kept, now, rtol=1e-4, atol=1e-5 * size, equal_nan=True):
                 return True
     return False
-
-
-def told(error: Exception) -> str:
-    """An error in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -60,9 +60,10 @@ class DeviceFiles:
 
     def _update(self) -> LocalUpdate:
         if self.update is not None:
-            from locksfl.models.own import load_function
+            from locksfl._loading import load
 
-            return load_function("--update", self.update)
+            update: LocalUpdate = load("--update", self.update)
+            return update
         if self.data is None or self.experiment is None:
             raise AssertionError("checked above")
         return built_in_update(self.data, self.experiment)
