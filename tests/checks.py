@@ -1,12 +1,21 @@
-"""Statistical checks with a stated false-alarm rate, and the small populations that tests share."""
+"""Statistical checks with a stated false-alarm rate; the arms and small populations of tests."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 from scipy import stats
 
+from locksfl.arm import Arm, unsound
 from locksfl.data.population import Population
+from locksfl.methods import ESTIMATORS, RULES, TRUSTS, Method
 
+SOUND = [
+    method
+    for method in itertools.starmap(Method, itertools.product(RULES, ESTIMATORS, TRUSTS))
+    if not unsound(*method.parts)
+]
 FALSE_ALARM = 1e-6  # of one check, over all numbers that it looks at
 
 
@@ -42,6 +51,17 @@ def counts_are(observed, expected):
             expected = np.append(expected[:-2], expected[-2:].sum())
     value = np.sum((observed - expected) ** 2 / expected)
     return bool(value <= stats.chi2(len(expected) - 1).isf(FALSE_ALARM))
+
+
+def arm_for(method, usual, name="arm", **settings):
+    """The arm of a method: of the `usual` settings those that its rule takes, then `settings`."""
+    rule, _, _ = method.parts
+    foreign = {"floor", "norm_low", "weights"} - set(rule.takes)
+    if rule.everyone:
+        foreign |= {"cohort", "uploads"}
+    kept = {key: value for key, value in usual.items() if key not in foreign}
+    names = {"rule": method.rule, "estimator": method.estimator, "trust": method.trust}
+    return Arm(name, **(names | kept | settings))
 
 
 def ragged(sizes, features=6, classes=3, seed=0, broken=(), value=np.nan):

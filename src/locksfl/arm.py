@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from locksfl._tables import typed_value
-from locksfl._validate import count, nearest, positive, rate
+from locksfl._validate import count, nearest, one_of, positive, rate
 from locksfl.methods import ESTIMATORS, TRUSTS, Method, find_estimator, find_rule
 from locksfl.methods.estimators import Estimator
 from locksfl.methods.releases import ClientReleases, Release, SampledRound
@@ -128,6 +128,7 @@ class Arm:
 
     def _derive(self) -> None:
         """Fill in what follows from other settings."""
+        one_of(TRUSTS, **{self._named("trust"): self.trust})
         rule, trust = find_rule(self.rule, self._named("rule")), TRUSTS[self.trust]
         if self.cohort is None and not rule.everyone:
             raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 
@@ -11,32 +10,32 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from locksfl.round.sampling import RULES, upload_probability
 
-from locksfl.experiment.config import ArmConfig, Config, DataConfig, PrivacyConfig, TrainConfig
-from locksfl.experiment.plan import Arm, plan_arm, plan_arms
-from locksfl.methods import Method
-from locksfl.methods.estimators import ESTIMATORS
-from locksfl.methods.trusts import MECHANISMS
+from checks import arm_for
+from locksfl.experiment.config import Config, DataConfig, PrivacyConfig, TrainConfig
+from locksfl.experiment.plan import plan_arms
+from locksfl.methods import ESTIMATORS, RULES, TRUSTS, Method
+from locksfl.round.algorithm import upload_probability
 
 CLIENTS = 20
 EVEN = (1 / CLIENTS,) * CLIENTS
+USUAL = {
+    "clients": CLIENTS,
+    "rounds": 2,
+    "cohort": 10.0,
+    "uploads": 5.0,
+    "floor": 0.1,
+    "norm_low": 0.5,
+    "weights": EVEN,
+}
 
 
-def arm_plan(rule="norm", estimator="capped", trust="central", **changes):
-    settings = {"clients": CLIENTS, "rounds": 2, "cohort": 10.0, "uploads": 5.0, "clip_norm": 1.0}
-    settings |= {"step": 1.0}
-    if rule == "norm":
-        settings |= {"floor": 0.1, "norm_low": 0.5}
-    if rule == "full":
-        settings |= {"cohort": float(CLIENTS), "uploads": float(CLIENTS)}
-    if rule == "weights":
-        settings |= {"weights": EVEN}
-    return Arm("a", Method(rule, estimator, trust), **(settings | changes))
+def arm(rule="norm", estimator="capped", trust="central", **changes):
+    return arm_for(Method(rule, estimator, trust), USUAL, name="a", **changes)
 
 
 @pytest.mark.parametrize(
-    ("estimator", "rule", "trust"), list(itertools.product(ESTIMATORS, RULES, MECHANISMS))
+    ("estimator", "rule", "trust"), list(itertools.product(ESTIMATORS, RULES, TRUSTS))
 )
 def test_only_sound_combinations_are_planned(estimator, rule, trust):
     """All 48: the 27 of the design are accepted, the others refused by name, with what is
@@ -44,18 +43,20 @@ def test_only_sound_combinations_are_planned(estimator, rule, trust):
     trusts = {"horvitz-thompson": ("none", "local")}.get(estimator, ("none", "central", "local"))
     rules = ("weights",) if estimator == "weighted" else ("uniform", "norm", "full")
     if trust in trusts and rule in rules:
-        assert arm_plan(rule, estimator, trust).method == Method(rule, estimator, trust)
+        assert arm(rule, estimator, trust).method == Method(rule, estimator, trust)
         return
     with pytest.raises(ValueError, match=r"^arm\.a\.(estimator|rule) = ") as refused:
-        arm_plan(rule, estimator, trust)
+        arm(rule, estimator, trust)
     told = str(refused.value)
     if trust not in trusts:
         assert repr(estimator) in told
         assert repr(trust) in told
-        assert told.endswith("expected trust none or local")
+        assert told.endswith("expected trust local or none")
     else:
         assert repr(rule) in told
-        assert told.endswith(f"expected rule {' or '.join(rules)}")
+        assert repr(estimator) in told
+        public = "with" if estimator == "weighted" else "without"
+        assert told.endswith(f"which is for rules {public} public weights")
 
 
 REFUSED = [
@@ -70,7 +71,7 @@ REFUSED = [
     ({"step": float("inf")}, "arm.a.step = inf: expected a number > 0"),
     ({"cohort": 0.0}, "arm.a.cohort = 0.0: expected a number > 0"),
     ({"rounds": 0}, "rounds = 0: expected a whole number >= 1"),
-    ({"weights": EVEN}, "arm.a.weights: only with rule 'weights', not 'norm'"),
+    ({"weights": EVEN}, "arm.a.weights: only with rules that take them, not 'norm'"),
     (
         {"estimator": "horvitz-thompson", "trust": "local", "floor": 0.0},
         "arm.a.floor = 0: estimator 'horvitz-thompson' divides by the probability; expected > 0",
@@ -81,7 +82,7 @@ REFUSED = [
     ),
     (
         {"rule": "weights", "estimator": "weighted", "weights": None},
-        "arm.a.weights: missing: rule 'weights' needs one number a client",
+        "arm.a.weights: missing: rule 'weights' needs one number for each client",
     ),
     (
         {"rule": "weights", "estimator": "weighted", "weights": (0.5, 0.5)},
@@ -105,16 +106,16 @@ REFUSED = [
 @pytest.mark.parametrize(("changes", "told"), REFUSED, ids=[told for _, told in REFUSED])
 def test_unsound_numbers_are_refused(changes, told):
     with pytest.raises(ValueError, match="^" + re.escape(told)):
-        arm_plan(**changes)
+        arm(**changes)
 
 
-def config(trust="central", epsilon=None, **arm):
-    arm = {"cohort": 10, "uploads": 5, **arm}
+def config(trust="central", epsilon=None, **settings):
+    table = {"name": "a", "cohort": 10, "uploads": 5, **settings}
     return Config(
         data=DataConfig(clients=CLIENTS),
         train=TrainConfig(rounds=2),
         privacy=PrivacyConfig(trust=trust, epsilon=epsilon),
-        arm=[ArmConfig("a", **{name: value for name, value in arm.items() if value is not None})],
+        arm=[{name: value for name, value in table.items() if value is not None}],
     )
 
 
@@ -152,11 +153,11 @@ def test_what_is_left_out_is_filled_in():
     assert (plan.norm_low, plan.floor) == (0.5, 0.1)
     assert plan.largest_probability == pytest.approx(0.9 + 0.05)
     whole = config(rule="full", cohort=None, uploads=None, noise_multiplier=1.0)
-    full = plan_arm(whole.arm[0], whole)
+    (full,) = whole.arms()
     assert (full.cohort, full.uploads, full.largest_probability) == (20.0, 20.0, 1.0)
     assert full.sampling_rate == 1
     dials = plan.dials()
-    assert dials.norm_low == np.float32(0.5 * 10 * plan.clip_norm)
+    assert dials.least_norm_sum == np.float32(0.5 * 10 * plan.clip_norm)
 
 
 @given(
@@ -177,23 +178,25 @@ def test_the_largest_probability_bounds_every_probability(rule, uploads, low, fl
     if rule == "weights":
         drawn = rng.exponential(size=CLIENTS) ** 3
         changes |= {"weights": tuple((drawn / drawn.sum()).tolist())}
-    plan = arm_plan(rule, "weighted" if rule == "weights" else "capped", **changes)
-    dials = plan.dials()
+    plan = arm(rule, "weighted" if rule == "weights" else "capped", **changes)
+    dials = plan.dials()._replace(largest_probability=np.float32(1.0))  # what the rule itself gives
     scores = jnp.asarray(np.append(rng.uniform(0, 1, CLIENTS - 1), 1.0), jnp.float32)
     weights = jnp.asarray(plan.scaled_weights() if rule == "weights" else np.ones(CLIENTS))
     top = 0.0
-    for norm_sum in (dials.norm_low, 0.5 * (dials.norm_low + 10.0), jnp.float32(10.0)):
-        p = upload_probability(RULES[rule], scores, norm_sum, weights, dials)
+    for norm_sum in (dials.least_norm_sum, 0.5 * (dials.least_norm_sum + 10.0), jnp.float32(10.0)):
+        p = upload_probability(plan.method, scores, norm_sum, weights, dials)
         top = max(top, float(jnp.max(p)))
     assert top <= plan.largest_probability * (1 + 1e-6)
     assert top >= plan.largest_probability * (1 - 1e-5)
 
 
 def test_weights_that_ask_for_more_than_every_round_are_told_of():
-    heavy = [0.5, *[0.5 / 99] * 99]
-    arm = ArmConfig("a", rule="weights", cohort=20, uploads=10, weights=heavy, noise_multiplier=1.0)
-    even = dataclasses.replace(arm, weights=[0.01] * 100)
-    told, silent = (plan_arm(a, Config(arm=[a], data=DataConfig(clients=100))) for a in (arm, even))
+    heavy = (0.5, *[0.5 / 99] * 99)
+    table = {"name": "a", "rule": "weights", "cohort": 20, "uploads": 10, "noise_multiplier": 1.0}
+    told, silent = (
+        Config(arm=[table | {"weights": weights}], data=DataConfig(clients=100)).arms()[0]
+        for weights in (heavy, [0.01] * 100)
+    )
     (line,) = told.warnings()
     assert line.startswith("arm.a.weights: the largest, 0.5, asks for more than every round")
     assert silent.warnings() == []

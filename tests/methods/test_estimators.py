@@ -11,17 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locksfl.methods.estimators import ESTIMATORS
-from locksfl.methods.trusts import Members
-from locksfl.round.algorithm import Method, choose_uploads, contribution_bound, query_norms
-from locksfl.round.sampling import Dials
+from checks import SOUND
+from locksfl.arm import Dials
+from locksfl.methods import ESTIMATORS, Method
+from locksfl.round.algorithm import choose_uploads, contribution_bound, query_norms
+from locksfl.round.draws import Members
 
 CLIENTS = 8
-METHODS = [
-    Method(rule, name, "local" if "local" in estimator.trusts else "none")
-    for name, estimator in ESTIMATORS.items()
-    for rule in estimator.rules
-]
+METHODS = [method for method in SOUND if method.trust == "local"]  # all pairs that there are
+
+
+def dials_of(*values):
+    """Of cohort, uploads, C, floor, K_low and the multipliers; any probability is allowed."""
+    return Dials(*map(jnp.float32, (*values, 1.0, 1.0)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -54,7 +56,7 @@ def rounds(draw):
         jnp.asarray(coins, jnp.float32),
         jnp.asarray(rng.normal(size=CLIENTS), jnp.float32),
     )
-    return jnp.asarray(norms, jnp.float32), members, Dials(*map(jnp.float32, (*dials, 1.0)))
+    return jnp.asarray(norms, jnp.float32), members, dials_of(*dials)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.estimator}-{m.rule}")
@@ -95,7 +97,7 @@ def test_the_cap_never_binds_with_true_norms(case):
 
 def test_the_cap_binds_with_noised_norms():
     """A client of norm C that released 0.1 C is cut to S, and horvitz-thompson is not."""
-    dials = Dials(*map(jnp.float32, (30, 20, 1.0, 0.1, 20.0, 0.0, 1.0, 1.0)))
+    dials = dials_of(30, 20, 1.0, 0.1, 20.0, 0.0, 1.0)
     one = jnp.ones(1)
     noise = jnp.array([-0.9])
     members = Members(jnp.zeros(1, int), jnp.ones(1, bool), one, jnp.zeros(1), noise)
@@ -109,7 +111,7 @@ def test_the_cap_binds_with_noised_norms():
 @pytest.mark.parametrize("trust", ["none", "local"])
 def test_probability_zero_is_no_contribution(trust):
     """No floor and a known norm of 0: p = 0, nothing is sent and nothing is NaN, whatever g_i."""
-    dials = Dials(*map(jnp.float32, (30, 20, 1.0, 0.0, 20.0, 0.0, 1.0, 1.0)))
+    dials = dials_of(30, 20, 1.0, 0.0, 20.0, 0.0, 1.0)
     norms = jnp.array([0.0, 0.7 if trust == "local" else 0.0, 1.0])
     members = Members(
         jnp.arange(3), jnp.ones(3, bool), jnp.ones(3), jnp.zeros(3), jnp.array([-5.0, -5.0, 0.0])
@@ -125,6 +127,6 @@ def test_probability_zero_is_no_contribution(trust):
 
 def test_the_divisor_is_public():
     """n q or b, whoever came."""
-    dials = Dials(*map(jnp.float32, (30, 20, 1.0, 0.0, 20.0, 0.0, 1.0, 1.0)))
+    dials = dials_of(30, 20, 1.0, 0.0, 20.0, 0.0, 1.0)
     found = {name: float(e.divisor(dials)) for name, e in ESTIMATORS.items()}
     assert found == {"capped": 30, "horvitz-thompson": 30, "weighted": 20, "literal": 20}

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from locksfl.round.sampling import Dials
 
 from checks import std_is
-from locksfl.methods.trusts import MECHANISMS, draw_members, draw_server
-from locksfl.round.algorithm import Method, Norms, Uploads, aggregate, query_norms
+from locksfl.arm import Dials
+from locksfl.methods import TRUSTS, Method
+from locksfl.methods.trusts import View
+from locksfl.round.algorithm import Norms, Uploads, aggregate, query_norms
+from locksfl.round.draws import draw_members, draw_server
 from locksfl.round.randomness import Randomness
 
 KEY = Randomness.seeded(11).arm_key("arm")
@@ -20,10 +22,11 @@ DIALS = Dials(
     uploads=jnp.float32(UPLOADS),
     clip_norm=jnp.float32(CLIP),
     floor=jnp.float32(0.2),
-    norm_low=jnp.float32(UPLOADS * CLIP),
+    least_norm_sum=jnp.float32(UPLOADS * CLIP),
     noise_multiplier=jnp.float32(Z),
     norm_multiplier=jnp.float32(Z_NORM),
     step=jnp.float32(1.0),
+    largest_probability=jnp.float32(1.0),
 )
 K_USED = 0.8 * COHORT * CLIP
 AT_CLIP = 0.8 * UPLOADS * CLIP / K_USED + 0.2 * UPLOADS / COHORT
@@ -78,19 +81,19 @@ def test_no_noise_without_noise():
     added, told = noised("capped", "none")
     np.testing.assert_allclose(added, 0, atol=1e-7)
     assert told == 0
-    assert not MECHANISMS["none"].private
+    assert not TRUSTS["none"].private
 
 
 def test_central_update_noise_does_not_depend_on_who_came():
     """Its size is public: nobody, somebody, everybody."""
-    central = MECHANISMS["central"].noise_std
+    central = TRUSTS["central"].noise_std
     stds = [
-        central(jnp.ones(4), jnp.float32(2.0), jnp.array(who), DIALS, jnp.sum)
+        central(jnp.ones(4), jnp.float32(2.0), jnp.array(who), DIALS, jnp.sum, jnp)
         for who in ([False] * 4, [True, False, False, False], [True] * 4)
     ]
     assert len({float(std) for std in stds}) == 1
-    local = MECHANISMS["local"].noise_std
-    nobody = local(jnp.ones(4), jnp.float32(2.0), jnp.zeros(4, bool), DIALS, jnp.sum)
+    local = TRUSTS["local"].noise_std
+    nobody = local(jnp.ones(4), jnp.float32(2.0), jnp.zeros(4, bool), DIALS, jnp.sum, jnp)
     assert nobody == 0
 
 
@@ -161,17 +164,17 @@ def test_local_scores_are_a_function_of_what_was_released():
 
 
 @pytest.mark.parametrize("trust", ["local", "central", "none"])
-def test_the_noise_is_the_one_that_the_mechanism_says_it_releases(trust):
+def test_the_noise_is_the_one_that_the_trust_says_it_releases(trust):
     """One uploader: the std on the sum over the derived sensitivity is the stated multiplier."""
-    mechanism = MECHANISMS[trust]
-    said = mechanism.releases(3.0, 5.0, asks_norms=False)
+    found = TRUSTS[trust]
+    said = found.releases(3.0, 5.0, asks=None)
     (public,) = [release for release in said if release.observer == "PUBLIC"]
     (server,) = [release for release in said if release.observer == "SERVER"]
-    dials = Dials(*(jnp.float32(v) for v in (4, 2, 1, 0, 2, 3.0, 5.0, 1)))
+    dials = Dials(*(jnp.float32(v) for v in (4, 2, 1, 0, 2, 3.0, 5.0, 1, 1)))
     bound = jnp.float32(7.0)
     scales, uploaded = jnp.full(4, bound), jnp.arange(4) == 1
-    std = float(mechanism.noise_std(scales, bound, uploaded, dials, jnp.sum))
+    std = float(found.noise_std(scales, bound, uploaded, dials, jnp.sum, jnp))
     expected = (public.noise_multiplier or 0.0) * 7.0 * public.domain.sensitivity("zero-out")
     assert std == pytest.approx(expected, rel=1e-6)
-    assert mechanism.server_sees_raw == (server.noise_multiplier is None)
-    assert mechanism.private == (trust != "none")
+    assert (found.server is View.RAW) == (server.noise_multiplier is None)
+    assert found.private == (trust != "none")

@@ -15,13 +15,11 @@ from typer.testing import CliRunner
 from checks import ragged
 from locksfl.arm import Arm
 from locksfl.cli import plan as plan_cli
-from locksfl.experiment.config import PrivacyConfig
-from locksfl.methods import Method
 from locksfl.models.build import softmax
+from locksfl.privacy import calibrate
 from locksfl.privacy.advice import forecast, recommended
 from locksfl.privacy.forecast import (
     HOPELESS,
-    Arm,
     Question,
     _given_sum,
     _mean_root,
@@ -58,12 +56,11 @@ def test_a_run_has_the_noise_that_was_forecast(simulator, trust, rule):
     settings = {"floor": 0.1, "norm_low": 0.6} if rule == "norm" else {}
     cohort = 30.0 if rule == "norm" else 15.0
     plan = Arm(
-        "arm",
-        Method(rule, "capped", trust),
-        *(CLIENTS, ROUNDS, cohort, 15.0, CLIP),
+        *("arm", CLIENTS, ROUNDS, rule, "capped", trust, cohort, 15.0, CLIP),
         step=1e-6,  # the model stays where it is, and so do the norms
         **settings,
-    ).calibrated(PrivacyConfig(trust, epsilon=8.0, delta=1e-4))
+    )
+    plan = calibrate(plan, 8.0, 1e-4)
     server = Server(rounds=ROUNDS)
     blocks = simulator.play(plan, LocalWork(), server, Randomness.seeded(2), evaluate_every=ROUNDS)
     rounds = [log for block in blocks for log in block.rounds]
@@ -72,13 +69,13 @@ def test_a_run_has_the_noise_that_was_forecast(simulator, trust, rule):
     arm = q.calibrated(q.arm(rule, rounds=ROUNDS, cohort=cohort, uploads=15.0, **settings))
     assert arm.noise_multiplier == pytest.approx(plan.noise_multiplier, rel=1e-9)
     assert arm.norm_multiplier == pytest.approx(plan.norm_multiplier, rel=1e-9)
-    told = expected_round(arm, share)
+    told = q.expected(arm, share)
     measured = np.mean([log.noise for log in rounds]) / CLIP
     assert told.noise == pytest.approx(measured, rel=0.05)
     assert told.uploads == pytest.approx(np.mean([log.uploaded.sum() for log in rounds]), rel=0.12)
     assert told.kept == pytest.approx(np.mean([log.expected_weight for log in rounds]), rel=0.12)
     other = dataclasses.replace(q, epsilon=6.0).calibrated(arm)
-    assert expected_round(other, share).noise != pytest.approx(measured, rel=0.1)
+    assert q.expected(other, share).noise != pytest.approx(measured, rel=0.1)
 
 
 def test_the_noise_over_uniform_is_that_of_the_audit():
@@ -94,23 +91,29 @@ def test_the_noise_over_uniform_is_that_of_the_audit():
                 upload_probability=10 / 30 / r,
                 norm_multiplier=10.0,
             ).noise_multiplier
-            arm = Arm("central", "norm", 100, 1, 100, 30.0, 10.0, noise_multiplier=z)
+            arm = Arm(
+                *("", 100, 100, "norm", "capped", "central", 30.0, 10.0),
+                floor=0.0,
+                norm_low=r,
+                noise_multiplier=z,
+            )
             points = np.ones((1, 1))
-            noise = _given_sum(arm, points, points, 30 * r)[0]
+            noise = _given_sum(arm, 1, points, points, 30 * r)[0]
             assert noise / (uniform / 10) == pytest.approx(ratio, abs=0.03)
 
 
 def test_the_sampling_error_is_the_variance_of_two_samples():
     """(1/n^2) sum (1/pi_i - 1) r_i^2, by hand for uniform and for a known norm sum."""
     norms = np.array(norm_points(0.4))
-    arm = Arm("central", "uniform", 200, 5, 10, 50.0, 20.0, noise_multiplier=1.0)
+    shape = {"cohort": 50.0, "uploads": 20.0, "noise_multiplier": 1.0}
+    arm = Arm("", 200, 10, "uniform", **shape)
     by_hand = np.mean((200 / 20 - 1) * norms**2) / 200
-    assert expected_round(arm, 0.4).sampling ** 2 == pytest.approx(by_hand, rel=1e-9)
-    arm = Arm("central", "norm", 200, 5, 10, 50.0, 20.0, 0.2, 0.4, noise_multiplier=1.0)
+    assert expected_round(arm, 5, 0.4).sampling ** 2 == pytest.approx(by_hand, rel=1e-9)
+    arm = Arm("", 200, 10, "norm", floor=0.2, norm_low=0.4, **shape)
     k = 0.5 * 50
     p = 0.8 * 20 * norms / k + 0.2 * 20 / 50
     by_hand = np.mean((1 / (0.25 * p) - 1) * norms**2) / 200
-    found = _given_sum(arm, norms[:, None], norms[:, None], k)
+    found = _given_sum(arm, 5, norms[:, None], norms[:, None], k)
     assert found[1] == pytest.approx(by_hand, rel=1e-9)
     assert found[2] == pytest.approx(1)
 
@@ -139,8 +142,7 @@ def test_local_10_with_100_clients_will_fail():
     assert 300 < found["smallest_clients"] < 1000
     assert plan_cli.words(found)[0].startswith("Training will fail.")
     for rule in ("uniform", "norm"):
-        plan = Arm("mine", Method(rule, "capped", "local"), 100, 100, 20.0, 20.0, 1.0, 1.0)
-        plan = plan.calibrated(PrivacyConfig("local", epsilon=10.0))
+        plan = calibrate(Arm("mine", 100, 100, rule, trust="local", cohort=20.0), 10.0, 1e-5)
         assert "mine: training will fail" in (forecast_line(plan, 7850) or "")
         assert forecast_line(plan, 10) is None
 
@@ -151,14 +153,14 @@ def test_what_worked_is_not_called_hopeless():
     for clients, epsilon in ((100, 10.0), (1000, 8.0)):
         q = Question(clients, epsilon=epsilon, trust="central", **DIGITS)
         arm = q.calibrated(q.arm("uniform", rounds=100, cohort=20.0, uploads=20.0))
-        found[clients] = reach(arm, expected_round(arm).noise)
+        found[clients] = reach(arm, q.expected(arm, 1.0).noise)
         assert verdict(found[clients]) == "fine"
         if clients == 100:
             assert arm.noise_multiplier == pytest.approx(1.25, abs=0.01)
     assert found[100] < found[1000]
-    plan = Arm("u", Method("uniform", "capped", "central"), 100, 100, 20.0, 20.0, 1.0, 1.0)
-    assert forecast_line(plan.calibrated(PrivacyConfig("central", epsilon=10.0)), 7850) is None
-    none = Arm("n", Method("uniform", "capped", "none"), 100, 100, 20.0, 20.0, 1.0, 1.0)
+    plan = Arm("u", 100, 100, cohort=20.0)
+    assert forecast_line(calibrate(plan, 10.0, 1e-5), 7850) is None
+    none = Arm("n", 100, 100, trust="none", cohort=20.0)
     assert forecast_line(none, 10**9) is None
 
 
@@ -167,12 +169,12 @@ def test_the_smallest_population_is_where_the_verdict_changes(trust):
     """At that n, the same shares asked, reach is HOPELESS; a tenth fewer are below it."""
     q = Question(400, epsilon=2.0, trust=trust, **DIGITS)
     first = q.calibrated(q.arm("uniform", rounds=100, cohort=40.0, uploads=40.0))
-    n = smallest_population(first, reach(first, expected_round(first).noise))
+    n = smallest_population(first, reach(first, q.expected(first, 1.0).noise))
     for clients, factor in ((n, 1.0), (round(0.9 * n), 0.0)):
         uploads = clients / 10
         q = Question(clients, epsilon=2.0, trust=trust, **DIGITS)
         arm = q.calibrated(q.arm("uniform", rounds=100, cohort=uploads, uploads=uploads))
-        found = reach(arm, expected_round(arm).noise)
+        found = reach(arm, q.expected(arm, 1.0).noise)
         assert found == pytest.approx(HOPELESS, rel=0.05) if factor else found < HOPELESS
 
 

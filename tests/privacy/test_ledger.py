@@ -15,14 +15,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
-from locksfl.privacy import Budget, Terms, epsilon_from_mu
+from locksfl.privacy import Budget, epsilon_from_mu
 from locksfl.privacy.ledger import account_ledger, experiment_id, read_run
 from locksfl.privacy.sqlite_ledger import SqliteLedger
 from small_runs import QUICK, copied, finished, play, quick, run_experiment, summary
 
-LOCAL = Terms("local", "norm", 3, 8, 2.0, 2.0, 0.0, 1.0, 4.0, 8.0)
+LOCAL = Arm(
+    *("locks", 3, 8, "norm"),
+    trust="local",
+    cohort=2.0,
+    floor=0.0,
+    noise_multiplier=4.0,
+    norm_multiplier=8.0,
+)
 BUDGET = Budget(2.0, 1e-5)  # three whole rounds of the eight
 
 
@@ -125,7 +133,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(tmp_path):
 
 
 def test_central_rounds_are_charged_to_every_client_empty_or_not(tmp_path):
-    terms = Terms("central", "uniform", 50, 4, 10.0, 10.0, noise_multiplier=1.5)
+    terms = Arm("locks", 50, 4, cohort=10.0, noise_multiplier=1.5)
     with new(tmp_path / "c.db", terms, None) as ledger:
         for t in (1, 2):
             ledger.reserve_round("locks", t)

@@ -16,26 +16,20 @@ Horvitz-Thompson noises before it divides, so its bound is C/p with the client's
 
 from __future__ import annotations
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from locksfl.round.sampling import Dials
 
-from locksfl.methods.estimators import ESTIMATORS
-from locksfl.methods.trusts import Members, ServerDraws
-from locksfl.round.algorithm import GivenClients, Method, contribution_bound, play, query_norms
+from checks import SOUND
+from locksfl.arm import Dials
+from locksfl.methods import ESTIMATORS, TRUSTS, Method
+from locksfl.round.algorithm import GivenClients, contribution_bound, play, query_norms
+from locksfl.round.draws import Members, ServerDraws
 
 N, D, CASES = 12, 3, 4000
 ROUNDING = 1 + 1e-5  # float32
-SHARED = [
-    (name, rule, trust)
-    for name, estimator in ESTIMATORS.items()
-    for rule, trust in itertools.product(estimator.rules, ("central", "local"))
-    if trust in estimator.trusts
-]
+SHARED = [(m.estimator, m.rule, m.trust) for m in SOUND if TRUSTS[m.trust].private]
 
 
 def directions(rng, count):
@@ -54,7 +48,7 @@ def dials_for(rng, rule):
     low = share + (1 - share) * rng.choice([0.0, 0.0, 0.5, 1.0], CASES)
     floor = rng.choice([0.05, 0.3, 0.9], CASES)
     values = (cohort, uploads, clip, floor, low * cohort * clip, clip * 0 + 1, clip * 0 + 1)
-    return Dials(*(jnp.asarray(v, jnp.float32) for v in (*values, clip * 0 + 1)))
+    return Dials(*(jnp.asarray(v, jnp.float32) for v in (*values, clip * 0 + 1, clip * 0 + 1)))
 
 
 def worlds(rng, clip, relation):

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 
 import reference
-from checks import mean_is
-from locksfl.arm import Arm
-from locksfl.methods.estimators import ESTIMATORS
-from locksfl.methods.trusts import Members, ServerDraws
-from locksfl.round.algorithm import Method, play
+from checks import SOUND, arm_for, mean_is
+from locksfl.methods import ESTIMATORS, Method
+from locksfl.round.algorithm import GivenClients, play
+from locksfl.round.draws import Members, ServerDraws
 
 N, D, COHORT, UPLOADS, CLIP = 100, 4, 30.0, 20.0, 1.0
 Q = COHORT / N
@@ -32,21 +31,16 @@ NORMS = np.linalg.norm(VECTORS, axis=1)
 CLIPPED = VECTORS / np.maximum(1, NORMS / CLIP)[:, None]
 LENGTHS = np.minimum(NORMS, CLIP)
 WEIGHTS = np.linspace(0.5, 1.4, N) / np.linspace(0.5, 1.4, N).sum()
-
-
-class Fixed:
-    """Clients whose updates are given (the Clients of `algorithm.play`)."""
-
-    def __init__(self, updates):
-        self.updates, self.norms = updates, jnp.linalg.norm(updates, axis=1)
-
-    def measure(self):
-        return self.norms, None
-
-    def weighted_sum(self, choose, each, kept):
-        del kept
-        uploads = choose(self.norms, each)
-        return uploads.coefficient @ self.updates, uploads, self.norms
+USUAL = {
+    "clients": N,
+    "rounds": 1,
+    "cohort": COHORT,
+    "uploads": UPLOADS,
+    "clip_norm": CLIP,
+    "floor": 0.2,
+    "norm_low": UPLOADS / COHORT,
+    "weights": tuple(WEIGHTS),
+}
 
 
 class Run(NamedTuple):
@@ -56,11 +50,7 @@ class Run(NamedTuple):
 
 
 def plan_for(method, **settings):
-    standard = {"clients": N, "rounds": 1, "cohort": COHORT, "uploads": UPLOADS, "clip_norm": CLIP}
-    standard |= {"step": 1.0}
-    if method.rule == "norm":
-        standard |= {"floor": 0.2, "norm_low": UPLOADS / COHORT}
-    return Arm("arm", method, **(standard | settings))
+    return arm_for(method, USUAL, **settings)
 
 
 @functools.cache
@@ -77,7 +67,7 @@ def _batch(method, drawn, dials, weights, vectors):
         there = first < dials.cohort / N
         members = Members(jnp.arange(N), there, weights, second, norm_noise)
         server = ServerDraws(server_norm[0], update)
-        result, uploads, _ = play(method, Fixed(vectors), members, server, dials)
+        result, uploads, _ = play(method, GivenClients(vectors), members, server, dials)
         return result.update, jnp.sum(uploads.uploaded), jnp.sum(there)
 
     return jax.vmap(one)(*drawn)
@@ -86,8 +76,7 @@ def _batch(method, drawn, dials, weights, vectors):
 @functools.cache
 def repeat(plan):
     """The round of a plan, BATCHES * BATCH times."""
-    weights = plan.scaled_weights()
-    weights = jnp.ones(N) if weights is None else jnp.asarray(weights)
+    weights = jnp.broadcast_to(plan.scaled_weights(), N)
     vectors = jnp.asarray(VECTORS, jnp.float32)
     runs = [_batch(plan.method, draws(i), plan.dials(), weights, vectors) for i in range(BATCHES)]
     return Run(*(np.concatenate([np.asarray(a[k], float) for a in runs]) for k in range(3)))
@@ -112,7 +101,7 @@ def test_one_round_of_vectors_is_the_reference(rule, trust):
         jnp.asarray(rng.normal(size=N), jnp.float32),
     )
     draws = ServerDraws(jnp.float32(0.3), jnp.asarray(rng.normal(size=D), jnp.float32))
-    clients = Fixed(jnp.asarray(VECTORS, jnp.float32))
+    clients = GivenClients(jnp.asarray(VECTORS, jnp.float32))
     result, uploads, _ = play(plan.method, clients, members, draws, plan.dials())
     wanted = reference.two_stages(
         plan,
@@ -146,7 +135,7 @@ def test_uniform_is_the_same_round():
 
     def once(rule, vectors, **settings):
         plan = plan_for(Method(rule, "capped", "central"), noise_multiplier=0.5, **settings)
-        clients = Fixed(jnp.asarray(vectors, jnp.float32))
+        clients = GivenClients(jnp.asarray(vectors, jnp.float32))
         result, uploads, _ = play(plan.method, clients, members, draws, plan.dials())
         return np.asarray(result.signal), np.asarray(uploads.uploaded)
 
@@ -296,23 +285,20 @@ def test_norms_help_where_noise_comes_after_scaling():
 # --- Sensitivity ------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n, e in ESTIMATORS.items() if "central" in e.trusts])
+@pytest.mark.parametrize("name", [n for n, e in ESTIMATORS.items() if not e.own_bound])
 def test_one_client_moves_the_sum_by_its_bound_at_most(name):
     """Central trust: the others' coins and K' fixed, one client present or zeroed out. Search
     over norms, floors and clamps: at most S, and S is reached; 0.9 S would be too little."""
     rng = np.random.default_rng(5)
     most = 0.0
+    methods = [m for m in SOUND if m.estimator == name and m.trust == "central"]
     for case in range(60):
-        rule = ESTIMATORS[name].rules[case % len(ESTIMATORS[name].rules)]
+        method = methods[case % len(methods)]
         settings = {}
-        if rule == "norm":
+        if method.rule == "norm":
             share = rng.uniform(UPLOADS / COHORT, 1)
             settings = {"floor": rng.choice([0.0, 0.1, 0.7]), "norm_low": share}
-        if rule == "full":
-            settings = {"cohort": float(N), "uploads": float(N)}
-        if rule == "weights":
-            settings = {"weights": tuple(WEIGHTS)}
-        plan = plan_for(Method(rule, name, "central"), noise_multiplier=1.0, **settings)
+        plan = plan_for(method, noise_multiplier=1.0, **settings)
         one = rng.integers(N)
         vectors = VECTORS.copy()
         vectors[one] *= rng.choice([1e-3, 0.3, 1.0, 1e3]) / NORMS[one]
@@ -323,14 +309,14 @@ def test_one_client_moves_the_sum_by_its_bound_at_most(name):
         members = Members(
             jnp.arange(N),
             jnp.asarray((rng.random(N) < Q) | (np.arange(N) == one)),
-            jnp.asarray(plan.scaled_weights() if plan.weights else np.ones(N), jnp.float32),
+            jnp.broadcast_to(plan.scaled_weights(), N),
             jnp.asarray(rng.random(N, np.float32)).at[one].set(rng.choice([0.0, 0.5])),
             jnp.zeros(N),
         )
         draws = ServerDraws(norm_sum_noise, jnp.zeros(D))
         dials = plan.dials()._replace(norm_multiplier=jnp.float32(1.0))
         found = [
-            play(plan.method, Fixed(jnp.asarray(v, jnp.float32)), members, draws, dials)
+            play(plan.method, GivenClients(jnp.asarray(v, jnp.float32)), members, draws, dials)
             for v in (vectors, without)
         ]
         assert found[0][0].used_norm_sum == found[1][0].used_norm_sum

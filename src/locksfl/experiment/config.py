@@ -304,7 +304,9 @@ class Config(Settings):
         """Refuse an experiment without arms, and arms that would share files or noise."""
         if not self.arm:
             raise ValueError("arm is missing: expected at least one [[arm]] table")
-        names = [str(arm.get("name", "")) for arm in self.arm]
+        if not all("name" in arm for arm in self.arm):
+            raise ValueError("arm.name is missing")
+        names = [str(arm["name"]) for arm in self.arm]
         for name in names:
             _file_name(**{"arm.name": name})
             if [n.casefold() for n in names].count(name.casefold()) > 1:  # they name files

@@ -10,7 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from locksfl.methods.releases import NORM, UPDATE, round_releases
+from locksfl.arm import Arm
+from locksfl.methods import TRUSTS
+from locksfl.methods.releases import NORM, UPDATE
 from locksfl.privacy import ClientReleases, SampledRound, central_epsilon, local_epsilon
 
 
@@ -119,19 +121,20 @@ def test_sensitivities_are_derived_from_where_a_value_lies():
         NORM.sensitivity("other")
 
 
-@pytest.mark.parametrize("asks_norms", [True, False])
-def test_a_round_says_what_it_releases_to_whom(asks_norms):
+@pytest.mark.parametrize("asks", [NORM, None])
+def test_a_round_says_what_it_releases_to_whom(asks):
     def seen(trust, observer):
-        found = round_releases(trust, 2.0, 5.0, asks_norms)
+        found = TRUSTS[trust].releases(2.0, 5.0, asks)
         return [(r.what, r.noise_multiplier, r.summed) for r in found if r.observer == observer]
 
-    kinds = [("norm", 5.0), ("update", 2.0)] if asks_norms else [("update", 2.0)]
+    kinds = [("norm", 5.0), ("update", 2.0)] if asks else [("update", 2.0)]
     noised = {s: [(what, z, s) for what, z in kinds] for s in (True, False)}
     raw = [(what, None, False) for what, _ in kinds]
     assert seen("local", "SERVER") == seen("local", "PUBLIC") == noised[False]
     assert (seen("central", "SERVER"), seen("central", "PUBLIC")) == (raw, noised[True])
     assert seen("none", "SERVER") == seen("none", "PUBLIC") == raw
-    (update,) = [r for r in round_releases("local", 2.0, 5.0, False) if r.observer == "SERVER"]
+    alone = TRUSTS["local"].releases(2.0, 5.0, None)
+    (update,) = [r for r in alone if r.observer == "SERVER"]
     assert (update.mu_squared("zero-out"), update.mu_squared("replace")) == (0.25, 1.0)
     with pytest.raises(ValueError, match="trust = 'secure'"):
-        round_releases("secure", 1.0, 1.0, asks_norms)
+        Arm("", 10, 1, cohort=5, trust="secure")
