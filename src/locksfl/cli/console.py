@@ -47,3 +47,14 @@ def one_line_errors() -> Iterator[None]:
 def _refuse(text: str) -> None:
     print(f"locks: {' '.join(text.split())}", file=sys.stderr)
     raise typer.Exit(2)
+
+
+def typed_flags(context: typer.Context) -> list[str]:
+    """The flags that were typed, --json apart; arguments and defaults are not among them."""
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.param_type_name == "option"
+        and parameter.name != "as_json"
+        and getattr(context.get_parameter_source(parameter.name), "name", "") == "COMMANDLINE"
+    ]

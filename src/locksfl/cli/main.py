@@ -8,7 +8,6 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from locksfl.cli import audit as audit_cli
@@ -37,6 +36,10 @@ plan_cli.add_commands(privacy_app)
 audit_cli.add_commands(privacy_app)
 theory_runs_cli.add_commands(theory_app)
 app.command()(reproduce)
+
+# What typer raises for a wrong command line: click's class, or from 0.26 on that of its own copy of
+# click. Of either only BadParameter is public; this is the class above all of them.
+CommandLineError: type[Any] = typer.BadParameter.mro()[2]
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(help="One TOML file is one experiment. Without it: the digits.")
@@ -282,7 +285,7 @@ def main() -> None:
     """The console script. A wrong option is one line too, not a box of them."""
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="locks", standalone_mode=False)
-    except click.ClickException as error:
+    except CommandLineError as error:
         if told := " ".join(error.format_message().split()):  # a sub-command's help has none
             print(f"locks: {told}", file=sys.stderr)
         code = error.exit_code

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from click.core import ParameterSource
 
-from locksfl.cli.console import Json, one_line_errors
+from locksfl.cli.console import Json, one_line_errors, typed_flags
 
 if TYPE_CHECKING:
     from locksfl.privacy import Terms
@@ -235,13 +234,7 @@ def account(
     """What rounds cost each observer: from flags, or from the ledger of a run."""
     with one_line_errors():
         if run is not None:
-            typed = [
-                f"--{name.replace('_', '-')}"
-                for name in context.params
-                if name not in ("run", "as_json")
-                and context.get_parameter_source(name) == ParameterSource.COMMANDLINE
-            ]
-            if typed:
+            if typed := typed_flags(context):
                 raise ValueError(f"{run}: a ledger says it all; expected no {', '.join(typed)}")
             _account_run(run, as_json)
             return
