@@ -9,11 +9,11 @@ import sys
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from checks import ragged
 from locksfl.cli import plan as plan_cli
+from locksfl.cli.main import app
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.plan import ArmPlan
 from locksfl.models.build import softmax
@@ -209,10 +209,7 @@ def test_when_norms_pay():
 
 
 def command(*arguments):
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    plan_cli.add_commands(app)
-    return CliRunner().invoke(app, ["plan", *map(str, arguments)])
+    return CliRunner().invoke(app, ["privacy", "plan", *map(str, arguments)])
 
 
 LOCAL = ("--clients", 100, "--parameters", 7850, "--rounds", 100, "--epsilon", 10)
