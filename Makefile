@@ -3,16 +3,18 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run install test test-federation test-all lint bench bench-peers docs lock clean
+.PHONY: run install test test-federation test-wheel test-all lint bench bench-peers docs lock clean
 
 run: install           ## train LOCKS beside uniform sampling on the embedded digits
 	$(BIN)/locks run --seed 0
 
 install: $(VENV)/.installed
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 -rs -m "not slow and not federation"
+	$(BIN)/python -m pytest -n 2 -rs -m "not slow and not federation and not wheel"
 test-federation: $(VENV)/.installed-test   ## real processes on loopback, TLS and node keys on
 	$(BIN)/python -m pytest -n 2 -rs -m federation tests/federation
+test-wheel: $(VENV)/.installed-test   ## the built wheel with the newest and the oldest versions
+	$(BIN)/python -m pytest -n 0 -rs -m wheel tests/test_wheel.py
 test-all: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 -rs
 

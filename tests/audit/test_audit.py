@@ -12,13 +12,13 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from locksfl.audit import bounds
 from locksfl.audit.attacks import audit_arm, planned_attacks
 from locksfl.audit.properties import check_arm
-from locksfl.cli import audit as audit_cli
+from locksfl.audit.suite import default_arms
+from locksfl.cli.main import app
 from locksfl.methods import trusts as mechanisms
 from locksfl.methods.estimators import ESTIMATORS
 from locksfl.methods.trusts import MECHANISMS
@@ -32,7 +32,7 @@ REPETITIONS, CANARIES, ALARM = 20_000, 2_000, 1e-6
 
 @pytest.fixture(scope="module")
 def arms():
-    return {plan.name: (plan, privacy) for plan, privacy in audit_cli.default_arms(2)}
+    return {plan.name: (plan, privacy) for plan, privacy in default_arms(2)}
 
 
 def attack(arm, repetitions=REPETITIONS, canaries=0, randomness=RANDOMNESS, significance=ALARM):
@@ -240,10 +240,7 @@ cohort = 25
 
 
 def command(*arguments):
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    audit_cli.add_commands(app)
-    return CliRunner().invoke(app, ["audit", *map(str, arguments)])
+    return CliRunner().invoke(app, ["privacy", "audit", *map(str, arguments)])
 
 
 QUICK = ("--repetitions", 4000, "--canaries", 400, "--seed", 1)
@@ -301,4 +298,4 @@ def test_trust_none_claims_nothing(tmp_path):
 
 def test_the_false_alarm_rate_of_all_bounds_together():
     """Bonferroni over the planned attacks: what the command states."""
-    assert sum(planned_attacks(plan, 100) for plan, _ in audit_cli.default_arms(1)) == 14
+    assert sum(planned_attacks(plan, 100) for plan, _ in default_arms(1)) == 14

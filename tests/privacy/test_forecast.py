@@ -9,12 +9,12 @@ import sys
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from checks import ragged
 from locksfl.arm import Arm
 from locksfl.cli import plan as plan_cli
+from locksfl.cli.main import app
 from locksfl.models.build import softmax
 from locksfl.privacy import calibrate
 from locksfl.privacy.advice import forecast, recommended
@@ -211,10 +211,7 @@ def test_when_norms_pay():
 
 
 def command(*arguments):
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    plan_cli.add_commands(app)
-    return CliRunner().invoke(app, ["plan", *map(str, arguments)])
+    return CliRunner().invoke(app, ["privacy", "plan", *map(str, arguments)])
 
 
 LOCAL = ("--clients", 100, "--parameters", 7850, "--rounds", 100, "--epsilon", 10)

@@ -1,20 +1,41 @@
-"""What every command of the program shares: errors of one line, and the flag --json."""
+"""What every command of the program shares: errors of one line, common options, printing."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; also arm.NAME.KEY."),
+]
+RELATION_HELP = (
+    "What the epsilon compares: zero-out, one client's contribution present or absent; "
+    "replace, one client's data replaced by any other."
+)
+Run = Annotated[Path, typer.Argument(help="A run folder.")]
+
+
+class Program(TyperGroup):
+    """The group of all commands: whatever a command refuses is one line, said here."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command that was asked for."""
+        with one_line_errors():
+            return super().invoke(ctx)
 
 
 def start_jax() -> None:
-    """What a command does that trains: all cores, and compiled programs kept on disk."""
+    """What a command that trains does first: use all cores, keep compiled programs on disk."""
     use_all_cores()
     from locksfl.simulate.cache import keep_compiled
 
@@ -29,7 +50,7 @@ def use_all_cores() -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Bad input and a refusing disk: one line on stderr, exit code 2."""
+    """Bad input, or a file that cannot be written: one line on stderr, exit code 2."""
     try:
         yield
     except ValueError as error:
@@ -45,5 +66,35 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _refuse(text: str) -> None:
-    print(f"locks: {' '.join(text.split())}", file=sys.stderr)
+    say_beside(text)
     raise typer.Exit(2)
+
+
+def say_beside(text: str) -> None:
+    """One line on stderr: an error or a warning."""
+    print(f"locks: {' '.join(text.split())}", file=sys.stderr)
+
+
+def show(answer: Any, as_json: bool, parts: Callable[[Any], Iterable[Any]]) -> None:
+    """Print an answer as JSON, or as the lines and rich tables that `parts` makes of it."""
+    if as_json:
+        print(json.dumps(answer, indent=2))
+        return
+    from rich.console import Console
+
+    for part in parts(answer):
+        if isinstance(part, str):
+            print(part)  # as it is: neither wrapped nor coloured
+        else:
+            Console().print(part)
+
+
+def typed_flags(context: typer.Context) -> list[str]:
+    """The flags that were typed, --json apart; arguments and defaults are not among them."""
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.param_type_name == "option"
+        and parameter.name != "as_json"
+        and getattr(context.get_parameter_source(parameter.name), "name", "") == "COMMANDLINE"
+    ]

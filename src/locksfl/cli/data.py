@@ -1,129 +1,125 @@
-"""`locks data`: what data there are, what is in them, how to get them, how to bring one's own."""
+"""`locks data`: list, describe, download and import data sets."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from locksfl.cli.console import one_line_errors
+from locksfl.cli.console import Json, show
 
-app = typer.Typer(
+data_app = typer.Typer(
     help="List, describe, fetch and import data.", no_args_is_help=True, add_completion=False
 )
 
 DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where data lie. Without it: LOCKS_DATA.")
+    Path | None, typer.Option("--data-dir", help="Where the data are. Without it: LOCKS_DATA.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Set = Annotated[str, typer.Argument(metavar="NAME_OR_FOLDER", help="A set, or an imported folder.")]
 
 
-@app.command("list")
+@data_app.command("list")
 def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """The sets by name, and which of them are here."""
-    with one_line_errors():
-        from locksfl.data.catalogue import CATALOGUE
-        from locksfl.data.datasets import present
+    """The data sets by name, and which of them are present."""
+    from locksfl.data.catalogue import CATALOGUE
+    from locksfl.data.datasets import present
 
-        rows: list[dict[str, Any]] = [
-            {
-                "name": entry.name,
-                "about": entry.about,
-                "clients": entry.clients,
-                "samples": entry.train,
-                "held_out": entry.test,
-                "classes": entry.classes,
-                "licence": entry.licence,
-                "present": present(entry, data_dir),
-            }
-            for entry in CATALOGUE.values()
-        ]
-        if as_json:
-            print(json.dumps(rows, indent=2))
-            return
-        from rich.console import Console
-        from rich.table import Column, Table
+    rows = [
+        {
+            "name": entry.name,
+            "about": entry.about,
+            "clients": entry.clients,
+            "samples": entry.train,
+            "held_out": entry.test,
+            "classes": entry.classes,
+            "licence": entry.licence,
+            "present": present(entry, data_dir),
+        }
+        for entry in CATALOGUE.values()
+    ]
+    show(rows, as_json, _table)
 
-        table = Table(
-            Column("set", no_wrap=True), "what", "clients", "samples", "held out", "licence", "here"
+
+def _table(rows: list[dict[str, Any]]) -> Iterator[Any]:
+    from rich.table import Column, Table
+
+    table = Table(
+        Column("set", no_wrap=True), "what", "clients", "samples", "held out", "licence", "here"
+    )
+    for row in rows:
+        table.add_row(
+            row["name"],
+            row["about"],
+            str(row["clients"] or "by split"),
+            f"{row['samples']:,}",
+            f"{row['held_out']:,}",
+            row["licence"],
+            "yes" if row["present"] else "no",
         )
-        for row in rows:
-            table.add_row(
-                row["name"],
-                row["about"],
-                str(row["clients"] or "by split"),
-                f"{row['samples']:,}",
-                f"{row['held_out']:,}",
-                row["licence"],
-                "yes" if row["present"] else "no",
-            )
-        Console().print(table)
+    yield table
 
 
-@app.command()
+@data_app.command()
 def describe(
     name: Set,
     data_dir: DataDir = None,
     picture: Annotated[Path | None, typer.Option(help="Draw examples into this PNG.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Clients, samples a client, classes; every file is held against its checksum."""
-    with one_line_errors():
-        from locksfl.data import describe as describing
+    """Clients, samples per client, classes; every file is checked against its checksum."""
+    from locksfl.data import describe as describing
 
-        told = describing.description(name, data_dir)
-        print(json.dumps(told, indent=2) if as_json else "\n".join(describing.lines(told)))
-        if picture is not None:
-            describing.picture(name, picture, data_dir)
+    show(describing.description(name, data_dir), as_json, describing.lines)
+    if picture is not None:
+        describing.picture(name, picture, data_dir)
 
 
-@app.command()
+@data_app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="A set of `locks data list`.")],
     data_dir: DataDir = None,
     address: Annotated[
-        list[str] | None, typer.Option(metavar="FILE=URL", help="Get a file from elsewhere.")
+        list[str] | None,
+        typer.Option(metavar="FILE=URL", help="Download FILE from URL instead."),
     ] = None,
 ) -> None:
-    """Download a set into the data directory; what is there and whole is left alone."""
-    with one_line_errors():
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    """Download a set into the data directory; files that are complete are kept."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-        from locksfl._validate import one_of
-        from locksfl.data import download
-        from locksfl.data.catalogue import CATALOGUE, NAMES
-        from locksfl.data.datasets import data_root
+    from locksfl._validate import one_of
+    from locksfl.data import download
+    from locksfl.data.catalogue import CATALOGUE, NAMES
+    from locksfl.data.datasets import data_root
 
-        one_of(NAMES, **{"data set": name})
-        entry = CATALOGUE[name]
-        if not entry.files:
-            print(f"{name} is in the package: nothing to fetch")
-            return
-        others = dict(_pair(text) for text in address or ())
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-        with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-            tasks: dict[str, Any] = {}
+    one_of(NAMES, **{"data set": name})
+    entry = CATALOGUE[name]
+    if not entry.files:
+        print(f"{name} is in the package: nothing to fetch")
+        return
+    others = dict(_pair(text) for text in address or ())
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, Any] = {}
 
-            def on_bytes(file: str, done: int, total: int | None) -> None:
-                if file not in tasks:
-                    tasks[file] = bars.add_task(file, total=total)
-                bars.update(tasks[file], completed=done, total=total)
+        def on_bytes(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file, total=total)
+            bars.update(tasks[file], completed=done, total=total)
 
-            root = data_root(name, data_dir)
-            paths = download.fetch(entry, root, addresses=others, on_bytes=on_bytes)
-        for path in paths:
-            print(path)
+        root = data_root(name, data_dir)
+        paths = download.fetch(entry, root, addresses=others, on_bytes=on_bytes)
+    for path in paths:
+        print(path)
 
 
-@app.command("import")
+@data_app.command("import")
 def import_file(
     file: Annotated[Path, typer.Argument(help="A .csv, .npz or .parquet file.")],
-    client: Annotated[str, typer.Option(help="The column that says whose a row is.")],
+    client: Annotated[str, typer.Option(help="The column that names the client of a row.")],
     label: Annotated[
         str | None, typer.Option(help="The column of the class. With --text only: may be left out.")
     ] = None,
@@ -143,21 +139,20 @@ def import_file(
         Path | None, typer.Option(help="The new folder. Without it: beside FILE.")
     ] = None,
 ) -> None:
-    """Make a data-set folder of your own table; data.name = "FOLDER" then opens it."""
-    with one_line_errors():
-        from locksfl.data.importing import Request, import_table
+    """Turn a table of your own into a data set; data.name = "FOLDER" then opens it."""
+    from locksfl.data.importing import Request, import_table
 
-        request = Request(
-            client=client,
-            label=label,
-            features=_names(features),
-            text=text,
-            image=image,
-            classes=_names(classes),
-            test_share=test_share,
-        )
-        made = import_table(file, out or file.with_suffix(""), request, test)
-        print(f'{made}: use it with data.name = "{made}"; see `locks data describe {made}`')
+    request = Request(
+        client=client,
+        label=label,
+        features=_names(features),
+        text=text,
+        image=image,
+        classes=_names(classes),
+        test_share=test_share,
+    )
+    made = import_table(file, out or file.with_suffix(""), request, test)
+    print(f'{made}: use it with data.name = "{made}"; see `locks data describe {made}`')
 
 
 def _names(given: str | None) -> tuple[str, ...] | None:

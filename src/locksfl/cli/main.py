@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
-from locksfl.cli import audit as audit_cli
-from locksfl.cli import plan as plan_cli
 from locksfl.cli import theory_runs as theory_runs_cli
-from locksfl.cli.console import Json, one_line_errors, start_jax
-from locksfl.cli.data import app as data_app
+from locksfl.cli.audit import audit
+from locksfl.cli.console import Changes, Json, Program, Run, say_beside, show, start_jax
+from locksfl.cli.data import data_app
 from locksfl.cli.federation import federation_app
+from locksfl.cli.plan import plan
 from locksfl.cli.privacy import privacy_app
 from locksfl.cli.reproduce import reproduce
 from locksfl.cli.theory import theory_app
 
 app = typer.Typer(
     name="locks",
-    help="Federated learning that asks only the clients worth asking, and states what each "
-    "user's privacy cost.",
+    cls=Program,
+    help="Federated learning that samples the clients whose updates matter most, and states what "
+    "each user's privacy cost.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -33,19 +32,18 @@ app.add_typer(data_app, name="data")
 app.add_typer(privacy_app, name="privacy")
 app.add_typer(theory_app, name="theory")
 app.add_typer(federation_app, name="federation")
-plan_cli.add_commands(privacy_app)
-audit_cli.add_commands(privacy_app)
+privacy_app.command()(plan)
+privacy_app.command()(audit)
 theory_runs_cli.add_commands(theory_app)
 app.command()(reproduce)
+
+# What typer raises for a wrong command line: click's class, or from 0.26 on that of its own copy of
+# click. Of either only BadParameter is public; this is the class above all of them.
+CommandLineError: type[Any] = typer.BadParameter.mro()[2]
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(help="One TOML file is one experiment. Without it: the digits.")
 ]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, arm.NAME.KEY too."),
-]
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
 
 
 def _version(asked: bool) -> None:
@@ -79,38 +77,35 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train every arm of an experiment and compare them."""
-    with one_line_errors():
-        start_jax()
-        from locksfl.experiment.config import parse_config, read_config
-        from locksfl.experiment.folder import RunFolder, default_path, newest_unfinished
+    start_jax()
+    from locksfl.experiment.config import parse_config, read_config
+    from locksfl.experiment.folder import RunFolder, default_path, newest_unfinished
 
-        if resume:
-            if file or changes or seed is not None:
-                raise ValueError(
-                    "--resume continues a run as it was: expected no FILE, --set, --seed"
-                )
-            folder = RunFolder.open(out or newest_unfinished())
-            config = folder.config
-            _not_a_federation(config)
-            if folder.finished:
-                raise ValueError(f"{folder.path}: the run is finished, nothing to resume")
-            prepared = None
+    if resume:
+        if file or changes or seed is not None:
+            raise ValueError("--resume continues a run as it was: expected no FILE, --set, --seed")
+        folder = RunFolder.open(out or newest_unfinished())
+        config = folder.config
+        _not_a_federation(config)
+        if folder.finished:
+            raise ValueError(f"{folder.path}: the run is finished, nothing to resume")
+        prepared = None
+    else:
+        if file is None:
+            config = parse_config(example_config(), changes or (), seed)
         else:
-            if file is None:
-                config = parse_config(example_config(), changes or (), seed)
-            else:
-                config = read_config(file, changes or (), seed)
-            _not_a_federation(config)
-            path = out or default_path(config.name)
-            RunFolder.check_new(path)
-            prepared = prepare_run(config, as_json)
-            folder = RunFolder.create(path, config)
-        try:
-            with folder.held():
-                show_run(config, folder, prepared, as_json)
-        finally:
-            if not resume:
-                folder.discard_unless_begun()
+            config = read_config(file, changes or (), seed)
+        _not_a_federation(config)
+        path = out or default_path(config.name)
+        RunFolder.check_new(path)
+        prepared = prepare_run(config, as_json)
+        folder = RunFolder.create(path, config)
+    try:
+        with folder.held():
+            show_run(config, folder, prepared, as_json)
+    finally:
+        if not resume:
+            folder.discard_unless_begun()
 
 
 def _not_a_federation(config: Any) -> None:
@@ -120,23 +115,17 @@ def _not_a_federation(config: Any) -> None:
         )
 
 
-def _check_config(config: Any) -> None:
-    """Find what is wrong before anything is computed."""
+def prepare_run(config: Any, as_json: bool) -> Any:
+    """Calibrate and open the data; print the warnings that matter before a budget is spent."""
+    from rich.console import Console
+
+    from locksfl.experiment.run import prepare
     from locksfl.methods import TRUSTS
     from locksfl.privacy import delta_warning
 
     warning = delta_warning(config.privacy.delta, config.data.clients)
     if warning and TRUSTS[config.privacy.trust].private:
-        print(f"locks: {warning}", file=sys.stderr)
-
-
-def prepare_run(config: Any, as_json: bool) -> Any:
-    """Open the data and calibrate; say what should be heard before a budget is spent."""
-    _check_config(config)
-    from rich.console import Console
-
-    from locksfl.experiment.run import prepare
-
+        say_beside(warning)
     console = Console(stderr=as_json)
     try:
         with console.status("") as status:
@@ -145,7 +134,7 @@ def prepare_run(config: Any, as_json: bool) -> Any:
         console.print("stopped before the first round; nothing is kept")
         raise typer.Exit(130) from None
     for warning in prepared.warnings():
-        print(f"locks: {warning}", file=sys.stderr)
+        say_beside(warning)
     return prepared
 
 
@@ -157,8 +146,8 @@ def show_run(
     play: Any = None,
     again: str | None = "run",
 ) -> None:
-    """Run an experiment under progress bars and show what came of it. `play` is what runs it, the
-    simulator's `run_experiment` if not given; `again` the command that continues it."""
+    """Run an experiment under progress bars and print its summary. `play` is what runs it, the
+    simulator's `run_experiment` if not given; `again` is the command that continues it."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -167,6 +156,7 @@ def show_run(
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
 
     from locksfl.experiment.report import notes, summary_table
     from locksfl.experiment.run import run_experiment
@@ -213,21 +203,16 @@ def show_run(
         except KeyboardInterrupt:
             bars.stop()
             if folder.begun and again is None:
-                said = f"stopped; what was played is in {folder.path}"
+                said = f"stopped; the rounds that were played are in {folder.path}"
             elif folder.begun:
                 said = f"stopped; continue with: locks {again} --resume --out {folder.path}"
             else:
                 said = "stopped before the first round; nothing is kept"
             console.print(said, highlight=False, markup=False, soft_wrap=True)
             raise typer.Exit(130) from None
-    if as_json:
-        print(json.dumps(summary, indent=2))
-        return
-    console.print(summary_table(summary))
-    for note in notes(summary):
-        console.print(note, highlight=False)
-    said = f"run folder: {folder.path}  (figure: {folder.path / 'figure.png'})"
-    console.print(said, highlight=False, markup=False, soft_wrap=True)
+    figure = folder.path / "figure.png"
+    where = f"run folder: {folder.path}  (figure: {figure})"
+    show(summary, as_json, lambda told: [summary_table(told), *map(Text, notes(told)), where])
 
 
 @app.command()
@@ -235,39 +220,30 @@ def init(
     file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("experiment.toml"),
 ) -> None:
     """Write a commented example of an experiment."""
-    with one_line_errors():
-        if file.exists():
-            raise ValueError(f"{file}: already there; expected a new file")
-        file.write_text(example_config(), "utf-8")
-        print(f"wrote {file}; start it with: locks run {file}")
+    if file.exists():
+        raise ValueError(f"{file}: already there; expected a new file")
+    file.write_text(example_config(), "utf-8")
+    print(f"wrote {file}; start it with: locks run {file}")
 
 
 @app.command()
 def evaluate(run: Run, as_json: Json = False) -> None:
     """Evaluate a run's models on the held-out records."""
-    with one_line_errors():
-        start_jax()
-        from rich.console import Console
+    start_jax()
+    from locksfl.experiment.evaluate import evaluate_run, evaluation_table
 
-        from locksfl.experiment.evaluate import evaluate_run, evaluation_table
-
-        results = evaluate_run(run)
-        if as_json:
-            print(json.dumps(results, indent=2))
-        else:
-            Console().print(evaluation_table(results))
+    show(evaluate_run(run), as_json, lambda results: [evaluation_table(results)])
 
 
 @app.command()
 def publish(
     run: Run, folder: Annotated[Path, typer.Argument(help="A new folder for the bundle.")]
 ) -> None:
-    """Make the bundle that may be shown to everyone: models, statement, no secrets."""
-    with one_line_errors():
-        from locksfl.experiment.publish import publish as make_bundle
+    """Make the bundle that may be published: models and privacy statement, no secrets."""
+    from locksfl.experiment.publish import publish as make_bundle
 
-        for path in make_bundle(run, folder):
-            print(path)
+    for path in make_bundle(run, folder):
+        print(path)
 
 
 def example_config() -> str:
@@ -276,10 +252,10 @@ def example_config() -> str:
 
 
 def main() -> None:
-    """The console script. A wrong option is one line too, not a box of them."""
+    """The console script. A wrong option, too, is one line rather than a box."""
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="locks", standalone_mode=False)
-    except click.ClickException as error:
+    except CommandLineError as error:
         if told := " ".join(error.format_message().split()):  # a sub-command's help has none
             print(f"locks: {told}", file=sys.stderr)
         code = error.exit_code

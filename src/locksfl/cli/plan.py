@@ -1,31 +1,26 @@
-"""`locks privacy plan`: what to expect of a run, before any budget is spent."""
+"""`locks privacy plan`: what to expect from a run, before any budget is spent."""
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
 
-from locksfl.cli.console import one_line_errors
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("plan")(plan)
+from locksfl._text import size_text
+from locksfl.cli.console import RELATION_HELP, Json, show
 
 
 def plan(
     clients: Annotated[int, typer.Option(help="n, all clients.")],
     parameters: Annotated[int, typer.Option(help="d, the size of the model.")],
     rounds: Annotated[int, typer.Option(help="T.")],
-    epsilon: Annotated[float, typer.Option(help="The total of the run.")],
+    epsilon: Annotated[float, typer.Option(help="The total epsilon of the run.")],
     delta: Annotated[float, typer.Option(help="Below 1/n.")] = 1e-5,
     trust: Annotated[str, typer.Option(help="central | local")] = "central",
     cohort: Annotated[
-        float | None, typer.Option(help="Clients asked in a round; with --uploads: by rule norm.")
+        float | None, typer.Option(help="Clients asked per round; with --uploads: rule norm.")
     ] = None,
-    uploads: Annotated[float | None, typer.Option(help="Uploads of a round.")] = None,
+    uploads: Annotated[float | None, typer.Option(help="Uploads per round.")] = None,
     floor: Annotated[float, typer.Option(help="lambda of rule norm.")] = 0.1,
     norm_low: Annotated[float | None, typer.Option(help="K_low as a share of m C.")] = None,
     norm_share: Annotated[
@@ -34,36 +29,31 @@ def plan(
     alignment: Annotated[
         float | None, typer.Option(help="Length of the mean update over the mean length.")
     ] = None,
-    relation: Annotated[str, typer.Option(help="zero-out | replace")] = "zero-out",
+    relation: Annotated[str, typer.Option(help=RELATION_HELP)] = "zero-out",
     accountant: Annotated[str, typer.Option(help="pld | rdp")] = "pld",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not words.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say what noise, accuracy and traffic to expect, and what to set. Uses no data."""
-    with one_line_errors():
-        from locksfl.privacy.advice import forecast
-        from locksfl.privacy.forecast import Question
+    from locksfl.privacy.advice import forecast
+    from locksfl.privacy.forecast import Question
 
-        question = Question(
-            clients=clients,
-            parameters=parameters,
-            rounds=rounds,
-            epsilon=epsilon,
-            delta=delta,
-            trust=trust,
-            cohort=cohort,
-            uploads=uploads,
-            floor=floor,
-            norm_low=norm_low,
-            norm_share=norm_share,
-            alignment=alignment,
-            relation=relation,  # type: ignore[arg-type]
-            accountant=accountant,  # type: ignore[arg-type]
-        )
-        told = forecast(question)
-        if as_json:
-            print(json.dumps(told, indent=2))
-        else:
-            print("\n".join(words(told)))
+    question = Question(
+        clients=clients,
+        parameters=parameters,
+        rounds=rounds,
+        epsilon=epsilon,
+        delta=delta,
+        trust=trust,
+        cohort=cohort,
+        uploads=uploads,
+        floor=floor,
+        norm_low=norm_low,
+        norm_share=norm_share,
+        alignment=alignment,
+        relation=relation,  # type: ignore[arg-type]
+        accountant=accountant,  # type: ignore[arg-type]
+    )
+    show(forecast(question), as_json, words)
 
 
 def words(told: dict[str, Any]) -> list[str]:
@@ -132,10 +122,4 @@ def _headline(told: dict[str, Any]) -> str:
 def _cell(value: float | None, form: str) -> str:
     if value is None:
         return "-"
-    if form != "bytes":
-        return form.format(value)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:,.3g} TB"
+    return size_text(value) if form == "bytes" else form.format(value)

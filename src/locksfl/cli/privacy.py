@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from click.core import ParameterSource
 
-from locksfl.cli.console import Json, one_line_errors
+from locksfl._text import epsilon_text
+from locksfl.cli.console import RELATION_HELP, Json, one_line_errors, show, typed_flags
 
 if TYPE_CHECKING:
     from locksfl.arm import Arm
@@ -53,25 +54,28 @@ class AccountantName(StrEnum):
 
 
 Epsilon = Annotated[float, typer.Option(help="The total epsilon.")]
-Delta = Annotated[float, typer.Option(help="Well below 1 / clients.")]
-Rounds = Annotated[int | None, typer.Option(help="T.")]
-Clients = Annotated[int | None, typer.Option(help="n.")]
-Cohort = Annotated[float | None, typer.Option(help="m, clients asked in a round, on average.")]
+Delta = Annotated[float, typer.Option(help="Far below 1 / clients.")]
+Rounds = Annotated[int | None, typer.Option(help="T, the number of rounds.")]
+Clients = Annotated[int | None, typer.Option(help="n, the number of clients.")]
+Cohort = Annotated[float | None, typer.Option(help="m, the clients asked per round, on average.")]
 TrustFlag = Annotated[Trust, typer.Option(help="Who adds the noise.")]
 RuleFlag = Annotated[RuleName, typer.Option(help="norm: LOCKS, with its norm release.")]
-RelationFlag = Annotated[RelationName, typer.Option(help="What the epsilon is for.")]
+RelationFlag = Annotated[RelationName, typer.Option(help=RELATION_HELP)]
 AccountantFlag = Annotated[AccountantName, typer.Option(help="For trust central.")]
-Uploads = Annotated[float | None, typer.Option(help="b, uploads wanted; left out: the cohort.")]
-Floor = Annotated[float | None, typer.Option(help="lambda; left out: 0.1. With --rule norm.")]
+Uploads = Annotated[float | None, typer.Option(help="b, uploads wanted. Without it: the cohort.")]
+Floor = Annotated[float | None, typer.Option(help="lambda, with --rule norm. Without it: 0.1.")]
 NormLow = Annotated[
     float | None, typer.Option(help="K_low as a share of m C, from b/m (default) to 1.")
 ]
-NormMultiplier = Annotated[float | None, typer.Option(help="z_K or z_s.")]
+NormMultiplier = Annotated[
+    float | None, typer.Option(help="z_K or z_s, the noise multiplier of the norms.")
+]
 NormQueries = Annotated[
-    int | None, typer.Option(help="Norms of one client (trust local); left out: every round.")
+    int | None,
+    typer.Option(help="Norms of one client (trust local). Without it: one per round."),
 ]
 UpdateReleases = Annotated[
-    int | None, typer.Option(help="Uploads of one client (trust local); left out: every round.")
+    int | None, typer.Option(help="Uploads of one client (trust local). Without it: one per round.")
 ]
 
 
@@ -181,7 +185,7 @@ def calibrate(
 def account(
     context: typer.Context,
     run: Annotated[
-        Path | None, typer.Argument(help="A run folder: its ledger is read, and no flag.")
+        Path | None, typer.Argument(help="A run folder: its ledger is read instead of flags.")
     ] = None,
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Noise std over the zero-out sensitivity.")
@@ -205,13 +209,7 @@ def account(
     """What rounds cost each observer: from flags, or from the ledger of a run."""
     with one_line_errors():
         if run is not None:
-            typed = [
-                f"--{name.replace('_', '-')}"
-                for name in context.params
-                if name not in ("run", "as_json")
-                and context.get_parameter_source(name) == ParameterSource.COMMANDLINE
-            ]
-            if typed:
+            if typed := typed_flags(context):
                 raise ValueError(f"{run}: a ledger says it all; expected no {', '.join(typed)}")
             _account_run(run, as_json)
             return
@@ -243,29 +241,23 @@ def account(
 @privacy_app.command()
 def paper(as_json: Json = False) -> None:
     """The paper's claimed epsilons beside the honest ones, by observer and relation."""
-    with one_line_errors():
-        from locksfl.paper.as_printed import CLIENTS, DELTA, ROUNDS, honest_table
+    from locksfl.paper.as_printed import CLIENTS, DELTA, ROUNDS, honest_table
 
-        rows = [row.as_dict() for row in honest_table()]
-        if as_json:
-            print(json.dumps(rows, indent=2))
-            return
-        print(f"reconstructed: {CLIENTS} clients, {ROUNDS} rounds, delta {DELTA:g}")
-        head = f"{'claimed':>7} {'noise':>6} {'SERVER':>17} {'PUBLIC':>17}  reading"
-        print(f"{head}\n{'':14} {'zero-out / replace':>35}")
+    def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+        yield f"reconstructed: {CLIENTS} clients, {ROUNDS} rounds, delta {DELTA:g}"
+        yield f"{'claimed':>7} {'noise':>6} {'SERVER':>17} {'PUBLIC':>17}  reading"
+        yield f"{'':14} {'zero-out / replace':>35}"
         for row in rows:
-            cells = [
-                " / ".join(f"{_short(value):>7}" for value in row[observer].values())
+            server, public = (
+                " / ".join(f"{epsilon_text(e, 1, 'inf'):>7}" for e in row[observer].values())
                 for observer in ("server", "public")
-            ]
-            print(
-                f"{row['claimed_epsilon']:>7g} {row['noise_multiplier']:>6g} {cells[0]:>17} "
-                f"{cells[1]:>17}  {row['reading']}"
+            )
+            yield (
+                f"{row['claimed_epsilon']:>7g} {row['noise_multiplier']:>6g} {server:>17} "
+                f"{public:>17}  {row['reading']}"
             )
 
-
-def _short(epsilon: float | None) -> str:
-    return "inf" if epsilon is None else f"{epsilon:.1f}" if epsilon < 100 else f"{epsilon:.0f}"
+    show([row.as_dict() for row in honest_table()], as_json, lines)
 
 
 def _client_counts(

@@ -44,8 +44,8 @@ def publish(run: Path, target: Path) -> list[Path]:
     if target.exists():
         raise ValueError(f"{target}: already there; expected a new folder")
     config = folder.config
-    arms = summary["arms"]
-    multipliers = [[a["noise_multiplier"] or 0.0, a["norm_multiplier"] or 0.0] for a in arms]
+    names = ("noise_multiplier", "norm_multiplier")
+    multipliers = [[arm[name] or 0.0 for name in names] for arm in summary["arms"]]
     plans = {plan.name: plan for plan in plan_arms(config, multipliers)}
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
@@ -103,15 +103,19 @@ def _public_arm(arm: dict[str, Any], plan: Arm, rounds: list[dict[str, Any]]) ->
 
 
 def statement_text(public: dict[str, Any], config: Config) -> str:
-    """The privacy statement in words."""
+    """The privacy statement in words, of what `publish` writes to statement.json."""
     who = TRUSTS[config.privacy.trust].statement
     rounds = " or ".join(str(t) for t in sorted({arm["rounds"] for arm in public["arms"]}))
     lines = [
         f"# Privacy statement: {public['name']}",
         "",
         f"Unit of privacy: one client with all its data; {config.data.clients} clients, "
-        f"{rounds} rounds an arm, Poisson sampling.",
+        f"{rounds} rounds per arm, Poisson sampling.",
         who,
+        "",
+        "The relation says what an epsilon compares. zero-out: one client's contribution present "
+        "or absent. replace: one client's data replaced by any other. Norm releases are charged in "
+        "the same epsilon.",
         "",
         "| arm | observer | relation | epsilon | delta | accountant |",
         "|---|---|---|---|---|---|",
@@ -122,36 +126,34 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
             epsilon = "infinite" if cost["epsilon"] is None else f"{cost['epsilon']:.3f}"
             cells = (arm["name"], cost["observer"], cost["relation"], epsilon)
             lines.append(f"| {' | '.join(cells)} | {cost['delta']:g} | {cost['accountant']} |")
-    lines += [
-        "",
-        "zero-out: one client's contribution present or absent. replace: one client's data "
-        "replaced by any other. Norm releases are charged in the same epsilon.",
-    ]
     if public["no_guarantee"]:
         claimed = max(arm["claimed_epsilon"] for arm in public["arms"])
         lines[2:2] = [
             f"**NO GUARANTEE for the claimed epsilon of {claimed:.4g}** (accounting as printed in "
-            "the paper: a trusted server's multiplier, added by each client, norms for nothing). "
+            "the paper: a trusted server's multiplier, added by each client, norms uncharged). "
             "The table below says what the releases cost.",
             "",
         ]
+    reservations = []
     if public["filter"]:
-        lines.append(
-            "filter: every client stops before it would pass this budget, whatever is drawn."
+        reservations.append(
+            "filter: every client stops before it would exceed this budget, whatever is drawn."
         )
     if any(arm["rounds"] < arm["asked_rounds"] for arm in public["arms"]):
-        lines.append(
-            "max_epsilon: an arm ended before a round would have passed it. The accountant alone "
-            "decided that, from settings and no data, so it is charged for the rounds it played."
+        reservations.append(
+            "max_epsilon: an arm ended before a round would have exceeded it. The accountant alone "
+            "decided that, from the settings and no data, so only the rounds played are charged."
         )
     if public["simulated"]:
-        lines.append(
+        reservations.append(
             "simulated: a seed was given, so this is the epsilon that a run with secret randomness "
             "would have; this run itself protects nobody."
         )
     if public["tuned_without_privacy"]:
-        lines.append(
+        reservations.append(
             "tuned_without_privacy: clip norm, step or rule were chosen by looking at runs on "
             "these data; that choice is not charged."
         )
+    if reservations:
+        lines += ["", *reservations]
     return "\n".join(lines) + "\n"

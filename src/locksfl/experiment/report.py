@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from io import BytesIO
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
 
+from locksfl._text import epsilon_text as epsilon_text
+from locksfl._text import size_text as size_text
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
 from locksfl.experiment.folder import RunFolder, write_atomically
 from locksfl.methods import TRUSTS
@@ -17,24 +21,8 @@ from locksfl.methods import TRUSTS
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 
 
-def epsilon_text(epsilon: float | None) -> str:
-    """An epsilon for people."""
-    if epsilon is None or math.isinf(epsilon):
-        return "∞"
-    return f"{epsilon:.2f}" if epsilon < 100 else f"{epsilon:.0f}"
-
-
-def size_text(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
 def summary_table(summary: dict[str, Any]) -> Table:
-    """One row an arm; epsilon by observer and relation."""
+    """One row per arm; epsilon by observer and relation."""
     title = f"{summary['name']}{_stamp(summary)}"
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
     table.add_column("arm")
@@ -76,7 +64,7 @@ def _stamp(summary: dict[str, Any]) -> str:
 
 
 def notes(summary: dict[str, Any]) -> list[str]:
-    """What has to be said beside the table."""
+    """What a reader of the table has to know, one sentence each."""
     arms = summary["arms"]
     said = []
     if summary["no_guarantee"]:
@@ -90,42 +78,41 @@ def notes(summary: dict[str, Any]) -> list[str]:
         if arm["rounds"] < arm["asked_rounds"]:
             said.append(
                 f"{arm['name']}: stopped after {arm['rounds']} of {arm['asked_rounds']} rounds, "
-                "by the accountant alone (max_epsilon); nothing that was seen decided it."
+                "by the accountant alone (max_epsilon); nothing observed in training decided it."
             )
     for arm in arms:
         shares = arm.get("answered") or {}
         if any(share < 1 for share in shares.values()):
             told = ", ".join(f"{share:.1%} of the {stage}s" for stage, share in shares.items())
-            said.append(f"{arm['name']}: came back: {told}; the update is short by the rest.")
-    said += [f"δ = {arms[0]['privacy'][0]['delta']:g}; the unit of privacy is one client."]
+            said.append(f"{arm['name']}: answered: {told}; the update lacks the rest.")
+    said.append(f"δ = {arms[0]['privacy'][0]['delta']:g}; the unit of privacy is one client.")
     if TRUSTS[trust := arms[0]["trust"]].amplified:
         said.append(f"SERVER sees raw updates (trust {trust}); PUBLIC sees the models only.")
     if summary["simulated"]:
         said.append("simulated: a seed was given; ε is what secret randomness would have cost.")
     if summary["tuned_without_privacy"]:
-        said.append("tuned_without_privacy: clip and step were chosen by looking; not charged.")
+        said.append("tuned_without_privacy: clip and step were tuned on the data; not charged.")
     return said
 
 
 def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
-    """Accuracy by round and by bytes sent, an arm a line: figure.png and figure.svg."""
+    """Accuracy by round and by bytes sent, one line per arm: figure.png and figure.svg."""
     from matplotlib.ticker import MaxNLocator
 
     plt = plotting()
     lines = folder.lines("rounds.jsonl")
     figure, (by_round, by_bytes) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
-    for arm, colour in zip(summary["arms"], COLOURS * len(summary["arms"]), strict=False):
+    for arm, colour in zip(summary["arms"], cycle(COLOURS), strict=False):
         mine = [line for line in lines if line["arm"] == arm["name"]]
-        shown = [line["accuracy"] is not None for line in mine]
-        total, sent = 0, []
-        for line in mine:
-            total += line["bytes_up"]
-            sent.append(total / 1e6)
-        accuracy = [line["accuracy"] for line in mine if line["accuracy"] is not None]
+        sent = accumulate(line["bytes_up"] for line in mine)
+        shown = [
+            (line["round"], total / 1e6, line["accuracy"])
+            for line, total in zip(mine, sent, strict=True)
+            if line["accuracy"] is not None
+        ]
+        rounds, megabytes, accuracy = zip(*shown, strict=True)
         label = f"{arm['name']} ({arm['accuracy']:.3f}, {arm['uploads']:,} uploads)"
-        rounds = [line["round"] for line, keep in zip(mine, shown, strict=True) if keep]
-        at = [mb for mb, keep in zip(sent, shown, strict=True) if keep]
-        for axes, where in ((by_round, rounds), (by_bytes, at)):
+        for axes, where in ((by_round, rounds), (by_bytes, megabytes)):
             axes.plot(where, accuracy, color=colour, label=label, lw=1.6, marker=_marker(rounds))
     by_round.set_xlabel("round")
     by_bytes.set_xlabel("sent by all clients (MB)")
@@ -137,7 +124,7 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
 
 
 def plotting() -> Any:
-    """matplotlib.pyplot without a screen, set so that the same run gives the same file."""
+    """matplotlib.pyplot without a display, set so that the same run gives the same file."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -180,10 +167,10 @@ def draw_diagnostics(folder: RunFolder, summary: dict[str, Any]) -> None:
 
 
 def likeness_figure(arms: dict[str, list[dict[str, Any]]], clip_norms: dict[str, float]) -> Any:
-    """Six panels of lines of diagnostics.jsonl, an arm a colour."""
+    """Six panels of lines of diagnostics.jsonl, one colour per arm."""
     figure, grid = plotting().subplots(2, 3, figsize=(10, 5.6))
     norms, dissimilarity, drift, *pairs = grid.flat
-    for (name, lines), colour in zip(arms.items(), COLOURS * len(arms), strict=False):
+    for (name, lines), colour in zip(arms.items(), cycle(COLOURS), strict=False):
         _band(norms, [(line["round"], line["norm_quantiles"]) for line in lines], colour, name)
         norms.axhline(clip_norms[name], color=colour, ls=":", lw=1)
         seen = [(line["round"], line["likeness"]) for line in lines if line.get("likeness")]
@@ -224,7 +211,7 @@ def _band(axes: Any, points: list[tuple[int, Any]], colour: str, label: str = ""
     axes.plot(rounds, middle, color=colour, marker=_marker(rounds), label=label)
 
 
-def _marker(rounds: list[int]) -> str | None:
+def _marker(rounds: Sequence[int]) -> str | None:
     return "o" if len(rounds) < 4 else None  # one point alone is no line
 
 
@@ -237,12 +224,12 @@ def _title(summary: dict[str, Any]) -> str:
         return f"{summary['name']}{_stamp(summary)}"
     cost = finite[0]
     stamp = ", simulated" if summary["simulated"] else ""
-    alike = ("observer", "relation")
-    arms = [c for a in summary["arms"] for c in a["privacy"] if all(c[k] == cost[k] for k in alike)]
-    texts = [epsilon_text(e) for e in sorted(c["epsilon"] or math.inf for c in arms)]
-    epsilon = (
-        f"each arm ε = {texts[-1]}" if len(set(texts)) == 1 else f"ε = {texts[0]} to {texts[-1]}"
-    )
+    kind = (cost["observer"], cost["relation"])
+    every = [c for a in summary["arms"] for c in a["privacy"]]
+    alike = [c["epsilon"] for c in every if (c["observer"], c["relation"]) == kind]
+    epsilons = sorted(epsilon or math.inf for epsilon in alike)
+    least, most = epsilon_text(epsilons[0]), epsilon_text(epsilons[-1])
+    epsilon = f"each arm ε = {most}" if least == most else f"ε = {least} to {most}"
     return (
         f"{summary['name']}: {epsilon}, δ = {cost['delta']:g} against "
         f"{cost['observer']} ({cost['relation']}{stamp})"

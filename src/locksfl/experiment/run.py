@@ -198,10 +198,10 @@ class Prepared:
 
 def prepare(config: Config, say: Callable[[str], None] = lambda text: None) -> Prepared:
     """Everything that can be refused, before anything is written."""
-    say("opening the data")
-    population, model = open_task(config)
     say("calibrating the noise")
-    return Prepared(population, model, plan_arms(config))
+    plans = plan_arms(config)
+    say("opening the data")
+    return Prepared(*open_task(config), plans)
 
 
 def run_experiment(

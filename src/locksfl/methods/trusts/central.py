@@ -28,7 +28,7 @@ trust = Trust(
     name="central",
     about="noise by the server",
     statement="The server adds the noise and is trusted with raw updates. The guarantee holds "
-    "against whoever sees the models only (PUBLIC).",
+    "against anyone who sees only the models (PUBLIC).",
     server=View.RAW,
     public=View.AMPLIFIED,
     server_adds_noise=True,

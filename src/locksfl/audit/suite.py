@@ -1,0 +1,130 @@
+"""An audit: every attack and every check on the arms of an experiment, or on four of ours."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from locksfl import _validate
+from locksfl.arm import Arm
+from locksfl.audit.attacks import audit_arm, planned_attacks
+from locksfl.audit.properties import check_arm
+from locksfl.experiment.config import PrivacyConfig, read_config
+from locksfl.experiment.plan import calibrated, plan_arms
+from locksfl.methods import TRUSTS
+from locksfl.round.randomness import Randomness
+
+DEFAULT_EPSILON, DEFAULT_DELTA = 3.0, 1e-3
+
+NOTE = (
+    "A lower bound above the claim refutes it. One below does not prove it: the attack may be weak,"
+    " and no test of this size can show more than the last column."
+)
+
+
+def run_audit(
+    file: Path | None = None,
+    changes: list[str] | None = None,
+    *,
+    rounds: int = 4,
+    repetitions: int = 50_000,
+    canaries: int = 10_000,
+    delta: float | None = None,
+    confidence: float = 0.99,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """Attack an implementation and check its properties.
+
+    Args:
+        file: the experiment whose arms are attacked; None: the arms of `default_arms`.
+        changes: settings of the experiment to change, each KEY=VALUE.
+        rounds: rounds of one repetition; the claim is tested for as many.
+        repetitions: of each world, in every attack.
+        canaries: clients planted in the attack by one run; 0 leaves that attack out.
+        delta: where the claim is tested; None: the experiment's delta.
+        confidence: with which all lower bounds hold together.
+        seed: repeats an audit exactly; None: the system's randomness.
+
+    Returns:
+        Plain tables: whether all is `sound`, one row per attack, one per check, what was not
+        attacked, and how to read it.
+    """
+    _validate.count(rounds=rounds)
+    _validate.probability(confidence=confidence)
+    for name, value, least in (("repetitions", repetitions, 1000), ("canaries", canaries, 100)):
+        if value < least and (name, value) != ("canaries", 0):
+            raise ValueError(f"{name} = {value}: expected at least {least}")
+    arms = default_arms(rounds) if file is None else _configured(file, changes or [])
+    if delta is not None:
+        _validate.probability(delta=delta)
+        arms = [(plan, dataclasses.replace(privacy, delta=delta)) for plan, privacy in arms]
+    attacks = sum(planned_attacks(plan, canaries) for plan, _ in arms)
+    source = Randomness.from_system() if seed is None else Randomness.seeded(seed)
+    findings, checks = [], []
+    for plan, privacy in arms:
+        findings += audit_arm(
+            plan,
+            privacy,
+            rounds=min(rounds, plan.rounds),
+            repetitions=repetitions,
+            canaries=canaries,
+            significance=(1 - confidence) / attacks,
+            randomness=source,
+        )
+        checks += check_arm(plan, source)
+    return {
+        "sound": not any(f.refuted for f in findings) and all(c.holds for c in checks),
+        "confidence": confidence,
+        "seed": seed,
+        "attacks": [f.as_dict() for f in findings],
+        "checks": [c.as_dict() for c in checks],
+        "not_attacked": sorted({_untouched(plan) for plan, _ in arms} - {""}),
+        "note": NOTE,
+    }
+
+
+def default_arms(rounds: int) -> list[tuple[Arm, PrivacyConfig]]:
+    """Uniform and LOCKS under both trusts, calibrated to claim 3 for these rounds.
+
+    Delta is large: at a small one most of epsilon lies in tails that no repetition ever reaches.
+    """
+    arms = []
+    for trust in ("central", "local"):
+        privacy = PrivacyConfig(trust=trust, epsilon=DEFAULT_EPSILON, delta=DEFAULT_DELTA)
+        for rule, cohort, floor, norm_low in (
+            ("uniform", 50.0, 0.0, 1.0),
+            ("norm", 60.0, 0.1, 0.9),
+        ):
+            plan = Arm(
+                name=f"{trust}-{rule}",
+                rule=rule,
+                trust=trust,
+                clients=100,
+                rounds=rounds,
+                uploads=50.0,
+                clip_norm=1.0,
+                step=1.0,
+                cohort=cohort,
+                floor=floor,
+                norm_low=norm_low,
+            )
+            arms.append((calibrated(plan, privacy), privacy))
+    return arms
+
+
+def _configured(file: Path, changes: list[str]) -> list[tuple[Arm, PrivacyConfig]]:
+    """The arms of an experiment, with the multipliers of its whole run."""
+    config = read_config(file, changes)
+    trust = config.privacy.trust
+    if not TRUSTS[trust].private:
+        raise ValueError(
+            f"privacy.trust = {trust!r}: it claims nothing, so there is nothing to attack"
+        )
+    return [(plan, config.privacy) for plan in plan_arms(config)]
+
+
+def _untouched(plan: Arm) -> str:
+    if plan.parts[2].amplified:
+        return f"SERVER under trust {plan.trust}: it sees raw updates, its epsilon is infinite"
+    return ""
