@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from io import BytesIO
-from pathlib import Path
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
 
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
-from locksfl.experiment.folder import RunFolder, write_atomically
-
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
+from locksfl.experiment.folder import RunFolder
 
 
 def epsilon_text(epsilon: float | None) -> str:
@@ -110,20 +109,18 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
     """Accuracy by round and by bytes sent, an arm a line: figure.png and figure.svg."""
     from matplotlib.ticker import MaxNLocator
 
-    plt = plotting()
     lines = folder.lines("rounds.jsonl")
-    figure, (by_round, by_bytes) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    figure, (by_round, by_bytes) = plotting().subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for arm, colour in zip(summary["arms"], COLOURS * len(summary["arms"]), strict=False):
         mine = [line for line in lines if line["arm"] == arm["name"]]
-        shown = [line["accuracy"] is not None for line in mine]
-        total, sent = 0, []
-        for line in mine:
-            total += line["bytes_up"]
-            sent.append(total / 1e6)
-        accuracy = [line["accuracy"] for line in mine if line["accuracy"] is not None]
+        sent = accumulate(line["bytes_up"] for line in mine)
+        points = (
+            (line["round"], total / 1e6, line["accuracy"])
+            for line, total in zip(mine, sent, strict=True)
+            if line["accuracy"] is not None
+        )
+        rounds, at, accuracy = zip(*points, strict=True)
         label = f"{arm['name']} ({arm['accuracy']:.3f}, {arm['uploads']:,} uploads)"
-        rounds = [line["round"] for line, keep in zip(mine, shown, strict=True) if keep]
-        at = [mb for mb, keep in zip(sent, shown, strict=True) if keep]
         for axes, where in ((by_round, rounds), (by_bytes, at)):
             axes.plot(where, accuracy, color=colour, label=label, lw=1.6, marker=_marker(rounds))
     by_round.set_xlabel("round")
@@ -133,31 +130,6 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.suptitle(_title(summary), x=0.01, ha="left", fontsize=10)
     save_figure(figure, folder.path / "figure")
-
-
-def plotting() -> Any:
-    """matplotlib.pyplot without a screen, set so that the same run gives the same file."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update({"svg.hashsalt": "locks", "font.size": 9, "svg.fonttype": "none"})
-    return pyplot
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Tidy it and write PATH.png and PATH.svg, without a date in them."""
-    for axes in figure.axes:
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    for kind in ("png", "svg"):
-        buffer = BytesIO()
-        metadata = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
-        write_atomically(path.with_name(f"{path.name}.{kind}"), buffer.getvalue())
-    plotting().close(figure)
 
 
 SECRET = "seen by this simulation only, released to nobody"
@@ -218,11 +190,10 @@ def _band(axes: Any, points: list[tuple[int, Any]], colour: str, label: str = ""
     there = [(r, quantiles) for r, quantiles in points if quantiles]
     rounds = [r for r, _ in there]
     low, middle, high = ([quantiles[share] for _, quantiles in there] for share in BAND)
-    axes.fill_between(rounds, low, high, color=colour, alpha=0.2, lw=0)
-    axes.plot(rounds, middle, color=colour, marker=_marker(rounds), label=label)
+    draw_band(axes, rounds, low, middle, high, colour, marker=_marker(rounds), label=label)
 
 
-def _marker(rounds: list[int]) -> str | None:
+def _marker(rounds: Sequence[int]) -> str | None:
     return "o" if len(rounds) < 4 else None  # one point alone is no line
 
 

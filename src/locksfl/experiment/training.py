@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,7 +32,8 @@ from locksfl.experiment.run import local_work, model_for, server_for
 from locksfl.models.build import Model, scores_of
 from locksfl.models.own import check_model
 from locksfl.round.randomness import Randomness
-from locksfl.simulate.simulator import Simulator
+from locksfl.simulate.simulator import RoundLog, Simulator
+from locksfl.simulate.sweep import play_alone
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class Trained:
     weights: np.ndarray
     scale: float
     accuracy: float  # on the held-out records
-    history: list[dict[str, Any]]  # a record a round; cohort and uploads are the server's secret
+    history: list[
+        dict[str, Any]
+    ]  # one record per round; cohort and uploads are the server's secret
     privacy: list[Cost]
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
 
@@ -109,16 +111,18 @@ def train(
         check_model(built, shapes[0], population.classes, shapes[1])
     source = Randomness.from_system() if seed is None else Randomness.seeded(seed)
     server, epsilons = server_for(config.train), epsilon_so_far(plan, config.privacy)
-    history = []
-    blocks = Simulator(population, built).play(plan, local_work(config.local), server, source)
-    for block in blocks:
-        for log in block.rounds:
-            history.append(round_record(plan, log, built.size, epsilons[log.round]))
-            if on_round is not None:
-                on_round(history[-1])
+    history: list[dict[str, Any]] = []
+
+    def keep(log: RoundLog) -> None:
+        history.append(round_record(plan, log, built.size, epsilons[log.round]))
+        if on_round is not None:
+            on_round(history[-1])
+
+    work, simulator = local_work(config.local), Simulator(population, built)
+    played = play_alone(simulator, plan, source, work, server, on_round=keep)
     return Trained(
         model=built,
-        weights=np.asarray(jax.device_get(server.model(block.state, rounds))),
+        weights=played.weights,
         scale=population.scale,
         accuracy=history[-1]["accuracy"],
         history=history,

@@ -6,24 +6,17 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
+from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
 from locksfl.experiment.folder import write_atomically
-from locksfl.experiment.report import (
-    COLOURS,
-    SECRET,
-    epsilon_text,
-    likeness_figure,
-    plotting,
-    save_figure,
-    size_text,
-)
+from locksfl.experiment.report import SECRET, epsilon_text, likeness_figure, size_text
 from locksfl.paper.as_printed import honest_table
 from locksfl.paper.reproduce.results import Row, Runs, conclusion, table_of
-from locksfl.paper.reproduce.runs import Folder
 from locksfl.paper.reproduce.settings import (
     EPSILONS,
     HONEST,
@@ -34,6 +27,7 @@ from locksfl.paper.reproduce.settings import (
     SEEDS,
     VERSIONS,
     Panel,
+    Scale,
 )
 
 HEADS = (
@@ -50,23 +44,23 @@ EXPLAINED = {
 
 
 def write_report(
-    folder: Folder, by_panel: Mapping[Panel, Runs], alike: Mapping[str, Any]
+    path: Path, scale: Scale, by_panel: Mapping[Panel, Runs], alike: Mapping[str, Any]
 ) -> tuple[list[Row], list[str]]:
-    """Every file of the report; the rows and the conclusion."""
+    """Write every file of the report; returns the rows and the conclusion."""
     rows, differences = table_of(by_panel)
     said = conclusion(differences, rows)
-    for model in folder.scale.models:
-        draw_accuracy(folder, model, by_panel)
+    for model in scale.models:
+        draw_accuracy(path, scale, model, by_panel)
         figure = likeness_figure(alike[model], {m: _clip(rows, model, m) for m in METHODS})
         figure.suptitle(f"{model}, epsilon infinity: exact; {SECRET}", x=0.01, ha="left")
-        save_figure(figure, folder.path / f"likeness-{model}")
+        save_figure(figure, path / f"likeness-{model}")
     table = {
         "rows": [row.as_dict() for row in rows],
         "differences": [{**asdict(d), "panel": d.panel.label} for d in differences],
         "conclusion": said,
     }
-    write_atomically(folder.path / "table.json", (json.dumps(table, indent=2) + "\n").encode())
-    write_atomically(folder.path / "report.md", report_text(folder, rows, said).encode())
+    write_atomically(path / "table.json", (json.dumps(table, indent=2) + "\n").encode())
+    write_atomically(path / "report.md", report_text(scale, rows, said).encode())
     return rows, said
 
 
@@ -75,23 +69,22 @@ def _clip(rows: list[Row], model: str, method: str) -> float:
     return next(row.clip_norm for row in rows if (row.panel, row.method) == (panel, method))
 
 
-def _command(folder: Folder) -> str:
+def _command(scale: Scale) -> str:
     """What makes this report again."""
-    quick = " --quick" if folder.scale == QUICK else ""
-    seeds = f" --seeds {len(folder.seeds)}" if len(folder.seeds) != SEEDS else ""
-    first = f" --seed {folder.seeds[0]}" if folder.seeds[0] else ""
+    quick = " --quick" if scale.name == QUICK.name else ""
+    seeds = f" --seeds {len(scale.seeds)}" if len(scale.seeds) != len(SEEDS) else ""
+    first = f" --seed {scale.seeds[0]}" if scale.seeds[0] else ""
     return f"locks reproduce{quick}{seeds}{first}"
 
 
-def report_text(folder: Folder, rows: list[Row], said: list[str]) -> str:
+def report_text(scale: Scale, rows: list[Row], said: list[str]) -> str:
     """report.md."""
-    scale = folder.scale
     lines = [
         f"# The paper's experiment, {scale.name}",
         "",
         f"Data {scale.data}, 100 clients, 5 local epochs, {scale.rounds} rounds, "
-        f"{len(folder.seeds)} seeds ({', '.join(map(str, folder.seeds))}), simulated. "
-        f"Made by `{_command(folder)}`; every sentence below is drawn from the numbers.",
+        f"{len(scale.seeds)} seeds ({', '.join(map(str, scale.seeds))}), simulated. "
+        f"Made by `{_command(scale)}`; every sentence below is drawn from the numbers.",
         "",
         "Not in the paper, and reconstructed:",
         "",
@@ -163,8 +156,8 @@ def _epsilons(row: Row, observer: str) -> str:
     return "/".join(epsilon_text(costs[relation]) for relation in RELATIONS)
 
 
-def draw_accuracy(folder: Folder, model: str, by_panel: Mapping[Panel, Runs]) -> None:
-    """Accuracy by round with a band, one panel an epsilon, one row a version."""
+def draw_accuracy(path: Path, scale: Scale, model: str, by_panel: Mapping[Panel, Runs]) -> None:
+    """Accuracy by round with a band: one panel per epsilon, one row per version."""
     figure, grid = plotting().subplots(2, 3, figsize=(10, 6), sharex=True, sharey=True)
     for version, line in zip(VERSIONS, grid, strict=True):
         for epsilon, axes in zip(EPSILONS, line, strict=True):
@@ -172,10 +165,8 @@ def draw_accuracy(folder: Folder, model: str, by_panel: Mapping[Panel, Runs]) ->
             for method, colour in zip(METHODS, COLOURS, strict=False):
                 curves = np.array([run["arms"][method]["accuracy"] for run in runs])
                 rounds = np.arange(1, curves.shape[1] + 1)
-                axes.fill_between(
-                    rounds, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.2, lw=0
-                )
-                axes.plot(rounds, curves.mean(axis=0), color=colour, lw=1.5, label=method)
+                low, middle, high = curves.min(axis=0), curves.mean(axis=0), curves.max(axis=0)
+                draw_band(axes, rounds, low, middle, high, colour, lw=1.5, label=method)
             text = f"{epsilon:g}"
             stamp = f"claimed ε = {text}, NO GUARANTEE" if version == PRINTED else f"ε = {text}"
             if version == HONEST and math.isfinite(epsilon):
@@ -186,8 +177,8 @@ def draw_accuracy(folder: Folder, model: str, by_panel: Mapping[Panel, Runs]) ->
         axes.set_xlabel("round")
     grid[0, 0].legend(frameon=False, loc="lower right")
     title = (
-        f"Uniform against LOCKS, {folder.scale.data}, {model}: mean and range of "
-        f"{len(folder.seeds)} seeds (simulated, reconstructed settings)"
+        f"Uniform against LOCKS, {scale.data}, {model}: mean and range of "
+        f"{len(scale.seeds)} seeds (simulated, reconstructed settings)"
     )
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-    save_figure(figure, folder.path / f"figure-{model}")
+    save_figure(figure, path / f"figure-{model}")
