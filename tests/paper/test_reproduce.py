@@ -19,7 +19,7 @@ from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.run import open_task
 from locksfl.paper.as_printed import MULTIPLIERS as PAPER
 from locksfl.paper.reproduce import settings, tune
-from locksfl.paper.reproduce.report import report_text, write_report
+from locksfl.paper.reproduce.document import report_text, write_report
 from locksfl.paper.reproduce.results import (
     Difference,
     Row,

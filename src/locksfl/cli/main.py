@@ -13,7 +13,6 @@ import typer
 
 from locksfl.cli import audit as audit_cli
 from locksfl.cli import plan as plan_cli
-from locksfl.cli import theory_runs as theory_runs_cli
 from locksfl.cli.console import Json, one_line_errors, start_jax
 from locksfl.cli.data import app as data_app
 from locksfl.cli.federation import federation_app
@@ -35,7 +34,6 @@ app.add_typer(theory_app, name="theory")
 app.add_typer(federation_app, name="federation")
 plan_cli.add_commands(privacy_app)
 audit_cli.add_commands(privacy_app)
-theory_runs_cli.add_commands(theory_app)
 app.command()(reproduce)
 
 ConfigFile = Annotated[

@@ -111,15 +111,9 @@ def _tuned(scale: Any, tune: bool, tuned: Path | None) -> str | None:
 
 def _work(path: Path, bench: Any, console: Any) -> Any:
     """Tune unless that is done, play every run, write the report; its rows and its conclusion."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from locksfl.paper.reproduce.report import write_report
+    from locksfl.paper.reproduce.document import write_report
     from locksfl.paper.reproduce.runs import play_panels, watch_likeness
     from locksfl.paper.reproduce.settings import HONEST, METHODS, Panel, panels
     from locksfl.paper.reproduce.tune import GRID, stored, text_of
@@ -129,15 +123,9 @@ def _work(path: Path, bench: Any, console: Any) -> Any:
     tune = not file.exists()
     tries = len(METHODS) * len(GRID) if tune else 0
     total = len(list(panels(scale))) * (tries + len(scale.seeds)) + len(scale.models)
-    columns = (
-        TextColumn("{task.description:<32}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, disable=console.stderr and not console.is_terminal
-    ) as bar:
+    columns = ("{task.description:<32}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    silent = console.stderr and not console.is_terminal
+    with Progress(*columns, console=console, disable=silent) as bar:
         task = bar.add_task("opening the data", total=total)
 
         def on_run(text: str) -> None:
@@ -159,7 +147,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    from locksfl.paper.reproduce.report import HEADS, cells
+    from locksfl.paper.reproduce.document import HEADS, cells
 
     for version, model in dict.fromkeys((row.panel.version, row.panel.model) for row in rows):
         stamp = " · NO GUARANTEE" if version == "as-printed" else ""

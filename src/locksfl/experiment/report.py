@@ -106,7 +106,7 @@ def notes(summary: dict[str, Any]) -> list[str]:
 
 
 def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
-    """Accuracy by round and by bytes sent, an arm a line: figure.png and figure.svg."""
+    """Accuracy by round and by bytes sent, one line per arm: figure.png and figure.svg."""
     from matplotlib.ticker import MaxNLocator
 
     lines = folder.lines("rounds.jsonl")
@@ -150,7 +150,7 @@ def draw_diagnostics(folder: RunFolder, summary: dict[str, Any]) -> None:
 
 
 def likeness_figure(arms: dict[str, list[dict[str, Any]]], clip_norms: dict[str, float]) -> Any:
-    """Six panels of lines of diagnostics.jsonl, an arm a colour."""
+    """Six panels of lines of diagnostics.jsonl, one colour per arm."""
     figure, grid = plotting().subplots(2, 3, figsize=(10, 5.6))
     norms, dissimilarity, drift, *pairs = grid.flat
     for (name, lines), colour in zip(arms.items(), COLOURS * len(arms), strict=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
-from locksfl.paper.theory.bound import Constants, corrected, printed
-from locksfl.paper.theory.check import Case, cases, measure
-from locksfl.paper.theory.estimate import Study
+from locksfl.paper.theory.bound import by_round, corrected, curves, printed
+from locksfl.paper.theory.check import cases, measure
+from locksfl.paper.theory.estimate import Study, running_mean
 
 Floats = npt.NDArray[np.float64]
-MEASURED, MENDED, PRINTED = COLOURS[0], COLOURS[2], COLOURS[1]
+MEASURED, CORRECTED, PRINTED = COLOURS[0], COLOURS[2], COLOURS[1]
 
 
 def draw_study(study: Study, name: str, path: Path) -> None:
@@ -44,34 +44,16 @@ def draw_known(seeds: int, path: Path) -> None:
     figure, panels = plotting().subplots(1, len(shown), figsize=(11, 3.8))
     for case, axes in zip(shown, panels, strict=True):
         _, descent = measure(case, seeds)
-        eta = np.asarray(descent.steps.step, float)
-        weighted = np.cumsum(eta * descent.gradient, axis=1) / np.cumsum(eta, axis=1)
-        bounds, reasons = _by_round(case)
+        weighted = running_mean(np.asarray(descent.steps.step, float), descent.gradient)
+        bounds, reasons = curves(
+            corrected=partial(by_round, corrected, case.constants),
+            printed=partial(by_round, printed, case.printed_constants),
+        )
         _panel(axes, descent.gradient, weighted, bounds, reasons)
         axes.set_title(case.name, fontsize=9, loc="left")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, fontsize=8, ncols=5, loc="lower right")
     _finish(figure, f"Known constants, {seeds} seeds: mean, and the range of all seeds.", path)
-
-
-def _by_round(case: Case) -> tuple[dict[str, list[float] | None], dict[str, str]]:
-    """Both bounds after each number of rounds."""
-    found: dict[str, list[float] | None] = {}
-    reasons = {}
-    pairs: dict[str, tuple[Any, Constants]] = {
-        "corrected": (corrected, case.constants),
-        "printed": (printed, case.printed_constants),
-    }
-    for name, (bound, constants) in pairs.items():
-        values = []
-        for t in range(1, case.rounds + 1):
-            try:
-                values.append(bound(replace(constants, rounds=t)).total)
-            except ValueError as error:
-                values.append(float("nan"))
-                reasons[name] = str(error)
-        found[name] = None if np.isnan(values).all() else values
-    return found, {name: why for name, why in reasons.items() if found[name] is None}
 
 
 def _panel(
@@ -87,7 +69,7 @@ def _panel(
     low, middle, high = weighted.min(axis=0), weighted.mean(axis=0), weighted.max(axis=0)
     draw_band(axes, t, low, middle, high, MEASURED, lw=1.8, label="its weighted mean so far")
     axes.axhline(mean[0], color="black", lw=0.8, ls=":", label="before the first round")
-    styles = {"corrected": (MENDED, "mended bound"), "printed": (PRINTED, "bound as printed")}
+    styles = {"corrected": (CORRECTED, "corrected bound"), "printed": (PRINTED, "bound as printed")}
     for name, (colour, label) in styles.items():
         values = bounds[name]
         if values is not None:
