@@ -154,7 +154,7 @@ def sum_constraint(inverse: float, c: Constants) -> Condition:
 
 
 def corrected_conditions(c: Constants, form: str) -> list[Condition]:
-    """What the corrected bound needs: L eta_b <= 1; without a clip norm, half of it for sampling."""
+    """What the corrected bound needs: L eta_b <= 1; without a clip norm half of it for sampling."""
     needed = [
         Condition(
             f"L eta_b = {c.smoothness * c.step:.4g}, expected at most 1",

@@ -114,6 +114,7 @@ class Claim:
 UNIFORM, NORM = Method("uniform", "capped", "none"), Method("norm", "capped", "none")
 NOISED, LITERAL = Method("norm", "horvitz-thompson", "local"), Method("norm", "literal", "none")
 WEIGHTS = Method("weights", "weighted", "none")
+MEAN, WEIGHTED_MEAN = _along(FixedClients.mean), _along(FixedClients.weighted_mean)
 
 # fmt: off
 CLAIMS = (
@@ -128,15 +129,15 @@ CLAIMS = (
           "b^2/m at most: k = m/b is divided by once too often", divisions=1, floor=0.0),
     Claim(1, "E|Z| = b: the lemma, coin p_j/k", NORM, _count,
           "b^3/m^2 at most: k is divided by twice", divisions=2, floor=0.0),
-    Claim(2, "E Delta = mean g: capped, uniform", UNIFORM, _along(FixedClients.mean), "weights are 1/p_i"),
-    Claim(2, "E Delta = mean g: capped, by norm", NORM, _along(FixedClients.mean), "weights are 1/p_i"),
-    Claim(2, "E Delta = mean g: horvitz-thompson, noised norms", NOISED, _along(FixedClients.mean),
+    Claim(2, "E Delta = mean g: capped, uniform", UNIFORM, MEAN, "weights are 1/p_i"),
+    Claim(2, "E Delta = mean g: capped, by norm", NORM, MEAN, "weights are 1/p_i"),
+    Claim(2, "E Delta = mean g: horvitz-thompson, noised norms", NOISED, MEAN,
           "p_i depends on the cohort; given cohort and norms, the coin is p_i", noise=True),
-    Claim(2, "E Delta = mean g: Algorithm 1, (1/b) sum, no 1/p", LITERAL, _along(FixedClients.mean),
+    Claim(2, "E Delta = mean g: Algorithm 1, (1/b) sum, no 1/p", LITERAL, MEAN,
           "nothing undoes the coins: large norms count more"),
-    Claim(3, "E Delta = sum p_i g_i: as printed", WEIGHTS, _along(FixedClients.weighted_mean),
+    Claim(3, "E Delta = sum p_i g_i: as printed", WEIGHTS, WEIGHTED_MEAN,
           "(n/b) times the rate b p_i/n", lemma_3=True),
-    Claim(3, "E Delta = mean g: as printed", WEIGHTS, _along(FixedClients.mean),
+    Claim(3, "E Delta = mean g: as printed", WEIGHTS, MEAN,
           "it is another objective, sum p_i f_i", lemma_3=True),
     Claim(3, "E|Z| = b: as printed", WEIGHTS, _count,
           "b/n: the proof replaces sum p_i = 1 by n", lemma_3=True),
@@ -145,8 +146,7 @@ CLAIMS = (
           "prod (1 - b p_i/n) of them, about e^(-b/n)", lemma_3=True),
     Claim(3, "variance of the mended one: as printed", WEIGHTS, _variance,
           "(n/b) sum p_i (1 - b p_i/n) |g_i|^2: about n times as much", lemma_3=True),
-    Claim(3, "E Delta = sum w_i g_i: mended", WEIGHTS,
-          _along(FixedClients.weighted_mean), "rates b w_i"),
+    Claim(3, "E Delta = sum w_i g_i: mended", WEIGHTS, WEIGHTED_MEAN, "rates b w_i"),
     Claim(3, "E|Z| = b: mended", WEIGHTS, _count, "sum b w_i = b"),
     Claim(3, "variance (1/b) sum w_i (1 - b w_i) |g_i|^2: mended", WEIGHTS, _variance,
           "independent coins"),

@@ -6,9 +6,9 @@ is p_i b / n), every term falls in p_i, and the second constraint only asks for 
 optimum is p_i = 1, uniform sampling, whatever the norms. The paper's assumption on each client has
 erased what importance sampling needs.
 
-Corrected: minimise sum a_i^2 / pi_i with sum pi_i <= b and pi_i <= q. That is the part of the variance
-that the rates decide (docs/theory.md): a_i = |g_i| where noise comes after the weights or on the
-sum, a_i^2 = |g_i|^2 + d sigma^2 where it is divided by p_i too. The optimum is
+Corrected: minimise sum a_i^2 / pi_i with sum pi_i <= b and pi_i <= q. That is the part of the
+variance that the rates decide (docs/theory.md): a_i = |g_i| where noise comes after the weights or
+on the sum, a_i^2 = |g_i|^2 + d sigma^2 where it is divided by p_i too. The optimum is
 pi_i = min(q, c a_i) by water-filling (Chen, Horvath and Richtarik 2022 for q = 1).
 """
 

@@ -1,9 +1,9 @@
 """Losses whose constants are known exactly, and descent on them by the real round.
 
 `descend` plays `algorithm.play` and the server's step on every client's exact gradient, for many
-seeds at once, and keeps what the proof of the corrected bound speaks of. On every path, in expectation
-or not, smoothness alone gives, with Delta_t = a_t - beta_t + xi_t (a_t = grad F(w_t), beta_t what
-clipping takes, xi_t the chance of the round, which averages to zero) and L eta_t <= 1:
+seeds at once, and keeps what the proof of the corrected bound speaks of. On every path, in
+expectation or not, smoothness alone gives, with Delta_t = a_t - beta_t + xi_t (a_t = grad F(w_t),
+beta_t what clipping takes, xi_t the chance of the round, which averages to zero) and L eta_t <= 1:
 
     sum eta_t/2 |a_t|^2 <= Delta F + sum eta_t/2 |beta_t|^2 + L/2 sum eta_t^2 |xi_t|^2
                            - sum eta_t <a_t, xi_t> + L sum eta_t^2 <a_t - beta_t, xi_t>.
@@ -165,7 +165,7 @@ class Descent:
         return np.asarray(self.steps.gradient, float)
 
     def weighted(self) -> Floats:
-        """The mean of |grad F(w_t)|^2 over t, weighted by eta_t: what the corrected bound is about."""
+        """The mean of |grad F(w_t)|^2 over t, weighted by eta_t: what is bounded."""
         eta = np.asarray(self.steps.step, float)
         found: Floats = np.sum(eta * self.gradient, axis=1) / np.sum(eta, axis=1)
         return found
