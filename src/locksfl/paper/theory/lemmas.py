@@ -144,11 +144,11 @@ CLAIMS = (
     Claim(3, "no round without an upload: as printed", WEIGHTS,
           lambda fixed, rounds: ((rounds.uploads == 0) * 1.0, 0.0),
           "prod (1 - b p_i/n) of them, about e^(-b/n)", lemma_3=True),
-    Claim(3, "variance of the mended one: as printed", WEIGHTS, _variance,
+    Claim(3, "variance of the corrected one: as printed", WEIGHTS, _variance,
           "(n/b) sum p_i (1 - b p_i/n) |g_i|^2: about n times as much", lemma_3=True),
-    Claim(3, "E Delta = sum w_i g_i: mended", WEIGHTS, WEIGHTED_MEAN, "rates b w_i"),
-    Claim(3, "E|Z| = b: mended", WEIGHTS, _count, "sum b w_i = b"),
-    Claim(3, "variance (1/b) sum w_i (1 - b w_i) |g_i|^2: mended", WEIGHTS, _variance,
+    Claim(3, "E Delta = sum w_i g_i: corrected", WEIGHTS, WEIGHTED_MEAN, "rates b w_i"),
+    Claim(3, "E|Z| = b: corrected", WEIGHTS, _count, "sum b w_i = b"),
+    Claim(3, "variance (1/b) sum w_i (1 - b w_i) |g_i|^2: corrected", WEIGHTS, _variance,
           "independent coins"),
 )
 # fmt: on
