@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -78,62 +78,49 @@ def _command(scale: Scale) -> str:
 
 
 def report_text(scale: Scale, rows: list[Row], said: list[str]) -> str:
-    """report.md."""
-    lines = [
+    """Returns report.md."""
+    parts = [
         f"# The paper's experiment, {scale.name}",
-        "",
         f"Data {scale.data}, 100 clients, 5 local epochs, {scale.rounds} rounds, "
         f"{len(scale.seeds)} seeds ({', '.join(map(str, scale.seeds))}), simulated. "
         f"Made by `{_command(scale)}`; every sentence below is drawn from the numbers.",
-        "",
         "Not in the paper, and reconstructed:",
-        "",
-        *(f"* {name}: {what}" for name, what in RECONSTRUCTED.items()),
-        "",
+        "\n".join(f"* {name}: {what}" for name, what in RECONSTRUCTED.items()),
         "## Conclusion",
-        "",
-        *(f"* {line}" for line in said),
+        "\n".join(f"* {line}" for line in said),
     ]
     for model in scale.models:
-        lines += ["", f"## {model}", "", f"![accuracy by round](figure-{model}.png)"]
+        parts += [f"## {model}", f"![accuracy by round](figure-{model}.png)"]
         for version in VERSIONS:
             mine = [r for r in rows if (r.panel.model, r.panel.version) == (model, version)]
-            lines += ["", EXPLAINED[version], "", *markdown_table(HEADS, map(cells, mine))]
-        lines += [
-            "",
+            parts += [EXPLAINED[version], markdown_table(HEADS, map(cells, mine))]
+        parts += [
             f"How alike the clients are, without privacy ({SECRET}):",
-            "",
             f"![norms, dissimilarity, drift, cosine, angle, correlation](likeness-{model}.png)",
         ]
-    lines += [
-        "",
+    readings = (
+        (
+            f"{row.claimed_epsilon:g}",
+            f"{row.noise_multiplier:g}",
+            row.reading,
+            *(" / ".join(map(epsilon_text, costs)) for costs in (row.server, row.public)),
+        )
+        for row in honest_table()
+    )
+    parts += [
         "ε is zero-out/replace at δ = 1e-5; SERVER sees every message, PUBLIC the models. "
         "Accuracy is the mean over the last tenth of the rounds, ± its standard error over seeds; "
         '"to .8" is the rounds to .8 of the better of the two; uploads and bytes of one run.',
-        "",
         "## What the paper's multipliers cost, by reading",
-        "",
-        *markdown_table(
-            ("claimed ε", "multiplier", "reading", "ε SERVER", "ε PUBLIC"),
-            (
-                (
-                    f"{row.claimed_epsilon:g}",
-                    f"{row.noise_multiplier:g}",
-                    row.reading,
-                    " / ".join(map(epsilon_text, row.server)),
-                    " / ".join(map(epsilon_text, row.public)),
-                )
-                for row in honest_table()
-            ),
-        ),
+        markdown_table(("claimed ε", "multiplier", "reading", "ε SERVER", "ε PUBLIC"), readings),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def markdown_table(heads: Any, rows: Any) -> list[str]:
-    """A table as lines of markdown."""
+def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Returns a table in markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cells(row: Row) -> list[str]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -78,6 +78,12 @@ class Constants:
                 f"{self.fewest_samples}"
             )
 
+    @classmethod
+    def of(cls, source: Any, **given: Any) -> Constants:
+        """Returns those that the source has under the same names, and those that are given."""
+        names = {field.name for field in fields(cls)} - given.keys()
+        return cls(**{n: getattr(source, n) for n in names if hasattr(source, n)}, **given)
+
     @property
     def sampling(self) -> float:
         """Pi = V_0 / b."""
@@ -129,51 +135,32 @@ def printed_conditions(c: Constants) -> list[Condition]:
     alpha = alpha_kappa(c)
     slope = c.stretch * c.smoothness * (c.dissimilarity**2 + 1)
     growth = slope * math.log(c.rounds) / (math.sqrt(c.rounds) - 1)
-    return [
-        Condition(
-            f"alpha_kappa = {alpha:.4g}, expected > 0",
-            alpha > 0,
-            c.uploads / growth,
-            growth * c.step,
-        ),
-        sum_constraint(c.stretch, c),
-    ]
+    name = f"alpha_kappa = {alpha:.4g}, expected > 0"
+    positive = Condition(name, alpha > 0, c.uploads / growth, growth * c.step)
+    return [positive, sum_constraint(c.stretch, c)]
 
 
 def sum_constraint(inverse: float, c: Constants) -> Condition:
     """The paper's constraint on the mean of 1/p_i: inverse <= b / (L eta_b^2 (A^2 + 1))."""
     slope = inverse * c.smoothness * (c.dissimilarity**2 + 1)
     allowed = c.uploads * inverse / (slope * c.step**2)
-    return Condition(
+    name = (
         f"sum 1/p_i = {inverse:.4g} n, expected at most b n / (L eta_b^2 (A^2 + 1)) = "
-        f"{allowed:.4g} n",
-        inverse <= allowed,
-        math.sqrt(c.uploads / slope),
-        slope * c.step**2,
+        f"{allowed:.4g} n"
     )
+    return Condition(name, inverse <= allowed, math.sqrt(c.uploads / slope), slope * c.step**2)
 
 
 def corrected_conditions(c: Constants, form: str) -> list[Condition]:
     """What the corrected bound needs: L eta_b <= 1; without a clip norm half of it for sampling."""
-    needed = [
-        Condition(
-            f"L eta_b = {c.smoothness * c.step:.4g}, expected at most 1",
-            c.smoothness * c.step <= 1,
-            1 / c.smoothness,
-            None,
-        )
-    ]
+    share = c.smoothness * c.step
+    name = f"L eta_b = {share:.4g}, expected at most 1"
+    needed = [Condition(name, share <= 1, 1 / c.smoothness, None)]
     if form == "dissimilarity":
         slope = 2 * c.stretch * c.smoothness * (c.dissimilarity**2 + 1)
         share = slope * c.step / c.uploads
-        needed.append(
-            Condition(
-                f"2 L eta_b (A^2 + 1) V_0 / b = {share:.4g}, expected at most 1",
-                share <= 1,
-                c.uploads / slope,
-                slope * c.step,
-            )
-        )
+        name = f"2 L eta_b (A^2 + 1) V_0 / b = {share:.4g}, expected at most 1"
+        needed.append(Condition(name, share <= 1, c.uploads / slope, slope * c.step))
     return needed
 
 

@@ -212,19 +212,13 @@ def bounds_by_round(
 ) -> tuple[dict[str, list[float] | None], dict[str, str]]:
     """Both bounds after each number of rounds, or why there is none. How gradients differ says
     nothing about updates of local epochs: of those only the clip norm is known."""
-    c = Constants(
+    c = Constants.of(
+        e,
         rounds=plan.rounds,
         step=plan.step,
-        smoothness=e.smoothness,
-        gap=e.gap,
         uploads=plan.uploads,
-        parameters=e.parameters,
         sample_spread=0.0 if exact else e.sample_spread,
         client_spread=e.client_spread if work.update == "gradient" else None,
-        dissimilarity=e.dissimilarity,
-        clip_bias=e.clip_bias,
-        fewest_samples=e.fewest_samples,
-        most_samples=e.most_samples,
     )
     sound = with_method(c, plan)
     paper = replace(

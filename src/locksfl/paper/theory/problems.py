@@ -56,17 +56,7 @@ class Problem:
 
     def constants(self, rounds: int, step: float, uploads: float) -> Constants:
         """What the bounds take, without noise. Every client's gradient is exact: no sigma_L."""
-        return Constants(
-            rounds=rounds,
-            step=step,
-            smoothness=self.smoothness,
-            gap=self.gap,
-            uploads=uploads,
-            parameters=self.parameters,
-            client_spread=self.client_spread,
-            clip_bias=self.clip_bias,
-            clip_norm=self.clip_norm,
-        )
+        return Constants.of(self, rounds=rounds, step=step, uploads=uploads, sample_spread=0.0)
 
 
 def quadratic(

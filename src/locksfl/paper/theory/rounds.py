@@ -13,6 +13,7 @@ takes no approximation: it calibrates the noise of every T with the accountants 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -99,17 +100,8 @@ def noised(regime: Regime, rounds: int, trust: str) -> Constants:
     else:
         releases = max(1.0, rounds * s.uploads / s.clients)
         client = 2 * s.clip_norm * math.sqrt(releases) / mu_from_epsilon(s.epsilon, s.delta)
-    return Constants(
-        rounds=rounds,
-        step=1 / s.smoothness,
-        smoothness=s.smoothness,
-        gap=s.gap,
-        uploads=s.uploads,
-        parameters=s.parameters,
-        client_noise=client,
-        server_noise=server,
-        clip_norm=s.clip_norm,
-    )
+    noise = {"client_noise": client, "server_noise": server}
+    return Constants.of(s, rounds=rounds, step=1 / s.smoothness, **noise)
 
 
 def best_rounds(regime: Regime, trust: str) -> tuple[int, Bound]:
@@ -117,27 +109,18 @@ def best_rounds(regime: Regime, trust: str) -> tuple[int, Bound]:
     _validate.one_of(TRUSTS, trust=trust)
 
     def bound(rounds: int) -> Bound:
-        return corrected(_safe(noised(regime, rounds, trust)), "constant")
+        c = noised(regime, rounds, trust)
+        below = c.step * (1 - 1e-12)  # L times 1/L may be 1 + 1e-16
+        return corrected(replace(c, step=below), "constant")
 
     best = _smallest(lambda rounds: bound(rounds).total, MOST_ROUNDS)
     return best, bound(best)
 
 
-def _safe(c: Constants) -> Constants:
-    """L times 1/L may be 1 + 1e-16."""
-    return replace(c, step=c.step * (1 - 1e-12))
-
-
 def _smallest(value: Callable[[int], float], most: int) -> int:
     """The whole number with the smallest value of a function that falls and then grows: a grid of
     powers of two, then thirds of what is left."""
-    seen: dict[int, float] = {}
-
-    def at(n: int) -> float:
-        if n not in seen:
-            seen[n] = value(n)
-        return seen[n]
-
+    at = functools.cache(value)
     n = 1
     while n < most and at(min(2 * n, most)) < at(n):
         n = min(2 * n, most)
