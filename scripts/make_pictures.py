@@ -9,15 +9,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import numpy as np
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
+from locksfl.experiment.figures import COLOURS, plotting, save_figure
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-GREY, BLUE, RED = "#c8ccd0", "#4477aa", "#ee6677"
+GREY, BLUE, RED = "#c8ccd0", *COLOURS[:2]
 
 
 def draw_round() -> None:
@@ -27,7 +25,7 @@ def draw_round() -> None:
     norms = np.clip(rng.gamma(2.0, 0.28, 30), 0.06, 1.0)
     probability = np.minimum(1, 0.9 * 12 * norms / norms.sum() + 0.1 * 12 / 30)
     uploads = rng.random(30) < probability
-    figure, axes = plt.subplots(
+    figure, axes = plotting().subplots(
         1, 4, figsize=(11, 3.4), gridspec_kw={"width_ratios": [1, 1.25, 1.25, 0.8]}
     )
     colours = np.full(100, GREY, dtype=object)
@@ -64,19 +62,12 @@ def draw_round() -> None:
         axis.set_xticks([])
         axis.set_yticks([])
         axis.spines[:].set_visible(False)
-    figure.tight_layout(w_pad=2.0)
-    _save(figure, "round")
+    save_figure(figure, DOCS / "round.png", only_png=True, w_pad=2.0)
 
 
 def _caption(axis: Axes, title: str, text: str) -> None:
     axis.set_title(title, fontsize=11, loc="left", fontweight="bold")
     axis.set_xlabel(text, fontsize=9, loc="left")
-
-
-def _save(figure: plt.Figure, name: str) -> None:
-    plt.rcParams["svg.hashsalt"] = "locks"
-    figure.savefig(DOCS / f"{name}.png", dpi=130, metadata={"Software": None})
-    plt.close(figure)
 
 
 def draw_digits() -> None:

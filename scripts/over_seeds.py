@@ -15,38 +15,30 @@ os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={os.
 import numpy as np
 
 from locksfl.cli.main import example_config
+from locksfl.experiment.compare import grid, play_grid
 from locksfl.experiment.config import Config, parse_config, read_config
 from locksfl.experiment.plan import plan_arms
-from locksfl.experiment.run import local_work, open_task, server_for
-from locksfl.round.randomness import Randomness
+from locksfl.experiment.run import open_task
 from locksfl.simulate.simulator import Simulator
-from locksfl.simulate.sweep import Setting, play_sweep
 
 
 def accuracies(config: Config, seeds: int, rounds: int) -> dict[str, np.ndarray]:
     """For each arm, the accuracy after `rounds` rounds with each seed. Noise is calibrated for
     all the rounds of the experiment, so that stopping to look changes nothing."""
-    simulator = Simulator(*open_task(config))
-    server = server_for(config.train)
-    if rounds < server.rounds:  # before iterates are averaged
-        server = replace(server, rounds=rounds, average_last=0)
-    settings = [
-        Setting(plan, Randomness.seeded(seed))
-        for plan in plan_arms(config)
-        for seed in range(seeds)
-    ]
-    work = local_work(config.local)
-    played = play_sweep(simulator, settings, work, server, evaluate_every=rounds)
-    found: dict[str, list[float]] = {}
-    for (plan, _), (logs, _) in zip(settings, played, strict=True):
-        if (accuracy := logs[-1].accuracy) is None:
-            raise AssertionError("the last round was not evaluated")
-        found.setdefault(plan.name, []).append(accuracy)
-    return {name: np.array(values) for name, values in found.items()}
+    train = config.train
+    if rounds < train.rounds:  # before iterates are averaged
+        train = replace(train, average_last=0)
+    arms = [replace(arm, rounds=min(rounds, arm.rounds)) for arm in plan_arms(config)]
+    config = replace(config, train=replace(train, evaluate_every=rounds))
+    lines = play_grid(Simulator(*open_task(config)), config, grid(arms, range(seeds)))
+    return {
+        arm.name: np.array([line["arms"][arm.name]["accuracy"][-1] for line in lines])
+        for arm in arms
+    }
 
 
 def describe(found: dict[str, np.ndarray]) -> str:
-    """A line an arm: mean with its standard error, and the difference to the first arm."""
+    """One line per arm: mean with its standard error, and the difference to the first arm."""
     first = next(iter(found.values()))
     lines = []
     for name, values in found.items():

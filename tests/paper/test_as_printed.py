@@ -30,12 +30,12 @@ def exact_delta(step: float, rounds: int, epsilon: float) -> float:
 
 
 @given(st.floats(0.01, 3), st.integers(1, 60), st.floats(1e-8, 0.1))
-def test_the_mended_composition_bounds_the_exact_one(step, rounds, delta):
+def test_the_corrected_composition_bounds_the_exact_one(step, rounds, delta):
     assert exact_delta(step, rounds, composed(step, rounds, delta)) <= delta * (1 + 1e-6) + 1e-12
 
 
 def test_the_printed_composition_does_not():
-    """Large steps: it is below the truth. Small steps: above the mended one."""
+    """Large steps: it is below the truth. Small steps: above the corrected one."""
     step, rounds, delta = 3.0, 60, 1e-5
     printed = composed_as_printed(step, rounds, delta)
     assert printed < rounds * step

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 from locksfl.cli.main import main
+from locksfl.experiment.compare import COUNTED, Run
+from locksfl.experiment.folder import read_lines
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.run import open_task
 from locksfl.paper.as_printed import MULTIPLIERS as PAPER
 from locksfl.paper.reproduce import settings, tune
-from locksfl.paper.reproduce.report import report_text, write_report
+from locksfl.paper.reproduce.document import report_text, write_report
 from locksfl.paper.reproduce.results import (
     Difference,
     Row,
@@ -26,14 +28,7 @@ from locksfl.paper.reproduce.results import (
     rows_of,
     table_of,
 )
-from locksfl.paper.reproduce.runs import (
-    Bench,
-    Folder,
-    Lines,
-    play_panels,
-    runs_by_panel,
-    watch_likeness,
-)
+from locksfl.paper.reproduce.runs import Bench, begin, play_panels, watch_likeness
 from locksfl.paper.reproduce.settings import (
     EPSILONS,
     FULL,
@@ -47,7 +42,7 @@ from locksfl.paper.reproduce.settings import (
     panels,
 )
 
-TINY = dataclasses.replace(QUICK, name="tiny", rounds=3)
+TINY = dataclasses.replace(QUICK, name="tiny", rounds=3, seeds=(0, 1))
 SAME = dict.fromkeys(METHODS, Tuned(1.0, 1.0))
 
 
@@ -196,19 +191,19 @@ def bench() -> Bench:
     return Bench(TINY)
 
 
-def reproduce(path: Path, bench: Bench) -> Folder:
-    folder = Folder.create(path, TINY, (0, 1))
+def reproduce(path: Path, bench: Bench) -> Path:
+    begin(path, TINY)
     table = dict.fromkeys(panels(TINY), SAME)
-    records = play_panels(folder, bench, table, lambda text: None)
+    by_panel = play_panels(path, bench, table, lambda text: None)
     panel = Panel(HONEST, "softmax", math.inf)
     alike = {"softmax": watch_likeness(bench, bench.config(panel, SAME), 0)}
-    write_report(folder, runs_by_panel(TINY, records), alike)
-    return folder
+    write_report(path, TINY, by_panel, alike)
+    return path
 
 
 def test_twice_with_one_seed_gives_the_same_files(tmp_path, bench, monkeypatch) -> None:
     monkeypatch.setattr("locksfl.paper.reproduce.runs.LIKENESS_EVERY", 2)
-    first, second = (reproduce(tmp_path / name, bench).path for name in ("first", "second"))
+    first, second = (reproduce(tmp_path / name, bench) for name in ("first", "second"))
     names = sorted(path.name for path in first.iterdir())
     assert names == sorted(path.name for path in second.iterdir())
     assert {"report.md", "table.json", "figure-softmax.png", "likeness-softmax.svg"} <= set(names)
@@ -222,38 +217,42 @@ def test_twice_with_one_seed_gives_the_same_files(tmp_path, bench, monkeypatch) 
 
 def test_a_stopped_reproduction_goes_on_to_the_same_runs(tmp_path, bench) -> None:
     table = dict.fromkeys(panels(TINY), SAME)
-    whole = Folder.create(tmp_path / "whole", TINY, (0, 1))
-    play_panels(whole, bench, table, lambda text: None)
-    torn = Folder.create(tmp_path / "torn", TINY, (0, 1))
-    text = (whole.path / "runs.jsonl").read_text()
-    (torn.path / "runs.jsonl").write_text(text[: len(text) * 2 // 3])  # amid a line
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    begin(whole, TINY)
+    wanted = play_panels(whole, bench, table, lambda text: None)
+    begin(torn, TINY)
+    text = (whole / "runs.jsonl").read_text()
+    (torn / "runs.jsonl").write_text(text[: len(text) * 2 // 3])  # amid a line
     played: list[str] = []
-    play_panels(torn, bench, table, played.append)
-    assert (torn.path / "runs.jsonl").read_text() == text
+    assert play_panels(torn, bench, table, played.append) == wanted
+    assert (torn / "runs.jsonl").read_text() == text
     assert len(played) == len(list(panels(TINY))) * 2  # the bar is full either way
 
 
 def test_a_damaged_line_is_named(tmp_path) -> None:
     (tmp_path / "runs.jsonl").write_text("{not json}\n")
     with pytest.raises(ValueError, match=r"runs\.jsonl: damaged"):
-        Lines(tmp_path / "runs.jsonl")
+        read_lines(tmp_path / "runs.jsonl", resumed=True)
 
 
 def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, bench, monkeypatch) -> None:
     """With made-up scores: the largest wins, and an edge of the grid is said to be one."""
     tried = []
 
-    def score(*arguments: Any) -> list[dict[str, Any]]:
-        found = []
-        for plan, _ in arguments[2]:
-            tried.append((plan.name, plan.clip_norm, round(plan.step, 6)))
-            best = (1.0, 1.0) if plan.name == "uniform" else (10.0, 3.0)
-            near = np.allclose((plan.clip_norm, plan.step), best)
-            found.append({"accuracy": [0.9 if near else 0.1]})
-        return found
+    def score(*arguments: Any) -> Any:
+        for cell in arguments[2]:
+            runs = []
+            for plan, seed in cell.runs:
+                tried.append((plan.name, plan.clip_norm, round(plan.step, 6)))
+                best = (1.0, 1.0) if plan.name == "uniform" else (10.0, 3.0)
+                near = np.allclose((plan.clip_norm, plan.step), best)
+                line = dict.fromkeys(COUNTED, 0) | {"accuracy": 0.9 if near else 0.1}
+                runs.append(Run(plan, seed, [line], np.zeros(0)))
+            yield cell, runs
 
-    monkeypatch.setattr(tune, "play", score)
-    folder = Folder.create(tmp_path / "tuned", TINY, (0,))
+    monkeypatch.setattr(tune, "play_cells", score)
+    folder = tmp_path / "tuned"
+    begin(folder, TINY)
     table = tune.tune(folder, bench, lambda text: None)
     for panel in panels(TINY):
         assert table[panel]["uniform"] == pytest.approx((1.0, 1.0))
@@ -261,7 +260,7 @@ def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, bench, monkeypatch)
     by_method = {m: sorted({t[1:] for t in tried if t[0] == m}) for m in METHODS}
     assert by_method["uniform"] == by_method["locks"]
     assert len(by_method["locks"]) == len(tune.GRID)
-    text = (folder.path / "tuned.toml").read_text()
+    text = (folder / "tuned.toml").read_text()
     assert text.count('at_edge_of_grid = [\n    "clip_norm",\n    "reach",\n]') == len(EPSILONS) * 2
     again = tune.stored(TINY, text, "tuned.toml")
     assert again[Panel(HONEST, "softmax", 10.0)]["uniform"] == (1.0, 1.0)
@@ -328,10 +327,10 @@ def test_a_bad_file_of_clips_and_steps_is_refused_before_a_folder_is_made(
 
 def test_clips_and_steps_stay_with_the_runs_that_use_them(tmp_path) -> None:
     """So that --resume cannot go on with others."""
-    folder = Folder.create(tmp_path / "out", TINY, (0,), "mine")
-    assert (folder.path / "tuned.toml").read_text() == "mine"
-    tuning = Folder.create(tmp_path / "tuning", TINY, (0,))
-    assert not (tuning.path / "tuned.toml").exists()
+    begin(tmp_path / "out", TINY, "mine")
+    assert (tmp_path / "out" / "tuned.toml").read_text() == "mine"
+    begin(tmp_path / "tuning", TINY)
+    assert not (tmp_path / "tuning" / "tuned.toml").exists()
 
 
 def test_a_folder_that_holds_something_is_not_written_over(tmp_path, capsys) -> None:
@@ -373,5 +372,5 @@ def test_the_report_in_the_docs_is_what_its_numbers_give() -> None:
     )
     said = conclusion(differences, rows)
     assert table["conclusion"] == said
-    folder = Folder(place, FULL, tuple(range(differences[0].seeds)))
-    assert (place / "report.md").read_text("utf-8") == report_text(folder, rows, said)
+    scale = dataclasses.replace(FULL, seeds=tuple(range(differences[0].seeds)))
+    assert (place / "report.md").read_text("utf-8") == report_text(scale, rows, said)

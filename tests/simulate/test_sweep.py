@@ -79,7 +79,7 @@ def test_blocks_and_wide_cohorts_do_not_matter(simulator, monkeypatch):
     """Blocks of three rounds, and slots for one client only, which the first block must widen."""
     wanted = play_sweep(simulator, settings()[:3], GRADIENT, SERVER, at_once=1)
     monkeypatch.setattr("locksfl.simulate.simulator.likely_count", lambda clients, rate: 1)
-    for module in ("block", "simulate", "sweep"):
+    for module in ("block", "simulator", "sweep"):
         monkeypatch.setattr(f"locksfl.simulate.{module}.ROUNDS_A_CALL", 3)
     again = Simulator(simulator.population, simulator.model)
     assert_same(play_sweep(again, settings()[:3], GRADIENT, SERVER, at_once=3), wanted)

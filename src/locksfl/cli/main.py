@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from locksfl.cli import theory_runs as theory_runs_cli
 from locksfl.cli.audit import audit
 from locksfl.cli.console import Changes, Json, Program, Run, say_beside, show, start_jax
 from locksfl.cli.data import data_app
@@ -34,7 +33,6 @@ app.add_typer(theory_app, name="theory")
 app.add_typer(federation_app, name="federation")
 privacy_app.command()(plan)
 privacy_app.command()(audit)
-theory_runs_cli.add_commands(theory_app)
 app.command()(reproduce)
 
 # What typer raises for a wrong command line: click's class, or from 0.26 on that of its own copy of

@@ -39,10 +39,12 @@ def reproduce(
     """The paper's experiment: uniform against LOCKS at epsilon infinity, 50 and 10."""
     with one_line_errors():
         start_jax()
+        import dataclasses
+
         from rich.console import Console
 
         from locksfl.experiment.folder import default_path
-        from locksfl.paper.reproduce.runs import Bench, Folder
+        from locksfl.paper.reproduce.runs import Bench, begin, begun
         from locksfl.paper.reproduce.settings import FULL, QUICK, SEEDS
 
         where = str(data_dir) if data_dir else None
@@ -50,33 +52,33 @@ def reproduce(
             if out is None:
                 raise ValueError("--resume: expected --out DIR, the folder to continue")
             _check_resumed(quick=quick, seeds=seeds, seed=seed, tune=tune, tuned=tuned)
-            folder = Folder.open(out)
-            bench = Bench(folder.scale, where)
+            path, bench = out, Bench(begun(out), where)
         else:
             # every refusal comes before anything is written
-            numbers = _seeds(SEEDS if seeds is None else seeds, seed or 0)
-            scale = QUICK if quick else FULL
+            numbers = _seeds(len(SEEDS) if seeds is None else seeds, seed or 0)
+            scale = dataclasses.replace(QUICK if quick else FULL, seeds=numbers)
             bench = Bench(scale, where)
             text = _tuned(scale, tune, tuned)
             bench.check_data()
-            folder = Folder.create(out or default_path("reproduce"), scale, numbers, text)
+            path = out or default_path("reproduce")
+            begin(path, scale, text)
         console = Console(stderr=as_json)
         try:
-            rows, said = _work(folder, bench, console)
+            rows, said = _work(path, bench, console)
         except KeyboardInterrupt:
             console.print(
-                f"stopped; continue with: locks reproduce --resume --out {folder.path}",
+                f"stopped; continue with: locks reproduce --resume --out {path}",
                 highlight=False, markup=False, soft_wrap=True,
             )  # fmt: skip
             raise typer.Exit(130) from None
         if as_json:
-            print((folder.path / "table.json").read_text("utf-8"), end="")
+            print((path / "table.json").read_text("utf-8"), end="")
             return
         for table in _tables(rows):
             console.print(table)
         for line in said:
             console.print(f"* {line}", highlight=False, markup=False, soft_wrap=True)
-        console.print(f"report: {folder.path / 'report.md'}", highlight=False, soft_wrap=True)
+        console.print(f"report: {path / 'report.md'}", highlight=False, soft_wrap=True)
 
 
 def _check_resumed(**given: Any) -> None:
@@ -107,53 +109,37 @@ def _tuned(scale: Any, tune: bool, tuned: Path | None) -> str | None:
     return text
 
 
-def _work(folder: Any, bench: Any, console: Any) -> Any:
+def _work(path: Path, bench: Any, console: Any) -> Any:
     """Tune unless that is done, play every run, write the report; its rows and its conclusion."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from locksfl.paper.reproduce.report import write_report
-    from locksfl.paper.reproduce.runs import play_panels, runs_by_panel, watch_likeness
+    from locksfl.paper.reproduce.document import write_report
+    from locksfl.paper.reproduce.runs import play_panels, watch_likeness
     from locksfl.paper.reproduce.settings import HONEST, METHODS, Panel, panels
     from locksfl.paper.reproduce.tune import GRID, stored, text_of
     from locksfl.paper.reproduce.tune import tune as find_best
 
-    file = folder.path / "tuned.toml"
+    scale, file = bench.scale, path / "tuned.toml"
     tune = not file.exists()
-    number = len(list(panels(folder.scale)))
-    tries = number * len(METHODS) * len(GRID) if tune else 0
-    total = tries + number * len(folder.seeds) + len(folder.scale.models)
-    columns = (
-        TextColumn("{task.description:<32}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, disable=console.stderr and not console.is_terminal
-    ) as bar:
+    tries = len(METHODS) * len(GRID) if tune else 0
+    total = len(list(panels(scale))) * (tries + len(scale.seeds)) + len(scale.models)
+    columns = ("{task.description:<32}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    silent = console.stderr and not console.is_terminal
+    with Progress(*columns, console=console, disable=silent) as bar:
         task = bar.add_task("opening the data", total=total)
 
         def on_run(text: str) -> None:
             bar.update(task, advance=1, description=text)
 
-        if tune:
-            table = find_best(folder, bench, on_run)
-        else:
-            table = stored(folder.scale, text_of(file), file)
-        by_panel = runs_by_panel(folder.scale, play_panels(folder, bench, table, on_run))
+        table = find_best(path, bench, on_run) if tune else stored(scale, text_of(file), file)
+        by_panel = play_panels(path, bench, table, on_run)
         alike = {}
-        for model in folder.scale.models:
+        for model in scale.models:
             panel = Panel(HONEST, model, float("inf"))
             config = bench.config(panel, table[panel])
-            alike[model] = watch_likeness(bench, config, folder.seeds[0])
+            alike[model] = watch_likeness(bench, config, scale.seeds[0])
             on_run("comparing clients")
-        return write_report(folder, by_panel, alike)
+        return write_report(path, scale, by_panel, alike)
 
 
 def _tables(rows: list[Any]) -> Iterator[Any]:
@@ -161,7 +147,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    from locksfl.paper.reproduce.report import HEADS, cells
+    from locksfl.paper.reproduce.document import HEADS, cells
 
     for version, model in dict.fromkeys((row.panel.version, row.panel.model) for row in rows):
         stamp = " · NO GUARANTEE" if version == "as-printed" else ""

@@ -1,14 +1,18 @@
-"""`locks theory bound | rounds | optimal | composition`: the paper's formulas, without JAX."""
+"""`locks theory`: the paper's formulas, without JAX, and the theory measured on the real round."""
 
 from __future__ import annotations
 
 import json
-from enum import StrEnum
-from typing import Annotated, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locksfl.cli.console import Json, one_line_errors
+from locksfl.cli.console import Json, one_line_errors, start_jax
+
+if TYPE_CHECKING:
+    from locksfl.experiment.config import Config
 
 theory_app = typer.Typer(
     help="The paper's theory: as printed, as it should be, and measured.",
@@ -17,23 +21,8 @@ theory_app = typer.Typer(
 )
 
 
-class Form(StrEnum):
-    """Which of the two bounds."""
-
-    both = "both"
-    printed = "printed"
-    corrected = "corrected"
-
-
-class Schedule(StrEnum):
-    """The server's step by round."""
-
-    inverse_sqrt = "inverse-sqrt"
-    constant = "constant"
-
-
+FORMS = ("both", "printed", "corrected")
 Rounds = Annotated[int, typer.Option(help="T.")]
-Step = Annotated[float, typer.Option(help="eta_b, the server's base step.")]
 Smoothness = Annotated[float, typer.Option(help="L.")]
 Gap = Annotated[float, typer.Option(help="Delta F = F(w_0) - min F.")]
 Uploads = Annotated[float, typer.Option(help="b, uploads of a round.")]
@@ -41,12 +30,9 @@ Parameters = Annotated[int, typer.Option(help="d.")]
 SigmaL = Annotated[float, typer.Option(help="sigma_L, of one sample's gradient.")]
 SigmaG = Annotated[float | None, typer.Option(help="sigma_G, how clients differ.")]
 Dissimilarity = Annotated[float, typer.Option(help="A.")]
-ClipBias = Annotated[float, typer.Option(help="c_nu, what clipping takes.")]
-KMin = Annotated[int, typer.Option(help="K_min, fewest samples of a client.")]
-KMax = Annotated[int | None, typer.Option(help="K_max; left out: K_min.")]
-Sigma0 = Annotated[float, typer.Option(help="sigma_0, std of each uploader's noise.")]
-Clients = Annotated[int, typer.Option(help="n.")]
 Delta = Annotated[float, typer.Option(help="Of the whole run.")]
+Picture = Annotated[Path | None, typer.Option(help="Draw it into this PNG file.")]
+WIDE = 200  # columns of a table that no terminal shows
 
 
 @theory_app.callback()
@@ -57,7 +43,7 @@ def _theory() -> None:
 @theory_app.command()
 def bound(
     rounds: Rounds,
-    step: Step,
+    step: Annotated[float, typer.Option(help="eta_b, the server's base step.")],
     smoothness: Smoothness,
     gap: Gap,
     uploads: Uploads,
@@ -65,55 +51,56 @@ def bound(
     sigma_l: SigmaL = 0.0,
     sigma_g: SigmaG = None,
     dissimilarity: Dissimilarity = 0.0,
-    clip_bias: ClipBias = 0.0,
-    k_min: KMin = 1,
-    k_max: KMax = None,
-    sigma_0: Sigma0 = 0.0,
+    clip_bias: Annotated[float, typer.Option(help="c_nu, what clipping takes.")] = 0.0,
+    k_min: Annotated[int, typer.Option(help="K_min, fewest samples of a client.")] = 1,
+    k_max: Annotated[int | None, typer.Option(help="K_max; left out: K_min.")] = None,
+    sigma_0: Annotated[float, typer.Option(help="sigma_0, std of each uploader's noise.")] = 0.0,
     server_noise: Annotated[
         float, typer.Option(help="s_c, std of the noise on the average.")
     ] = 0.0,
     clip_norm: Annotated[float | None, typer.Option(help="C.")] = None,
     stretch: Annotated[float, typer.Option(help="V_0: rates are b / (n V_0) at least.")] = 1.0,
     schedule: Annotated[
-        Schedule, typer.Option(help="Of the mended bound.")
-    ] = Schedule.inverse_sqrt,
-    form: Annotated[Form, typer.Option(help="Which bound.")] = Form.both,
+        str, typer.Option(help="Of the corrected bound: inverse-sqrt or constant.")
+    ] = "inverse-sqrt",
+    form: Annotated[str, typer.Option(help="Which bound: printed, corrected or both.")] = "both",
     as_json: Json = False,
 ) -> None:
-    """Theorem 1, every term: as printed and mended."""
+    """Theorem 1, every term: as printed and corrected."""
     with one_line_errors(), _naming():
-        from locksfl.paper.theory.bound import Constants, conditions, corrected, printed, require
+        from locksfl._validate import one_of
+        from locksfl.paper.theory import bound as theorem
 
-        constants = Constants(
+        one_of(FORMS, **{"--form": form})
+        one_of(theorem.SCHEDULES, **{"--schedule": schedule})
+        constants = theorem.Constants(
             rounds=rounds, step=step, smoothness=smoothness, gap=gap, uploads=uploads,
             parameters=parameters, sample_spread=sigma_l, client_spread=sigma_g,
             dissimilarity=dissimilarity, clip_bias=clip_bias, fewest_samples=k_min,
             most_samples=k_min if k_max is None else k_max, client_noise=sigma_0,
             server_noise=server_noise, clip_norm=clip_norm, stretch=stretch,
         )  # fmt: skip
-        wanted = {"printed": form != Form.corrected, "corrected": form != Form.printed}
-        require(conditions(constants, **wanted))
+        wanted = {name: form in (name, "both") for name in FORMS[1:]}
+        theorem.require(theorem.conditions(constants, **wanted))
         answer: dict[str, Any] = {}
         if wanted["printed"]:
-            answer["printed"] = printed(constants).as_dict()
+            answer["printed"] = theorem.printed(constants).as_dict()
         if wanted["corrected"]:
-            answer["corrected"] = corrected(constants, schedule.value).as_dict()
-        if as_json:
-            print(json.dumps(answer, indent=2))
-            return
+            answer["corrected"] = theorem.corrected(constants, schedule).as_dict()
+        parts: list[Any] = []
         for name, told in answer.items():
             kind = "" if name == "printed" else f", by {told['form']}"
-            print(f"{name}{kind}: min over t of E|grad F(w_t)|^2 <= {told['total']:.6g}")
+            parts.append(f"{name}{kind}: min over t of E|grad F(w_t)|^2 <= {told['total']:.6g}")
             if name == "printed":
-                print(f"  alpha_kappa {told['alpha_kappa']:.6g}, Phi {told['phi']:.6g}")
-            for term, value in told["terms"].items():
-                print(f"  {term:<32}{value:>14.6g}")
+                parts.append(f"  alpha_kappa {told['alpha_kappa']:.6g}, Phi {told['phi']:.6g}")
+            parts += [f"  {term:<32}{value:>14.6g}" for term, value in told["terms"].items()]
+        _show(answer, as_json, *parts)
 
 
 @theory_app.command("rounds")
 def how_many_rounds(
     parameters: Parameters,
-    clients: Clients = 100,
+    clients: Annotated[int, typer.Option(help="n.")] = 100,
     uploads: Uploads = 20.0,
     epsilon: Annotated[float, typer.Option(help="Of the whole run.")] = 10.0,
     delta: Delta = 1e-5,
@@ -122,30 +109,27 @@ def how_many_rounds(
     gap: Gap = 2.3,
     as_json: Json = False,
 ) -> None:
-    """How many rounds: T = d^2 log(T)^2, and the T that minimises the mended bound."""
+    """How many rounds: T = d^2 log(T)^2, and the T that minimises the corrected bound."""
     with one_line_errors():
-        from locksfl.paper.theory.rounds import TRUSTS, Setting, answer
+        from locksfl.paper.theory.rounds import TRUSTS, Regime, answer
 
-        setting = Setting(clients, uploads, parameters, epsilon, delta, clip_norm, smoothness, gap)
-        told = answer(setting)
-        if as_json:
-            print(json.dumps(told, indent=2))
-            return
-        roots = told["printed"]
-        if roots is None:
-            print("as printed   T = d^2 log(T)^2 has no root above 1 for d = 1")
+        told = answer(
+            Regime(clients, uploads, parameters, epsilon, delta, clip_norm, smoothness, gap)
+        )
+        if (roots := told["printed"]) is None:
+            printed = "as printed   T = d^2 log(T)^2 has no root above 1 for d = 1"
         else:
-            print(
+            printed = (
                 f"as printed   T = {roots['rounds']:.4g}, the larger root of T = d^2 log(T)^2 "
                 f"(the other, {roots['small_root']:.6g}, is no number of rounds)"
             )
-        for trust in TRUSTS:
-            row = told[trust]
-            print(
-                f"{trust:<12} T = {row['rounds']}, mended bound {row['bound']['total']:.4g} at "
-                f"epsilon {epsilon:g} ({row['relation']}), step 1/L; by the formula T = "
-                f"{row['approximate_rounds']:.4g}, noise and start {row['approximate_error']:.4g}"
-            )
+        rows = ((trust, told[trust]) for trust in TRUSTS)
+        _show(told, as_json, printed, *(
+            f"{trust:<12} T = {row['rounds']}, corrected bound {row['bound']['total']:.4g} at "
+            f"epsilon {epsilon:g} ({row['relation']}), step 1/L; by the formula T = "
+            f"{row['approximate_rounds']:.4g}, noise and start {row['approximate_error']:.4g}"
+            for trust, row in rows
+        ))  # fmt: skip
 
 
 @theory_app.command()
@@ -194,17 +178,17 @@ def optimal(
             "variance": spent,
             "uniform_variance": even,
         }
-        if as_json:
-            print(json.dumps(answer, indent=2))
-            return
-        print("as printed   p_i = 1 for every client: uniform, whatever the norms")
+        parts = ["as printed   p_i = 1 for every client: uniform, whatever the norms"]
         if step is not None:
-            print(
+            parts.append(
                 f"             objective {solved['objective']:.4g}; the mean of 1/p_i may be "
                 f"{solved['allowed_mean_of_1/p']:.4g}"
             )
-        print("mended       pi_i = " + ", ".join(f"{value:.4g}" for value in rates))
-        print(f"             sum a_i^2/pi_i is {spent / even:.4g} times that of uniform rates")
+        parts += [
+            "corrected    pi_i = " + ", ".join(f"{value:.4g}" for value in rates),
+            f"             sum a_i^2/pi_i is {spent / even:.4g} times that of uniform rates",
+        ]
+        _show(answer, as_json, *parts)
 
 
 @theory_app.command()
@@ -226,9 +210,6 @@ def composition(
             epsilon_step=epsilon_step, epsilon_norm=epsilon_norm, rounds=rounds, delta=delta,
             cohort=cohort, uploads=uploads, order=order,
         )  # fmt: skip
-        if as_json:
-            print(json.dumps(told, indent=2))
-            return
         std, rdp = told["gaussian_mechanism"], told["rdp_conversion"]
         strong, both = told["strong_composition"], told["norms_and_updates"]
         textbook = "none" if std["textbook"] is None else f"{std['textbook']:.4g}"
@@ -240,32 +221,211 @@ def composition(
             ("strong composition", strong["printed"], strong["mended"],
              "a factor epsilon_step was lost"),
             ("norms and updates", both["printed"], both["one_client_all_rounds"],
-             f"one client: {both['one_client_one_round']:.4g} a round"),
+             f"one client: {both['one_client_one_round']:.4g} in each round"),
         ]  # fmt: skip
-        print(f"{'':<34}{'as printed':>12}{'mended':>12}")
-        for name, printed, mended, note in lines:
-            print(f"{name:<34}{printed:>12.4g}{mended:>12.4g}  {note}")
-        print("\nthe paper's experiment, reconstructed (RDP, 20 of 100 clients, T 100, delta 1e-5)")
-        for row in told["reconstructed"]:
-            print(
+        rows = ((name, f"{a:.4g}", f"{b:.4g}", note) for name, a, b, note in lines)
+        _show(
+            told,
+            as_json,
+            _table(("", "as printed", "corrected", ""), rows),
+            "\nthe paper's experiment, reconstructed (RDP, 20 of 100 clients, T 100, delta 1e-5)",
+            *(
                 f"  epsilon {row['claimed_epsilon']:g}: multiplier "
                 f"{row['multiplier_for_the_claim']:.3f}; the printed {row['printed_multiplier']:g} "
                 f"costs {row['epsilon_of_the_multiplier']:.2f}"
-            )
-        print("  against whom, and what it honestly costs: locks privacy paper")
+                for row in told["reconstructed"]
+            ),
+            "  against whom, and what it honestly costs: locks privacy paper",
+        )
+
+
+@theory_app.command()
+def lemmas(
+    repetitions: Annotated[int, typer.Option(help="Rounds of each Monte Carlo.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Of its coins.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Lemmas 1 to 3 played by the real round: claim, measured, verdict."""
+    with one_line_errors():
+        from locksfl.paper.theory.lemmas import findings
+
+        found = findings(repetitions, seed)
+        rows: list[tuple[str, ...]] = []
+        for f in found:
+            measured = f"{f.measured:.4g} ± {f.standard_error:.1g}"
+            exact = f"{f.exact:.4g} ({f.exact_claimed:.4g})"
+            verdict = "holds" if f.holds else "fails"
+            rows.append((str(f.lemma), f.claim, f"{f.claimed:.4g}", measured, exact, verdict))
+            rows.append(("", f"  {f.why}"))
+        heads = ("", "", "claimed", "measured", "6 clients, exact", "")
+        told = [finding.as_dict() for finding in found]
+        _show(told, as_json, _table(heads, rows))
+
+
+@theory_app.command()
+def check(
+    seeds: Annotated[int, typer.Option(help="How many runs of each.")] = 64,
+    picture: Picture = None,
+    as_json: Json = False,
+) -> None:
+    """Both bounds against quadratic and logistic problems whose constants are known."""
+    with one_line_errors():
+        from locksfl.paper.theory.check import rows
+
+        _check_place(picture)
+        found = rows(seeds)
+        if picture is not None:
+            from locksfl.paper.theory.picture import draw_known
+
+            draw_known(seeds, picture)
+        heads = (
+            "", "before", "least", "weighted mean", "worst seed", "corrected", "", "printed", "",
+        )  # fmt: skip
+        table = _table(heads, (
+            (r.case, f"{r.before:.4g}", f"{r.least:.3g}",
+             f"{r.weighted:.4g} ± {r.standard_error:.1g}", f"{r.worst_seed:.4g}",
+             _number(r.corrected), r.verdict(r.corrected), _number(r.printed),
+             r.verdict(r.printed))
+            for r in found
+        ))  # fmt: skip
+        held = sum(bool(r.corrected_holds) for r in found)
+        asked = sum(r.corrected is not None for r in found)
+        last = (
+            f"the corrected bound holds on every seed in {held} of {asked} cases where it applies"
+        )
+        _show([row.as_dict() for row in found], as_json, table, last)
+
+
+@theory_app.command()
+def estimate(
+    source: Annotated[Path, typer.Argument(help="A run folder, or a TOML file.")],
+    arm: Annotated[str | None, typer.Option(help="Which arm; left out: the first.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For a TOML file.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="For a TOML file; left out: 0.")] = None,
+    seeds: Annotated[int, typer.Option(help="How many runs, from the seed on.")] = 1,
+    looks: Annotated[int, typer.Option(help="Rounds at which L and sigma_L are taken.")] = 5,
+    picture: Picture = None,
+    as_json: Json = False,
+) -> None:
+    """Estimate L, sigma_L, sigma_G, A, c_nu, K and Delta F along a run. Reads private data."""
+    with one_line_errors():
+        from locksfl._validate import count
+
+        count(**{"--seeds": seeds, "--looks": looks})
+        _check_place(picture)
+        config, drawn = _source(source, changes, seed)
+        start_jax()
+        from rich.console import Console
+
+        from locksfl.paper.theory.estimate import NOTE, study
+
+        with Console(stderr=True).status("") as status:
+            found = study(config, arm, seeds, looks, say=status.update)
+        target = picture or drawn
+        if target is not None:
+            from locksfl.paper.theory.picture import draw_study
+
+            draw_study(found, config.name, target)
+        e = found.estimates
+        known = (
+            "a lower estimate" if e.smoothness_known is None else f"known {e.smoothness_known:.4g}"
+        )
+        mean, total = found.weighted().mean(axis=0)[-1], found.gradient.shape[1]
+        lines = [
+            ("L", f"{e.smoothness:.4g}  ({known}; largest seen {e.smoothness_seen:.4g})"),
+            ("Delta F", f"{e.gap:.4g}  (at most; seen {e.gap_seen:.4g})"),
+            ("sigma_L", f"{e.sample_spread:.4g}"),
+            ("A, sigma_G", f"{e.dissimilarity:.4g}, {e.client_spread:.4g}  (mean over clients; "
+             f"worst client {e.worst_dissimilarity:.4g}, {e.worst_client_spread:.4g})"),
+            ("c_nu", f"{e.clip_bias:.4g}  (of the mean; worst client {e.worst_clip_bias:.4g})"),
+            ("K_min, K_max", f"{e.fewest_samples}, {e.most_samples}"),
+            ("d", f"{e.parameters}"),
+            ("|grad F|^2", f"{found.gradient[:, 0].mean():.4g} before round 1; weighted mean of "
+             f"{total} rounds {mean:.4g}"),
+        ]  # fmt: skip
+        for name, values in (("corrected", found.corrected), ("printed", found.printed)):
+            told = f"{values[-1]:.4g}" if values else f"none: {found.reasons[name]}"
+            lines.append((f"{name} bound", told))
+        shown = [f"{name:<17}{value}" for name, value in lines]
+        if target is not None:
+            shown.append(f"picture: {target}")
+        # JSON has no NaN
+        plain = json.loads(json.dumps(found.as_dict()), parse_constant=lambda name: None)
+        _show(plain, as_json, NOTE, *shown)
+
+
+def _show(told: Any, as_json: bool, *parts: Any) -> None:
+    """Print the answer as JSON, or its parts, texts and tables."""
+    if as_json:
+        print(json.dumps(told, indent=2))
+        return
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDE
+    for part in parts:
+        console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Any:
+    """Columns without lines: those with a heading to the right, words without one to the left."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in heads:
+        table.add_column(head, justify="right" if head else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _naming() -> Any:
     """Refusals name the flags."""
     from locksfl._validate import naming
 
-    names = {
-        "rounds": "--rounds", "step": "--step (eta_b)", "smoothness": "--smoothness (L)",
-        "gap": "--gap", "uploads": "--uploads (b)", "parameters": "--parameters",
-        "sample_spread": "--sigma-l", "client_spread": "--sigma-g",
+    plain = ("rounds", "gap", "parameters", "server_noise", "clip_norm", "rate", "norms", "norms:")
+    names = {name: f"--{name.replace('_', '-')}" for name in plain} | {
+        "step": "--step (eta_b)", "smoothness": "--smoothness (L)", "uploads": "--uploads (b)",
+        "sample_spread": "--sigma-l", "client_spread": "--sigma-g", "client_noise": "--sigma-0",
         "dissimilarity": "--dissimilarity (A)", "clip_bias": "--clip-bias (c_nu)",
-        "fewest_samples": "--k-min", "most_samples": "--k-max", "client_noise": "--sigma-0",
-        "server_noise": "--server-noise", "clip_norm": "--clip-norm", "stretch": "--stretch (V_0)",
-        "rate": "--rate", "noise": "--sigma", "norms": "--norms", "norms:": "--norms:",
+        "fewest_samples": "--k-min", "most_samples": "--k-max", "stretch": "--stretch (V_0)",
+        "noise": "--sigma",
     }  # fmt: skip
     return naming(**names)
+
+
+def _source(
+    source: Path, changes: list[str] | None, seed: int | None
+) -> tuple[Config, Path | None]:
+    """The configuration to play, and where a run folder's picture goes."""
+    import dataclasses
+
+    from locksfl.experiment.config import read_config
+    from locksfl.experiment.folder import RunFolder
+
+    if not source.is_dir():
+        config = read_config(source, changes or (), seed)
+        return (config if config.seed is not None else dataclasses.replace(config, seed=0)), None
+    if changes or seed is not None:
+        raise ValueError(f"{source}: a run is looked at as it was; expected no --set, --seed")
+    folder = RunFolder.open(source)
+    folder.summary()  # refuses a run that is not finished
+    if folder.config.seed is None:
+        raise ValueError(
+            f"{source}: its randomness was secret and is gone, so its path cannot be played again; "
+            f"another one can: locks theory estimate {source / 'config.toml'} --seed 0"
+        )
+    return folder.config, folder.path / "theory.png"
+
+
+def _check_place(picture: Path | None) -> None:
+    """Before minutes of work: a picture needs a folder."""
+    if picture is not None and (picture.is_dir() or not picture.parent.is_dir()):
+        raise ValueError(f"--picture {picture}: expected a file in a folder that is there")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -123,20 +123,11 @@ class RunFolder:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """The lines of rounds.jsonl or diagnostics.jsonl."""
-        text = (self.path / name).read_text("utf-8")
-        try:
-            return [json.loads(line) for line in text.splitlines()]
-        except ValueError as error:
-            raise ValueError(f"{self.path / name}: damaged ({error})") from None
+        return read_lines(self.path / name)
 
     def append(self, name: str, lines: Iterable[dict[str, Any]]) -> None:
         """Add lines; they count once a checkpoint says so."""
-        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        path = self.path / name
-        with _naming(path), path.open("a", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # before the checkpoint that counts on it
+        append_lines(self.path / name, lines)
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a whole file, atomically."""
@@ -167,6 +158,31 @@ class RunFolder:
         for left in self.path.glob(".checkpoint.npz.*"):  # of a run that was killed: it has secrets
             left.unlink()
         return meta, arrays
+
+
+def read_lines(path: Path, *, resumed: bool = False) -> list[dict[str, Any]]:
+    """Returns the records of a file of JSON lines.
+
+    resumed: the file is about to be continued. It may be missing, and a last line that was not
+        written whole is cut off.
+    """
+    if resumed:
+        if not path.is_file():
+            return []
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    try:
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged ({error})") from None
+
+
+def append_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Append one JSON line per record; they are on the disk when this returns."""
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    with _naming(path), path.open("a", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_atomically(path: Path, content: bytes, secret: bool = False) -> None:

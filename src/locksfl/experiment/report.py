@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from io import BytesIO
 from itertools import accumulate, cycle
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE
@@ -15,10 +13,9 @@ from rich.table import Table
 from locksfl._text import epsilon_text as epsilon_text
 from locksfl._text import size_text as size_text
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
-from locksfl.experiment.folder import RunFolder, write_atomically
+from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
+from locksfl.experiment.folder import RunFolder
 from locksfl.methods import TRUSTS
-
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 
 
 def summary_table(summary: dict[str, Any]) -> Table:
@@ -99,20 +96,19 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
     """Accuracy by round and by bytes sent, one line per arm: figure.png and figure.svg."""
     from matplotlib.ticker import MaxNLocator
 
-    plt = plotting()
     lines = folder.lines("rounds.jsonl")
-    figure, (by_round, by_bytes) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    figure, (by_round, by_bytes) = plotting().subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for arm, colour in zip(summary["arms"], cycle(COLOURS), strict=False):
         mine = [line for line in lines if line["arm"] == arm["name"]]
         sent = accumulate(line["bytes_up"] for line in mine)
-        shown = [
+        points = (
             (line["round"], total / 1e6, line["accuracy"])
             for line, total in zip(mine, sent, strict=True)
             if line["accuracy"] is not None
-        ]
-        rounds, megabytes, accuracy = zip(*shown, strict=True)
+        )
+        rounds, at, accuracy = zip(*points, strict=True)
         label = f"{arm['name']} ({arm['accuracy']:.3f}, {arm['uploads']:,} uploads)"
-        for axes, where in ((by_round, rounds), (by_bytes, megabytes)):
+        for axes, where in ((by_round, rounds), (by_bytes, at)):
             axes.plot(where, accuracy, color=colour, label=label, lw=1.6, marker=_marker(rounds))
     by_round.set_xlabel("round")
     by_bytes.set_xlabel("sent by all clients (MB)")
@@ -121,31 +117,6 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.suptitle(_title(summary), x=0.01, ha="left", fontsize=10)
     save_figure(figure, folder.path / "figure")
-
-
-def plotting() -> Any:
-    """matplotlib.pyplot without a display, set so that the same run gives the same file."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update({"svg.hashsalt": "locks", "font.size": 9, "svg.fonttype": "none"})
-    return pyplot
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Tidy it and write PATH.png and PATH.svg, without a date in them."""
-    for axes in figure.axes:
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    for kind in ("png", "svg"):
-        buffer = BytesIO()
-        metadata = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
-        write_atomically(path.with_name(f"{path.name}.{kind}"), buffer.getvalue())
-    plotting().close(figure)
 
 
 SECRET = "seen by this simulation only, released to nobody"
@@ -207,8 +178,7 @@ def _band(axes: Any, points: list[tuple[int, Any]], colour: str, label: str = ""
     there = [(r, quantiles) for r, quantiles in points if quantiles]
     rounds = [r for r, _ in there]
     low, middle, high = ([quantiles[share] for _, quantiles in there] for share in BAND)
-    axes.fill_between(rounds, low, high, color=colour, alpha=0.2, lw=0)
-    axes.plot(rounds, middle, color=colour, marker=_marker(rounds), label=label)
+    draw_band(axes, rounds, low, middle, high, colour, marker=_marker(rounds), label=label)
 
 
 def _marker(rounds: Sequence[int]) -> str | None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,7 +31,8 @@ from locksfl.experiment.run import local_work, model_for, server_for
 from locksfl.models.build import Model, scores_of
 from locksfl.models.own import check_model
 from locksfl.round.randomness import Randomness
-from locksfl.simulate.simulator import Simulator
+from locksfl.simulate.simulator import RoundLog, Simulator
+from locksfl.simulate.sweep import play_alone
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ class Trained:
     weights: np.ndarray
     scale: float
     accuracy: float  # on the held-out records
-    history: list[dict[str, Any]]  # a record a round; cohort and uploads are the server's secret
+    history: list[
+        dict[str, Any]
+    ]  # one record per round; cohort and uploads are the server's secret
     privacy: list[Cost]
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
 
@@ -60,46 +62,50 @@ class Trained:
 def train(
     population: Population,
     *,
-    rule: str = "norm",
-    cohort: float | None = None,
-    uploads: float | None = None,
-    estimator: str | None = None,
-    floor: float | None = None,
-    norm_low: float | None = None,
-    weights: list[float] | None = None,
     model: str | Model = "softmax",
     rounds: int = 100,
-    clip_norm: float = 1.0,
-    step: float | None = None,
     local: LocalConfig | None = None,
     optimizer: OptimizerConfig | None = None,
     trust: str = "central",
     epsilon: float | None = None,
     delta: float = 1e-5,
-    noise_multiplier: float | None = None,
-    norm_multiplier: float | None = None,
     relation: Any = "zero-out",
     accountant: Any = "pld",
     seed: int | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
+    **arm: Any,
 ) -> Trained:
     """Train one arm. The settings are those of the TOML file, and are refused for the same reasons.
 
-    Without a seed the randomness comes from the operating system and is forgotten.
+    Args:
+        population: whose records, dealt to clients.
+        model: a name of `locksfl.models`, "package.module:function", or a model.
+        rounds: T.
+        local: each client's work in a round.
+        optimizer: the server's step.
+        trust: who adds the noise.
+        epsilon: the total, norms included; or give `noise_multiplier`.
+        delta: well below 1 / clients.
+        relation: what epsilon is for: "zero-out" (one client's contribution present or absent) or
+            "replace" (its data exchanged for any other).
+        accountant: "pld" or "rdp".
+        seed: repeats a run, and makes it a simulation. Without one the randomness comes from the
+            operating system and is forgotten.
+        on_round: called with the record of each round.
+        arm: the settings of an [[arm]] table: rule ("norm" if not given), cohort, uploads,
+            estimator, floor, norm_low, weights, clip_norm, step, noise_multiplier, norm_multiplier.
+
+    Returns:
+        The model, its history and what it cost.
     """
-    arm = dict(
-        name="model", rule=rule, estimator=estimator, cohort=cohort, uploads=uploads, floor=floor,
-        norm_low=norm_low, weights=weights, noise_multiplier=noise_multiplier,
-        norm_multiplier=norm_multiplier, clip_norm=clip_norm, step=step,
-    )  # fmt: skip
     config = Config(
         seed=seed,
         data=DataConfig(population.name, population.clients),
         model=ModelConfig(model) if isinstance(model, str) else ModelConfig(),
         local=local or LocalConfig(),
-        train=TrainConfig(rounds, clip_norm, optimizer or OptimizerConfig()),
+        train=TrainConfig(rounds, optimizer=optimizer or OptimizerConfig()),
         privacy=PrivacyConfig(trust, epsilon, delta, accountant, relation),
-        arm=[arm],
+        arm=[{"name": "model", "rule": "norm", **arm}],
     )
     (plan,) = plan_arms(config)
     if isinstance(model, str):
@@ -109,16 +115,18 @@ def train(
         check_model(built, shapes[0], population.classes, shapes[1])
     source = Randomness.from_system() if seed is None else Randomness.seeded(seed)
     server, epsilons = server_for(config.train), epsilon_so_far(plan, config.privacy)
-    history = []
-    blocks = Simulator(population, built).play(plan, local_work(config.local), server, source)
-    for block in blocks:
-        for log in block.rounds:
-            history.append(round_record(plan, log, built.size, epsilons[log.round]))
-            if on_round is not None:
-                on_round(history[-1])
+    history: list[dict[str, Any]] = []
+
+    def keep(log: RoundLog) -> None:
+        history.append(round_record(plan, log, built.size, epsilons[log.round]))
+        if on_round is not None:
+            on_round(history[-1])
+
+    work, simulator = local_work(config.local), Simulator(population, built)
+    played = play_alone(simulator, plan, source, work, server, on_round=keep)
     return Trained(
         model=built,
-        weights=np.asarray(jax.device_get(server.model(block.state, rounds))),
+        weights=played.weights,
         scale=population.scale,
         accuracy=history[-1]["accuracy"],
         history=history,

@@ -16,7 +16,6 @@ import numpy as np
 import tomli_w
 
 from locksfl.experiment.config import Config, to_table
-from locksfl.experiment.plan import ArmPlan
 from locksfl.experiment.run import Prepared
 from locksfl.federation import certificates, settings
 from locksfl.federation.child import child_of_this

@@ -8,7 +8,7 @@ one after another. Every setting draws what it draws alone: results agree up to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -57,10 +57,31 @@ def play_sweep(
     found: dict[int, Played] = {}
     for numbers in _groups(simulator, settings, work, at_once):
         group = [settings[number] for number in numbers]
-        play = _alone if len(group) == 1 else _together
-        played = play(simulator, group, work, server, evaluate_every)
+        if len(group) == 1:
+            played = [play_alone(simulator, *group[0], work, server, evaluate_every=evaluate_every)]
+        else:
+            played = _together(simulator, group, work, server, evaluate_every)
         found |= zip(numbers, played, strict=True)
     return [found[number] for number in range(len(settings))]
+
+
+def play_alone(
+    simulator: Simulator,
+    plan: Arm,
+    randomness: Randomness,
+    work: LocalWork,
+    server: Server,
+    *,
+    evaluate_every: int = 1,
+    on_round: Callable[[RoundLog], None] = lambda log: None,
+) -> Played:
+    """Play one setting to its end; `on_round` hears of every round as soon as it is there."""
+    rounds: list[RoundLog] = []
+    for block in simulator.play(plan, work, server, randomness, evaluate_every=evaluate_every):
+        rounds += block.rounds
+        for log in block.rounds:
+            on_round(log)
+    return Played(rounds, np.asarray(server.model(block.state, server.rounds)))
 
 
 def _groups(
@@ -90,19 +111,6 @@ def _most_together(simulator: Simulator, plan: Arm, work: LocalWork) -> int:
         usual = usual_count(int(np.sum(class_of == number)), plan.sampling_rate)
         fits.append(simulator.most_at_once(shape, work) // -(-usual // simulator.mesh.size))
     return max(1, min(fits))
-
-
-def _alone(
-    simulator: Simulator, group: list[Setting], work: LocalWork, server: Server, evaluate_every: int
-) -> list[Played]:
-    played = []
-    for plan, randomness in group:
-        rounds: list[RoundLog] = []
-        for block in simulator.play(plan, work, server, randomness, evaluate_every=evaluate_every):
-            rounds += block.rounds
-        weights = np.asarray(server.model(block.state, server.rounds))
-        played.append(Played(rounds, weights))
-    return played
 
 
 def _together(

@@ -1,4 +1,4 @@
-"""How many rounds: the paper's equation, and the mended bound at a fixed epsilon."""
+"""How many rounds: the paper's equation, and the corrected bound at a fixed epsilon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from locksfl.methods.releases import ClientReleases, SampledRound
 from locksfl.paper.theory.bound import corrected
 from locksfl.paper.theory.rounds import (
-    Setting,
+    Regime,
     approximate_best,
     best_rounds,
     noised,
@@ -18,7 +18,7 @@ from locksfl.paper.theory.rounds import (
 )
 from locksfl.privacy import central_epsilon, local_epsilon
 
-S = Setting(
+S = Regime(
     clients=20_000, uploads=20_000.0, parameters=100, epsilon=1.0, delta=1e-5, clip_norm=1.0,
     smoothness=1.0, gap=2.0,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Theorem 1, printed and mended: their terms, their conditions, and the advice of a refusal."""
+"""Theorem 1, printed and corrected: their terms, their conditions, and the advice of a refusal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_printed_bound_is_the_printed_formula():
     assert printed(C).total == pytest.approx(printed(alike).total, rel=1e-12)
 
 
-def test_the_mended_bound_is_its_formula():
+def test_the_corrected_bound_is_its_formula():
     """By the clip norm and by dissimilarity, falling step and constant; the smaller is given."""
     shrink = math.sqrt(101) - 1
     spread = 2 / 20 * (0.25 / 4 + 1.5**2 + 50 * 0.04) + 50 * 0.05**2
@@ -60,7 +60,7 @@ def test_the_mended_bound_is_its_formula():
     assert corrected(alone, "constant").total == pytest.approx(constant, rel=1e-12)
 
 
-def test_what_the_mended_bound_has_lost_and_kept():
+def test_what_the_corrected_bound_has_lost_and_kept():
     """No sigma_L floor: with more rounds it falls to c_nu^2. The printed one never does."""
     many = replace(C, rounds=10**12)
     assert corrected(many).total == pytest.approx(0.09, abs=0.01)
@@ -81,7 +81,7 @@ def holds(c, **forms):
 @given(
     st.integers(2, 10**6), st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.floats(0.5, 1e3),
     st.floats(0, 5), st.floats(1, 10), st.booleans(),
-    st.sampled_from(["printed", "mended", "both"]),
+    st.sampled_from(["printed", "corrected", "both"]),
 )  # fmt: skip
 def test_a_refusal_says_what_works(rounds, step, smoothness, uploads, apart, stretch, clip, form):
     """The advised step and number of uploads work; 1% beyond they do not."""
@@ -89,7 +89,7 @@ def test_a_refusal_says_what_works(rounds, step, smoothness, uploads, apart, str
         rounds=rounds, step=step, smoothness=smoothness, gap=1.0, uploads=uploads,
         client_spread=1.0, dissimilarity=apart, clip_norm=1.0 if clip else None, stretch=stretch,
     )  # fmt: skip
-    forms = {"printed": form != "mended", "corrected": form != "printed"}
+    forms = {"printed": form != "corrected", "corrected": form != "printed"}
     assume(not holds(c, **forms))
     with pytest.raises(ValueError, match="works") as caught:
         require(conditions(c, **forms))

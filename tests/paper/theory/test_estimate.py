@@ -173,7 +173,7 @@ def looked(changes=(), **options):
     return study(parse_config(SMALL, changes, 0), looks=2, **options)
 
 
-def test_a_run_lies_under_its_mended_bound():
+def test_a_run_lies_under_its_corrected_bound():
     """After every number of rounds, with L known: what is drawn. It is marked as no release."""
     seen = looked(seeds=2)
     assert seen.gradient.shape == (2, 6)

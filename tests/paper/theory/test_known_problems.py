@@ -34,7 +34,7 @@ def found(name):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != ALIKE])
-def test_the_mended_bound_holds_on_every_seed(name):
+def test_the_corrected_bound_holds_on_every_seed(name):
     """The eta_t-weighted mean of |grad F|^2: its expectation (5 standard errors to spare), and, as
     observed, each of 64 paths. And on every path, for certain, the inequality of which the bound
     is the expectation, with that path's own slack."""
@@ -74,7 +74,7 @@ def test_the_printed_bound_fails_where_steps_are_large():
 
 def test_the_printed_bound_says_nothing_about_the_logistic_problem():
     """Its sigma_L floor, 2 sigma_L^2 at least, is above the first gradient after any number of
-    rounds at any step; the mended bound falls below it. At the step 1/L the printed constraint,
+    rounds at any step; the corrected bound falls below it. At the step 1/L the printed constraint,
     which is not in the units of a step, is broken."""
     name = "logistic: uniform, trust none, step 5"
     row, _ = found(name)

@@ -21,7 +21,7 @@ FAILS = {
     "E Delta = mean g: as printed",
     "E|Z| = b: as printed",
     "no round without an upload: as printed",
-    "variance of the mended one: as printed",
+    "variance of the corrected one: as printed",
 }
 
 
@@ -64,7 +64,7 @@ def test_lemma_1_with_norms_at_the_clip_is_passed_by_the_cohorts_that_are_too_la
 
 def test_lemma_3_as_printed_has_about_n_times_the_variance():
     """Its formula, exactly on 6 clients: (n/b) sum p_i (1 - b p_i/n) |g_i|^2."""
-    finding = found()["variance of the mended one: as printed"]
+    finding = found()["variance of the corrected one: as printed"]
     small, large = population(6, 3.6, 2.0), population(100, 30.0, 20.0)
     assert finding.exact == pytest.approx(weighted_variance(small, 1 / 6), rel=1e-5)
     formula = weighted_variance(large, 1 / 100)

@@ -152,7 +152,7 @@ def test_the_papers_program_may_have_no_point_at_all():
     [
         ([1, 2], 3, 1.0, "uploads = 3: expected at most 2"),
         ([1, 2], 1, 0.4, "expected at most 0.8, every client at its limit q = 0.4"),
-        ([], 1, 1.0, "one a client"),
+        ([], 1, 1.0, "one per client"),
         ([1, -2], 1, 1.0, "expected numbers >= 0"),
         ([1, math.nan], 1, 1.0, "expected numbers >= 0"),
         ([0, 0], 1, 1.0, "at least one above 0"),

@@ -22,7 +22,6 @@ import numpy as np
 
 from locksfl.data.population import Population
 from locksfl.experiment.config import PrivacyConfig
-from locksfl.experiment.plan import ArmPlan
 from locksfl.federation.server.rounds import (
     Draws,
     Played,

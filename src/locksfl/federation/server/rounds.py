@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 import jax.numpy as jnp
 import numpy as np
 
-from locksfl.experiment.plan import ArmPlan
 from locksfl.federation.device import Refusal, RoundTerms
 from locksfl.federation.device.noise import SYSTEM, add_noise, gaussian_std, grid_for
 from locksfl.federation.device.update import clip

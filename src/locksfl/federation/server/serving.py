@@ -13,7 +13,6 @@ from typing import Any
 from locksfl.data.population import Population
 from locksfl.experiment.config import Config, to_table
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.plan import ArmPlan
 from locksfl.experiment.run import Prepared, run_experiment
 from locksfl.federation import certificates, settings
 from locksfl.federation.server.engine import Federation

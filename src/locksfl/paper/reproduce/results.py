@@ -9,19 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from locksfl.experiment.compare import Record
 from locksfl.paper.reproduce.settings import EPSILONS, HONEST, METHODS, PRINTED, Panel
-from locksfl.paper.reproduce.tune import edges
+from locksfl.paper.reproduce.tune import edges, last_tenth
 
 CONFIDENCE = 0.95
 SHARE = 0.8  # of the best final accuracy of the panel: the bar for "rounds to"
 
-Record = dict[str, Any]
-Runs = list[Record]  # of one panel, a record a seed
+Runs = list[Record]  # of one panel, one record per seed
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,7 @@ class Difference:
 
 def finals(runs: Runs, method: str) -> np.ndarray:
     """Final accuracy of each seed."""
-    curves = [run["arms"][method]["accuracy"] for run in runs]
-    return np.array([np.mean(curve[-max(1, len(curve) // 10) :]) for curve in curves])
+    return np.array([last_tenth(run["arms"][method]["accuracy"]) for run in runs])
 
 
 def rows_of(panel: Panel, runs: Runs) -> list[Row]:
@@ -112,9 +110,8 @@ def difference(panel: Panel, runs: Runs) -> Difference:
     """How far LOCKS is ahead, and with which confidence."""
     uniform, locks = (finals(runs, method) for method in METHODS)
     apart = float(locks.mean() - uniform.mean())
-    if len(runs) == 1:
-        return Difference(panel, apart, None, None, 1)
-    if np.ptp(uniform) + np.ptp(locks) < 1e-9:  # methods that do nothing: no spread, no interval
+    # one seed, or methods that do nothing: no spread, no interval
+    if len(runs) == 1 or np.ptp(uniform) + np.ptp(locks) < 1e-9:
         return Difference(panel, apart, None, None, len(runs))
     found = stats.ttest_ind(locks, uniform, equal_var=False).confidence_interval(CONFIDENCE)
     return Difference(panel, apart, float(found.low), float(found.high), len(runs))

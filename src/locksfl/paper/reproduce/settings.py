@@ -22,14 +22,14 @@ from locksfl.experiment.config import (
     SplitConfig,
     TrainConfig,
 )
+from locksfl.paper.as_printed import CLIENTS, DELTA, MULTIPLIERS, ROUNDS
 
 PRINTED, HONEST = "as-printed", "honest"
 VERSIONS = (PRINTED, HONEST)
 EPSILONS = (math.inf, 50.0, 10.0)
 METHODS = ("uniform", "locks")
-MULTIPLIERS = {50.0: 0.5, 10.0: 1.32}  # as the paper prints them
-DELTA, ROUNDS, CLIENTS, UPLOADS, COHORT = 1e-5, 100, 100, 20, 30
-SEEDS = 3  # runs of every method, unless more are asked for
+UPLOADS, COHORT = 20, 30
+SEEDS = (0, 1, 2)  # unless others are asked for
 
 RECONSTRUCTED = {
     "rounds": f"{ROUNDS}, and delta {DELTA:g}: with 20% a round they give z = 1.326 for epsilon 10 "
@@ -46,12 +46,13 @@ RECONSTRUCTED = {
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the reproduction is."""
+    """How large the reproduction is: every method is run with each of the seeds."""
 
     name: str
     data: str
     models: tuple[str, ...]
     rounds: int = ROUNDS
+    seeds: tuple[int, ...] = SEEDS
 
 
 QUICK = Scale("quick", "mnist-embedded", ("softmax",))
@@ -94,7 +95,7 @@ def panels(scale: Scale) -> Iterator[Panel]:
 def config_for(
     scale: Scale, panel: Panel, tuned: Mapping[str, Tuned], data_dir: str | None = None
 ) -> Config:
-    """The panel as an experiment: an arm a method."""
+    """The panel as an experiment: one arm per method."""
     arms = [_arm(panel, method, tuned[method]) for method in METHODS]
     return Config(
         name=panel.label,
@@ -123,26 +124,15 @@ def _arm(panel: Panel, method: str, tuned: Tuned) -> dict[str, Any]:
     of the clipped updates, norms charged, and a clamp of the norm sum that pays with privacy."""
     printed, private = panel.version == PRINTED, not math.isinf(panel.epsilon)
     noise = MULTIPLIERS[panel.epsilon] if printed and private else None
-    if method == "uniform":
-        return dict(
-            name=method,
-            rule="uniform",
-            estimator="capped",  # nobody of the cohort is left out: the same as "literal"
-            cohort=UPLOADS,
-            noise_multiplier=noise,
-            clip_norm=tuned.clip_norm,
-            step=tuned.step,
-        )
-    return dict(
-        name=method,
-        rule="norm",
-        estimator="literal" if printed else "capped",
-        cohort=COHORT,
-        uploads=UPLOADS,
-        floor=0.0 if printed else None,
-        norm_low=0.9 if private and not printed else None,
-        noise_multiplier=noise,
-        norm_multiplier=noise,
-        clip_norm=tuned.clip_norm,
-        step=tuned.step,
-    )
+    given: dict[str, Any] = {"name": method, "noise_multiplier": noise, **tuned._asdict()}
+    if method == "uniform":  # nobody of the cohort is left out: "capped" is the same as "literal"
+        return given | {"rule": "uniform", "estimator": "capped", "cohort": UPLOADS}
+    return given | {
+        "rule": "norm",
+        "estimator": "literal" if printed else "capped",
+        "cohort": COHORT,
+        "uploads": UPLOADS,
+        "floor": 0.0 if printed else None,
+        "norm_low": 0.9 if private and not printed else None,
+        "norm_multiplier": noise,
+    }

@@ -8,19 +8,19 @@ the last tenth of the rounds, averaged over seeds and on held-out data that no r
 from __future__ import annotations
 
 import dataclasses
-import math
+import itertools
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tomli_w
 
 from locksfl._validate import positive
-from locksfl.experiment.folder import write_atomically
+from locksfl.experiment.compare import Cell, Record, play_cells
+from locksfl.experiment.folder import append_lines, read_lines, write_atomically
 from locksfl.experiment.plan import plan_arms
-from locksfl.paper.reproduce.runs import Bench, Folder, Lines, OnRun, play
+from locksfl.paper.reproduce.runs import Bench, OnRun
 from locksfl.paper.reproduce.settings import METHODS, Panel, Scale, Tuned, panels
 
 CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -52,73 +52,69 @@ def stored(scale: Scale, text: str, file: Path | str) -> Table:
         raise ValueError(f"{file}: not a file that --tune wrote (no {error})") from None
     except (ValueError, TypeError) as error:
         raise ValueError(f"{file}: not a file that --tune wrote ({error})") from None
-    for panel, methods in table.items():
-        for method in METHODS:
-            if method not in methods:
-                raise ValueError(
-                    f"{file}: nothing for {scale.name} {panel.label} {method}; "
-                    "expected it, or --tune to find it"
-                )
+    for panel, method in itertools.product(table, METHODS):
+        if method not in table[panel]:
+            raise ValueError(
+                f"{file}: nothing for {scale.name} {panel.label} {method}; "
+                "expected it, or --tune to find it"
+            )
     return table
 
 
-def tune(folder: Folder, bench: Bench, on_run: OnRun) -> Table:
+def tune(path: Path, bench: Bench, on_run: OnRun) -> Table:
     """Try the grid for every method of every panel, and keep the best in tuned.toml."""
-    lines = Lines(folder.path / "tuning.jsonl")
     entries, table = [], Table()
-    for panel in panels(folder.scale):
+    for panel in panels(bench.scale):
         table[panel] = {}
         for method in METHODS:
-            scores = _try(lines, bench, panel, method, on_run)
+            scores = _try(path / "tuning.jsonl", bench, panel, method, on_run)
             best = int(np.argmax(scores))
             table[panel][method] = GRID[best]
-            entries.append(_entry(folder.scale, panel, method, best, scores))
+            entries.append(_entry(bench.scale, panel, method, best, scores))
     text = "# Clip and step of every method, chosen without privacy: locks reproduce --tune\n\n"
     content = text + tomli_w.dumps({"tuned": entries})
-    write_atomically(folder.path / "tuned.toml", content.encode())
+    write_atomically(path / "tuned.toml", content.encode())
     return table
 
 
-def _try(lines: Lines, bench: Bench, panel: Panel, method: str, on_run: OnRun) -> list[float]:
+def _try(file: Path, bench: Bench, panel: Panel, method: str, on_run: OnRun) -> list[float]:
     """The score of every pair of the grid. Noise does not depend on clip or step: one calibration
     serves all."""
-    done = lines.find(panel=panel.label, method=method)
-    if done is None:
+    name = {"panel": panel.label, "method": method}
+    scores: list[float] | None = None
+    for done in read_lines(file, resumed=True):
+        if name.items() <= done.items():
+            scores = list(done["scores"])
+    if scores is None:
         config = bench.config(panel, dict.fromkeys(METHODS, GRID[0]))
-        (plan,) = (plan for plan in plan_arms(config) if plan.name == method)
-        simulator, scores = bench.simulator(config, tuning=True), []
-        tries = [dataclasses.replace(plan, clip_norm=clip, step=step) for clip, step in GRID]
-        for some in [[one] for one in tries] if simulator.on_cpu else [tries]:
-            found = play(simulator, config, [(one, seed) for one in some for seed in SEEDS])
-            ends = np.array([_end(run["accuracy"]) for run in found]).reshape(-1, len(SEEDS))
-            scores += ends.mean(axis=1).tolist()
-            for _ in some:
-                on_run(f"tuning {panel.label}")
-        done = {"panel": panel.label, "method": method, "scores": scores}
-        lines.add(done)
+        (arm,) = (arm for arm in plan_arms(config) if arm.name == method)
+        tries = (dataclasses.replace(arm, clip_norm=clip, step=step) for clip, step in GRID)
+        cells = [Cell({}, [(one, seed) for seed in SEEDS]) for one in tries]
+        scores = []
+        for _, runs in play_cells(bench.simulator(config, tuning=True), config, cells):
+            scores.append(float(np.mean([last_tenth(run.outcome()["accuracy"]) for run in runs])))
+            on_run(f"tuning {panel.label}")
+        append_lines(file, [{**name, "scores": scores}])
     else:
         for _ in GRID:
             on_run(f"tuning {panel.label}")
-    scores = done["scores"]
     if len(scores) != len(GRID):
-        raise ValueError(f"{lines.path}: {len(scores)} tries, expected the grid's {len(GRID)}")
-    return list(scores)
+        raise ValueError(f"{file}: {len(scores)} tries, expected the grid's {len(GRID)}")
+    return scores
 
 
-def _end(curve: list[float]) -> float:
-    """Accuracy over the last tenth of the rounds."""
+def last_tenth(curve: list[float]) -> float:
+    """Returns the mean accuracy over the last tenth of the rounds."""
     return float(np.mean(curve[-max(1, len(curve) // 10) :]))
 
 
-def _entry(
-    scale: Scale, panel: Panel, method: str, best: int, scores: list[float]
-) -> dict[str, Any]:
+def _entry(scale: Scale, panel: Panel, method: str, best: int, scores: list[float]) -> Record:
     clip, step = GRID[best]
     return {
         "scale": scale.name,
         "version": panel.version,
         "model": panel.model,
-        "epsilon": panel.epsilon if math.isinf(panel.epsilon) else float(panel.epsilon),
+        "epsilon": panel.epsilon,
         "method": method,
         "clip_norm": clip,
         "step": round(step, 6),

@@ -1,6 +1,6 @@
 """The paper's theory as functions: as printed, as it should be, and measured. See docs/theory.md.
 
-bound        Theorem 1 and its mended form          rounds   how many rounds
+bound        Theorem 1 and its corrected form          rounds   how many rounds
 optimal      which probabilities are best           composition   what T rounds cost
 lemmas       Lemmas 1 to 3, played by the real round (coins)
 problems     losses whose constants are known       check    both bounds against them

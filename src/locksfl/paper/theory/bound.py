@@ -1,4 +1,4 @@
-"""Theorem 1: how small the gradient gets, as printed and mended.
+"""Theorem 1: how small the gradient gets, as printed and corrected.
 
 Both bound min over t < T of E|grad F(w_t)|^2 for w <- w - eta_t Delta, eta_t = eta_b / sqrt(t + 1).
 
@@ -10,7 +10,8 @@ Printed, with V_0 log T / b for the sampling and alpha_kappa = eta_b (sqrt(T) - 
         + L eta_b^2 V_0 log(T) / (b alpha_kappa sqrt(T))
           (K_max (sigma_L^2 + c_nu^2) / K_min + (sigma_G^2 + d sigma_0^2) / 2).
 
-Mended, for an unbiased average and L eta_b <= 1, with Pi = V_0 / b at least (1/n^2) sum of 1/pi_i:
+Corrected, for an unbiased average and L eta_b <= 1, with Pi = V_0 / b of at least (1/n^2) times the
+sum of 1/pi_i:
 
     (Delta F + L eta_b^2 (1 + ln T) / 2 (Pi G^2 + d s_c^2)) / (eta_b (sqrt(T + 1) - 1)) + c_nu^2,
     G^2 = sigma_L^2 / K_min + C^2 + d sigma_0^2.
@@ -23,13 +24,19 @@ step: 2 Delta F / (eta T) + L eta (Pi G^2 + d s_c^2) + c_nu^2. The proofs are in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from locksfl import _validate
 
 SCHEDULES = ("inverse-sqrt", "constant")
+COUNTS = ("rounds", "parameters", "fewest_samples", "most_samples")
+POSITIVE = ("step", "smoothness", "uploads", "clip_norm", "stretch")  # the others may be 0
+OPTIONAL = ("client_spread", "clip_norm")
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -54,26 +61,15 @@ class Constants:
     stretch: float = 1.0  # V_0: every client's rate is at least b / (n V_0)
 
     def __post_init__(self) -> None:
-        _validate.count(
-            rounds=self.rounds,
-            parameters=self.parameters,
-            fewest_samples=self.fewest_samples,
-            most_samples=self.most_samples,
-        )
-        _validate.positive(step=self.step, smoothness=self.smoothness, uploads=self.uploads)
-        _validate.non_negative(
-            gap=self.gap,
-            sample_spread=self.sample_spread,
-            dissimilarity=self.dissimilarity,
-            clip_bias=self.clip_bias,
-            client_noise=self.client_noise,
-            server_noise=self.server_noise,
-        )
-        if self.client_spread is not None:
-            _validate.non_negative(client_spread=self.client_spread)
-        if self.clip_norm is not None:
-            _validate.positive(clip_norm=self.clip_norm)
-        _validate.positive(stretch=self.stretch)
+        for name, value in vars(self).items():
+            if value is None and name in OPTIONAL:
+                continue
+            check: Any = _validate.non_negative
+            if name in COUNTS:
+                check = _validate.count
+            elif name in POSITIVE:
+                check = _validate.positive
+            check(**{name: value})
         if self.stretch < 1:
             raise ValueError(f"stretch = {self.stretch!r}: expected a number >= 1")
         if self.most_samples < self.fewest_samples:
@@ -82,17 +78,28 @@ class Constants:
                 f"{self.fewest_samples}"
             )
 
+    @classmethod
+    def of(cls, source: Any, **given: Any) -> Constants:
+        """Returns those that the source has under the same names, and those that are given."""
+        names = {field.name for field in fields(cls)} - given.keys()
+        return cls(**{n: getattr(source, n) for n in names if hasattr(source, n)}, **given)
+
     @property
     def sampling(self) -> float:
         """Pi = V_0 / b."""
         return self.stretch / self.uploads
+
+    @property
+    def local_spread(self) -> float:
+        """K_max (sigma_L^2 + c_nu^2) / K_min, as printed."""
+        return self.most_samples * (self.sample_spread**2 + self.clip_bias**2) / self.fewest_samples
 
 
 @dataclass(frozen=True)
 class Bound:
     """The right-hand side, term by term."""
 
-    form: str  # "printed", or "clip" or "dissimilarity" for the mended one
+    form: str  # "printed", or "clip" or "dissimilarity" for the corrected one
     terms: dict[str, float]
     alpha_kappa: float | None = None  # printed only
     phi: float | None = None  # printed only: everything but the first term
@@ -128,51 +135,32 @@ def printed_conditions(c: Constants) -> list[Condition]:
     alpha = alpha_kappa(c)
     slope = c.stretch * c.smoothness * (c.dissimilarity**2 + 1)
     growth = slope * math.log(c.rounds) / (math.sqrt(c.rounds) - 1)
-    return [
-        Condition(
-            f"alpha_kappa = {alpha:.4g}, expected > 0",
-            alpha > 0,
-            c.uploads / growth,
-            growth * c.step,
-        ),
-        sum_constraint(c.stretch, c),
-    ]
+    name = f"alpha_kappa = {alpha:.4g}, expected > 0"
+    positive = Condition(name, alpha > 0, c.uploads / growth, growth * c.step)
+    return [positive, sum_constraint(c.stretch, c)]
 
 
 def sum_constraint(inverse: float, c: Constants) -> Condition:
     """The paper's constraint on the mean of 1/p_i: inverse <= b / (L eta_b^2 (A^2 + 1))."""
     slope = inverse * c.smoothness * (c.dissimilarity**2 + 1)
     allowed = c.uploads * inverse / (slope * c.step**2)
-    return Condition(
+    name = (
         f"sum 1/p_i = {inverse:.4g} n, expected at most b n / (L eta_b^2 (A^2 + 1)) = "
-        f"{allowed:.4g} n",
-        inverse <= allowed,
-        math.sqrt(c.uploads / slope),
-        slope * c.step**2,
+        f"{allowed:.4g} n"
     )
+    return Condition(name, inverse <= allowed, math.sqrt(c.uploads / slope), slope * c.step**2)
 
 
 def corrected_conditions(c: Constants, form: str) -> list[Condition]:
-    """What the mended bound needs: L eta_b <= 1; without a clip norm a half of it for sampling."""
-    needed = [
-        Condition(
-            f"L eta_b = {c.smoothness * c.step:.4g}, expected at most 1",
-            c.smoothness * c.step <= 1,
-            1 / c.smoothness,
-            None,
-        )
-    ]
+    """What the corrected bound needs: L eta_b <= 1; without a clip norm half of it for sampling."""
+    share = c.smoothness * c.step
+    name = f"L eta_b = {share:.4g}, expected at most 1"
+    needed = [Condition(name, share <= 1, 1 / c.smoothness, None)]
     if form == "dissimilarity":
         slope = 2 * c.stretch * c.smoothness * (c.dissimilarity**2 + 1)
         share = slope * c.step / c.uploads
-        needed.append(
-            Condition(
-                f"2 L eta_b (A^2 + 1) V_0 / b = {share:.4g}, expected at most 1",
-                share <= 1,
-                c.uploads / slope,
-                slope * c.step,
-            )
-        )
+        name = f"2 L eta_b (A^2 + 1) V_0 / b = {share:.4g}, expected at most 1"
+        needed.append(Condition(name, share <= 1, c.uploads / slope, slope * c.step))
     return needed
 
 
@@ -189,26 +177,17 @@ def require(conditions: Sequence[Condition]) -> None:
     failed = [condition for condition in conditions if not condition.holds]
     if not failed:
         return
-    advice = f"eta_b at most {below(min(c.largest_step for c in conditions))} works"
+    largest = min(c.largest_step for c in conditions)
+    advice = f"eta_b at most {_rounded(largest * (1 - 1e-9), math.floor)} works"
     if all(c.least_uploads is not None for c in failed):
         least = max(c.least_uploads for c in conditions if c.least_uploads is not None)
-        advice += f", or b from {above(least)} on"
+        advice += f", or b from {_rounded(least * (1 + 1e-9), math.ceil)} on"
     raise ValueError(f"{'; '.join(c.name for c in failed)}: {advice}")
 
 
-def below(value: float) -> str:
-    """The value rounded down to 4 digits, strictly below it: so it can be typed, and works."""
-    return _rounded(value * (1 - 1e-9), math.floor)
-
-
-def above(value: float) -> str:
-    """The value rounded up to 4 digits, strictly above it."""
-    return _rounded(value * (1 + 1e-9), math.ceil)
-
-
-def _rounded(value: float, rounding: Any) -> str:
-    digits = 3 - math.floor(math.log10(value))
-    unit = 10.0**-digits
+def _rounded(value: float, rounding: Callable[[float], int]) -> str:
+    """The value rounded down or up to 4 digits: so it can be typed, and works."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
     return f"{rounding(value / unit) * unit:.4g}"
 
 
@@ -226,7 +205,7 @@ def printed(c: Constants) -> Bound:
         raise ValueError("client_spread (sigma_G) is missing: Theorem 1 as printed assumes it")
     require(printed_conditions(c))
     alpha, root = alpha_kappa(c), math.sqrt(c.rounds)
-    local = c.most_samples * (c.sample_spread**2 + c.clip_bias**2) / c.fewest_samples
+    local = c.local_spread
     noise = c.client_noise**2 + c.server_noise**2 * c.uploads / c.stretch
     scale = c.smoothness * c.step**2 * c.stretch * math.log(c.rounds) / (c.uploads * alpha * root)
     terms = {
@@ -240,13 +219,10 @@ def printed(c: Constants) -> Bound:
 
 
 def corrected(c: Constants, schedule: str = "inverse-sqrt") -> Bound:
-    """The mended bound: the smaller of its two forms, among those whose conditions hold."""
+    """The corrected bound: the smaller of its two forms, among those whose conditions hold."""
     _validate.one_of(SCHEDULES, schedule=schedule)
-    forms = []
-    if c.clip_norm is not None:
-        forms.append("clip")
-    if c.client_spread is not None:
-        forms.append("dissimilarity")
+    spreads = {"clip": c.clip_norm, "dissimilarity": c.client_spread}
+    forms = [form for form, spread in spreads.items() if spread is not None]
     if not forms:
         raise ValueError(
             "clip_norm (C) and client_spread (sigma_G) are missing: expected at least one of them"
@@ -275,3 +251,28 @@ def _corrected(c: Constants, form: str, schedule: str) -> Bound:
         "clipping": c.clip_bias**2,
     }
     return Bound(form, {name: factor * value for name, value in terms.items()})
+
+
+def attempt(call: Callable[[], Result]) -> tuple[Result | None, str]:
+    """Returns what the call returns, or None and why it refused."""
+    try:
+        return call(), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def by_round(bound: Callable[[Constants], Bound], c: Constants) -> list[float]:
+    """Returns the bound after 1, 2, ..., T rounds; NaN in the first ones, where alpha_kappa may not
+    be positive yet. What is refused after T rounds is refused."""
+    bound(c)
+    each = (attempt(partial(bound, replace(c, rounds=t))) for t in range(1, c.rounds + 1))
+    return [math.nan if found is None else found.total for found, _ in each]
+
+
+def curves(
+    **bounds: Callable[[], list[float]],
+) -> tuple[dict[str, list[float] | None], dict[str, str]]:
+    """Returns the values of each bound by round, None where there are none, and then why."""
+    tried = {name: attempt(bound) for name, bound in bounds.items()}
+    found = {name: values for name, (values, _) in tried.items()}
+    return found, {name: why for name, (_, why) in tried.items() if why}

@@ -12,7 +12,6 @@ What is compared, over many seeds of the real round:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,7 +21,7 @@ import numpy.typing as npt
 from locksfl import _validate
 from locksfl.arm import Arm
 from locksfl.methods import Method
-from locksfl.paper.theory.bound import Bound, Constants, corrected, printed
+from locksfl.paper.theory.bound import Constants, attempt, corrected, printed
 from locksfl.paper.theory.methods import with_method
 from locksfl.paper.theory.problems import Descent, Problem, descend, logistic, quadratic
 
@@ -81,7 +80,7 @@ class Case:
     uploads: float
     rounds: int = 200
     cohort: float | None = None
-    step: float | None = None  # left out: 1/L, the largest that the mended bound takes
+    step: float | None = None  # left out: 1/L, the largest that the corrected bound takes
     noise_multiplier: float = 0.0
 
     @property
@@ -203,8 +202,8 @@ def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
     """Descend, and compare."""
     descent = descend(case.problem, case.plan, seeds, seed=seed)
     gradient, weighted = descent.gradient, descent.weighted()
-    mended, why_not = _total(corrected, case.constants)
-    as_printed, why_not_printed = _total(printed, case.printed_constants)
+    sound, why_not = attempt(lambda: corrected(case.constants).total)
+    as_printed, why_not_printed = attempt(lambda: printed(case.printed_constants).total)
     row = Row(
         case=case.name,
         rounds=case.rounds,
@@ -214,20 +213,12 @@ def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
         weighted=float(weighted.mean()),
         standard_error=float(weighted.std(ddof=1) / math.sqrt(seeds)),
         worst_seed=float(weighted.max()),
-        corrected=mended,
+        corrected=sound,
         printed=as_printed,
         why="; ".join(why for why in (why_not, why_not_printed) if why),
         paths_hold=_paths_hold(case, descent),
     )
     return row, descent
-
-
-def _total(bound: Callable[[Constants], Bound], c: Constants) -> tuple[float | None, str]:
-    """A bound, or None and why there is none."""
-    try:
-        return bound(c).total, ""
-    except ValueError as error:
-        return None, str(error)
 
 
 def _paths_hold(case: Case, descent: Descent) -> bool:

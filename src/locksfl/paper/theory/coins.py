@@ -24,7 +24,7 @@ BATCH = 2000
 
 
 class Outcomes(NamedTuple):
-    """Rounds, one a row: what the server got and how many uploaded; `chance` is 1/rows, or the
+    """One round per row: what the server got and how many uploaded; `chance` is 1/rows, or the
     exact probability of each."""
 
     chance: Floats
@@ -32,12 +32,12 @@ class Outcomes(NamedTuple):
     uploads: Floats
 
     def mean(self, values: Floats) -> float:
-        """The mean of one number a round."""
+        """The mean of one number per round."""
         return float(self.chance @ values)
 
 
-class Setting(NamedTuple):
-    """A population of fixed updates."""
+class FixedClients(NamedTuple):
+    """Clients whose updates are fixed."""
 
     vectors: Floats  # [n, d], some longer than C
     cohort: float
@@ -57,31 +57,41 @@ class Setting(NamedTuple):
         found: Floats = raw / raw.sum()
         return found
 
+    def mean(self) -> Floats:
+        """The mean of g_i."""
+        found: Floats = self.clipped.mean(axis=0)
+        return found
 
-def population(clients: int, cohort: float, uploads: float, alike: bool = False) -> Setting:
+    def weighted_mean(self) -> Floats:
+        """The sum of w_i g_i."""
+        found: Floats = self.weights @ self.clipped
+        return found
+
+
+def population(clients: int, cohort: float, uploads: float, alike: bool = False) -> FixedClients:
     """Updates around one direction, with norms that differ much, or all as long as the clip."""
     rng = np.random.default_rng(8)
     vectors = rng.normal(size=(clients, DIMENSIONS)) + np.array([1.0, 0.5, 0, 0])
     lengths = np.full(clients, CLIP) if alike else rng.lognormal(-0.5, 0.9, clients)
     vectors *= (lengths / np.linalg.norm(vectors, axis=1))[:, None]
-    return Setting(vectors, cohort, uploads)
+    return FixedClients(vectors, cohort, uploads)
 
 
-def plan_for(setting: Setting, method: Method, **settings: Any) -> Arm:
+def plan_for(fixed: FixedClients, method: Method, **settings: Any) -> Arm:
     """A round of that method on a population."""
-    given: dict[str, Any] = {"uploads": setting.uploads}
+    given: dict[str, Any] = {"uploads": fixed.uploads}
     if method.rule == "norm":
-        given |= {"floor": 0.1, "norm_low": setting.uploads / setting.cohort}
+        given |= {"floor": 0.1, "norm_low": fixed.uploads / fixed.cohort}
     if method.rule == "weights":
-        given |= {"weights": tuple(setting.weights)}
+        given |= {"weights": tuple(fixed.weights)}
     return Arm(
         name="arm",
         rule=method.rule,
         estimator=method.estimator,
         trust=method.trust,
-        clients=len(setting.vectors),
+        clients=len(fixed.vectors),
         rounds=1,
-        cohort=setting.cohort,
+        cohort=fixed.cohort,
         clip_norm=CLIP,
         step=1.0,
         **(given | settings),

@@ -1,6 +1,6 @@
 """What the paper says a run costs, line by line, as printed and as it should be.
 
-The formulas are those of `accounting.paper`, which `locks privacy paper` shows for the paper's own
+The formulas are those of `paper.as_printed`, which `locks privacy paper` shows for the paper's own
 experiment; here they are evaluated at settings that a user types.
 """
 

@@ -11,8 +11,8 @@ An arm is played again from its seed, round by round, and looked at on the way:
 * Delta F: F(w_0), because cross-entropy is never below zero: at least the true one.
 * sigma_L: of one record's gradient around its client's, the largest of all clients and looks.
 * A, sigma_G: the line (A^2 + 1) |grad F|^2 + sigma_G^2 that lies above what was seen, closest to
-  it in sum; of the mean over clients (all that the mended bound needs) and of the worst client (the
-  paper's assumption 3).
+  it in sum; of the mean over clients (all that the corrected bound needs) and of the worst client
+  (the paper's assumption 3).
 * c_nu: the longest grad F - mean of g_i; of the worst client for the paper's assumption 4. With
   local epochs this holds the drift too.
 """
@@ -33,7 +33,7 @@ from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.run import local_work, open_task, server_for
-from locksfl.paper.theory.bound import Constants, corrected, printed
+from locksfl.paper.theory.bound import Constants, by_round, corrected, curves, printed
 from locksfl.paper.theory.methods import not_covered, with_method
 from locksfl.paper.theory.observe import Look, Observer
 from locksfl.round.client import LocalWork, used_samples
@@ -47,6 +47,12 @@ NOTE = (
     "Seen by this simulation and released to nobody: every client's data were read. No privacy "
     "guarantee covers these numbers."
 )
+
+
+def running_mean(steps: Floats, gradient: Floats) -> Floats:
+    """Returns the mean of |grad F(w_t)|^2 so far, weighted by eta_t, after each round."""
+    found: Floats = np.cumsum(steps * gradient, axis=-1) / np.cumsum(steps, axis=-1)
+    return found
 
 
 def dissimilarity(gradient: Floats, clients: Floats) -> tuple[float, float]:
@@ -115,8 +121,7 @@ class Study:
 
     def weighted(self) -> Floats:
         """Means over t weighted by eta_t, after each number of rounds: [seeds, T]."""
-        found: Floats = np.cumsum(self.steps * self.gradient, axis=1) / np.cumsum(self.steps)
-        return found
+        return running_mean(self.steps, self.gradient)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -208,52 +213,31 @@ def bounds_by_round(
 ) -> tuple[dict[str, list[float] | None], dict[str, str]]:
     """Both bounds after each number of rounds, or why there is none. How gradients differ says
     nothing about updates of local epochs: of those only the clip norm is known."""
-    c = Constants(
+    c = Constants.of(
+        e,
         rounds=plan.rounds,
         step=plan.step,
-        smoothness=e.smoothness,
-        gap=e.gap,
         uploads=plan.uploads,
-        parameters=e.parameters,
         sample_spread=0.0 if exact else e.sample_spread,
         client_spread=e.client_spread if work.update == "gradient" else None,
-        dissimilarity=e.dissimilarity,
-        clip_bias=e.clip_bias,
-        fewest_samples=e.fewest_samples,
-        most_samples=e.most_samples,
     )
-    mended = with_method(c, plan)
+    sound = with_method(c, plan)
     paper = replace(
-        mended,
+        sound,
         sample_spread=e.sample_spread,
         client_spread=e.worst_client_spread,
         dissimilarity=e.worst_dissimilarity,
         clip_bias=e.worst_clip_bias,
     )
-    found: dict[str, list[float] | None] = {"corrected": None, "printed": None}
-    reasons: dict[str, str] = {}
-    counts = range(1, plan.rounds + 1)
-    try:
+
+    def by_corrected() -> list[float]:
         if reason := not_covered(plan, server):
             raise ValueError(reason)
-        found["corrected"] = [
-            corrected(replace(mended, rounds=t), server.schedule).total for t in counts
-        ]
-    except ValueError as error:
-        reasons["corrected"] = str(error)
-    try:
+        return by_round(lambda c: corrected(c, server.schedule), sound)
+
+    def by_printed() -> list[float]:
         if server.schedule != "inverse-sqrt":
             raise ValueError(f"schedule {server.schedule!r}: Theorem 1 is for 'inverse-sqrt'")
-        printed(paper)  # refused at the last round: refused
-        found["printed"] = [_or_nothing(replace(paper, rounds=t)) for t in counts]
-    except ValueError as error:
-        reasons["printed"] = str(error)
-    return found, reasons
+        return by_round(printed, paper)
 
-
-def _or_nothing(c: Constants) -> float:
-    """The printed bound; NaN in the first rounds, where alpha_kappa may not be positive yet."""
-    try:
-        return printed(c).total
-    except ValueError:
-        return float("nan")
+    return curves(corrected=by_corrected, printed=by_printed)

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from locksfl import _validate
 from locksfl.methods import Method
 from locksfl.paper.theory.coins import (
+    FixedClients,
     Outcomes,
-    Setting,
     every_outcome,
     plan_for,
     population,
@@ -63,45 +63,34 @@ class Finding:
 
 
 # What a claim is about: a number for each round, and the value that it should average to.
-Measure = Callable[[Setting, Outcomes], tuple[Floats, float]]
+Measure = Callable[[FixedClients, Outcomes], tuple[Floats, float]]
 
 
-def _count(setting: Setting, rounds: Outcomes) -> tuple[Floats, float]:
-    return rounds.uploads, setting.uploads
+def _count(fixed: FixedClients, rounds: Outcomes) -> tuple[Floats, float]:
+    return rounds.uploads, fixed.uploads
 
 
-def _along(target: Callable[[Setting], Floats]) -> Measure:
+def _along(target: Callable[[FixedClients], Floats]) -> Measure:
     """How much of the target arrives: 1 where the update averages to it."""
 
-    def measure(setting: Setting, rounds: Outcomes) -> tuple[Floats, float]:
-        mean = target(setting)
+    def measure(fixed: FixedClients, rounds: Outcomes) -> tuple[Floats, float]:
+        mean = target(fixed)
         return rounds.updates @ mean / (mean @ mean), 1.0
 
     return measure
 
 
-def _spread(target: Callable[[Setting], Floats], formula: Callable[[Setting], float]) -> Measure:
-    def measure(setting: Setting, rounds: Outcomes) -> tuple[Floats, float]:
-        return np.sum((rounds.updates - target(setting)) ** 2, axis=1), formula(setting)
-
-    return measure
-
-
-def _mean(setting: Setting) -> Floats:
-    found: Floats = setting.clipped.mean(axis=0)
-    return found
+def _variance(fixed: FixedClients, rounds: Outcomes) -> tuple[Floats, float]:
+    """Around the weighted mean, beside what the corrected normalisation has."""
+    spread = np.sum((rounds.updates - fixed.weighted_mean()) ** 2, axis=1)
+    return spread, weighted_variance(fixed, 1.0)
 
 
-def _weighted(setting: Setting) -> Floats:
-    found: Floats = setting.weights @ setting.clipped
-    return found
-
-
-def weighted_variance(setting: Setting, coins: float) -> float:
+def weighted_variance(fixed: FixedClients, coins: float) -> float:
     """Of (1 / (b s)) sum over Z of g_i at the rates s b w_i: (1 / (b s)) sum w_i (1 - s b w_i)
-    |g_i|^2. s = 1 is the mended normalisation, s = 1/n the printed one."""
-    w, b = setting.weights, setting.uploads * coins
-    squares = np.sum(setting.clipped**2, axis=1)
+    |g_i|^2. s = 1 is the corrected normalisation, s = 1/n the printed one."""
+    w, b = fixed.weights, fixed.uploads * coins
+    squares = np.sum(fixed.clipped**2, axis=1)
     return float(np.sum(w * (1 - b * w) * squares) / b)
 
 
@@ -125,7 +114,7 @@ class Claim:
 UNIFORM, NORM = Method("uniform", "capped", "none"), Method("norm", "capped", "none")
 NOISED, LITERAL = Method("norm", "horvitz-thompson", "local"), Method("norm", "literal", "none")
 WEIGHTS = Method("weights", "weighted", "none")
-MENDED_VARIANCE = _spread(_weighted, lambda setting: weighted_variance(setting, 1.0))
+MEAN, WEIGHTED_MEAN = _along(FixedClients.mean), _along(FixedClients.weighted_mean)
 
 # fmt: off
 CLAIMS = (
@@ -140,26 +129,26 @@ CLAIMS = (
           "b^2/m at most: k = m/b is divided by once too often", divisions=1, floor=0.0),
     Claim(1, "E|Z| = b: the lemma, coin p_j/k", NORM, _count,
           "b^3/m^2 at most: k is divided by twice", divisions=2, floor=0.0),
-    Claim(2, "E Delta = mean g: capped, uniform", UNIFORM, _along(_mean), "weights are 1/p_i"),
-    Claim(2, "E Delta = mean g: capped, by norm", NORM, _along(_mean), "weights are 1/p_i"),
-    Claim(2, "E Delta = mean g: horvitz-thompson, noised norms", NOISED, _along(_mean),
+    Claim(2, "E Delta = mean g: capped, uniform", UNIFORM, MEAN, "weights are 1/p_i"),
+    Claim(2, "E Delta = mean g: capped, by norm", NORM, MEAN, "weights are 1/p_i"),
+    Claim(2, "E Delta = mean g: horvitz-thompson, noised norms", NOISED, MEAN,
           "p_i depends on the cohort; given cohort and norms, the coin is p_i", noise=True),
-    Claim(2, "E Delta = mean g: Algorithm 1, (1/b) sum, no 1/p", LITERAL, _along(_mean),
+    Claim(2, "E Delta = mean g: Algorithm 1, (1/b) sum, no 1/p", LITERAL, MEAN,
           "nothing undoes the coins: large norms count more"),
-    Claim(3, "E Delta = sum p_i g_i: as printed", WEIGHTS, _along(_weighted),
+    Claim(3, "E Delta = sum p_i g_i: as printed", WEIGHTS, WEIGHTED_MEAN,
           "(n/b) times the rate b p_i/n", lemma_3=True),
-    Claim(3, "E Delta = mean g: as printed", WEIGHTS, _along(_mean),
+    Claim(3, "E Delta = mean g: as printed", WEIGHTS, MEAN,
           "it is another objective, sum p_i f_i", lemma_3=True),
     Claim(3, "E|Z| = b: as printed", WEIGHTS, _count,
           "b/n: the proof replaces sum p_i = 1 by n", lemma_3=True),
     Claim(3, "no round without an upload: as printed", WEIGHTS,
-          lambda setting, rounds: ((rounds.uploads == 0) * 1.0, 0.0),
+          lambda fixed, rounds: ((rounds.uploads == 0) * 1.0, 0.0),
           "prod (1 - b p_i/n) of them, about e^(-b/n)", lemma_3=True),
-    Claim(3, "variance of the mended one: as printed", WEIGHTS, MENDED_VARIANCE,
+    Claim(3, "variance of the corrected one: as printed", WEIGHTS, _variance,
           "(n/b) sum p_i (1 - b p_i/n) |g_i|^2: about n times as much", lemma_3=True),
-    Claim(3, "E Delta = sum w_i g_i: mended", WEIGHTS, _along(_weighted), "rates b w_i"),
-    Claim(3, "E|Z| = b: mended", WEIGHTS, _count, "sum b w_i = b"),
-    Claim(3, "variance (1/b) sum w_i (1 - b w_i) |g_i|^2: mended", WEIGHTS, MENDED_VARIANCE,
+    Claim(3, "E Delta = sum w_i g_i: corrected", WEIGHTS, WEIGHTED_MEAN, "rates b w_i"),
+    Claim(3, "E|Z| = b: corrected", WEIGHTS, _count, "sum b w_i = b"),
+    Claim(3, "variance (1/b) sum w_i (1 - b w_i) |g_i|^2: corrected", WEIGHTS, _variance,
           "independent coins"),
 )
 # fmt: on
@@ -193,18 +182,18 @@ def _try(claim: Claim, repetitions: int, seed: int) -> Finding:
     )
 
 
-def _rounds(claim: Claim, setting: Setting, repetitions: int = 0, seed: int = 0) -> Outcomes:
+def _rounds(claim: Claim, fixed: FixedClients, repetitions: int = 0, seed: int = 0) -> Outcomes:
     """The claim's rounds: sampled, or every outcome where no number of repetitions is given."""
-    plan = plan_for(setting, claim.method)
+    plan = plan_for(fixed, claim.method)
     if claim.floor is not None:
         plan = replace(plan, floor=claim.floor)
     plan = replace(plan, uploads=plan.uploads * (plan.uploads / plan.cohort) ** claim.divisions)
-    public = setting.weights if claim.lemma_3 else None  # in place of n w_i
+    public = fixed.weights if claim.lemma_3 else None  # in place of n w_i
     if repetitions:
         if claim.noise:
             plan = replace(plan, noise_multiplier=0.5, norm_multiplier=0.3)
-        rounds = sampled(plan, setting.vectors, repetitions, seed, public)
+        rounds = sampled(plan, fixed.vectors, repetitions, seed, public)
     else:
-        rounds = every_outcome(plan, setting.vectors, public)
-    scale = len(setting.vectors) if claim.lemma_3 else 1
+        rounds = every_outcome(plan, fixed.vectors, public)
+    scale = len(fixed.vectors) if claim.lemma_3 else 1
     return rounds._replace(updates=scale * rounds.updates)

@@ -1,4 +1,4 @@
-"""Which methods the mended bound covers, and what it takes from their plans."""
+"""Which methods the corrected bound covers, and what it takes from their plans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from locksfl.round.server import Server
 
 
 def not_covered(plan: Arm, server: Server) -> str | None:
-    """Why the mended bound says nothing about a plan; None where it does."""
+    """Why the corrected bound says nothing about a plan; None where it does."""
     rule, estimator, trust = plan.parts
     if server.optimizer != "sgd":
         return f"the server's optimizer is {server.optimizer!r}: the bound is for sgd"

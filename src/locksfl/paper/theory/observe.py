@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jax import Array
 
 from locksfl.data.population import Population
@@ -79,18 +78,13 @@ class Observer:
         n = self.population.clients
         mean, kept = jnp.zeros(self.model.size), jnp.zeros(self.model.size)
         losses, squares, biases = [], [], []
-        classes, class_of = size_classes(self.population.sizes, WHOLE)
-        mine, mine_of = size_classes(self.population.sizes, self.work)
-        for clients in self._chunks(class_of * len(mine) + mine_of):
+        task = (self.model, weights, self.records)
+        for clients, whole, mine in self._groups(WHOLE, self.work):
             keys = client_keys(key, clients)
-            whole = (clients, keys, classes[class_of[clients[0]]])
-            loss, gradients = _gradients(self.model, weights, self.records, *whole)
+            loss, gradients = _gradients(*task, clients, keys, whole)
             updates = gradients
             if not self.exact:
-                updates = _updates(
-                    self.model, weights, self.records, clients, keys,
-                    mine[mine_of[clients[0]]], self.work,
-                )  # fmt: skip
+                updates = _updates(*task, clients, keys, mine, self.work)
             updates = jnp.where(jnp.isfinite(updates), updates, 0.0)
             shrink = clip_factor(jnp.linalg.norm(updates, axis=1), jnp.float32(clip_norm))
             clipped = shrink[:, None] * updates
@@ -115,20 +109,17 @@ class Observer:
         found = 0.0
         for _ in range(POWER_STEPS):
             vector = vector / jnp.linalg.norm(vector)
-            product = self._hessian_product(weights, vector)
+            product = jnp.zeros_like(weights)
+            for clients, shape in self._groups(WHOLE):
+                product += _hessian_product(
+                    self.model, weights, vector, self.records, clients, shape
+                )
+            product = product / self.population.clients
             last, found = found, float(jnp.linalg.norm(product))
             if found == 0 or abs(found - last) <= POWER_TOLERANCE * found:
                 break
             vector = product
         return found
-
-    def _hessian_product(self, weights: Array, vector: Array) -> Array:
-        classes, class_of = size_classes(self.population.sizes, WHOLE)
-        total = jnp.zeros_like(weights)
-        for clients in self._chunks(class_of):
-            shape = classes[class_of[clients[0]]]
-            total += _hessian_product(self.model, weights, vector, self.records, clients, shape)
-        return total / self.population.clients
 
     def known_smoothness(self) -> float | None:
         """L where it is known: softmax regression, from the records alone."""
@@ -147,16 +138,14 @@ class Observer:
     def sample_spread(self, weights: Array) -> float:
         """sigma_L: E|grad of one record|^2 - |grad f_i|^2, the largest client's."""
         squares = []
-        rows = max(1, min(4096, FLOATS // self._held))
+        rows = max(1, min(4096, FLOATS // max(self.model.size, self._held)))
         for first in range(0, self.population.samples, rows):
             these = jnp.arange(first, min(first + rows, self.population.samples))
             squares.append(_lengths(self.model, weights, self.alone, these) ** 2)
         mean = np.add.reduceat(np.concatenate(squares).astype(float), self.population.offsets[:-1])
         mean /= self.population.sizes
-        classes, class_of = size_classes(self.population.sizes, WHOLE)
         whole = np.zeros(self.population.clients)
-        for clients in self._chunks(class_of):
-            shape = classes[class_of[clients[0]]]
+        for clients, shape in self._groups(WHOLE):
             keys = client_keys(jax.random.key(0), clients)
             _, gradients = _gradients(self.model, weights, self.records, clients, keys, shape)
             whole[np.asarray(clients)] = np.asarray(jnp.sum(gradients**2, axis=1))
@@ -164,20 +153,21 @@ class Observer:
 
     @property
     def _held(self) -> int:
-        """Numbers that one record's gradient needs, about."""
+        """Numbers that the model holds of one record, about."""
         shape = self.population.features.shape[1:]
-        return max(self.model.size, FLOATS // records_at_once(self.model, shape, FLOATS))
+        return FLOATS // records_at_once(self.model, shape, FLOATS)
 
-    def _chunks(self, groups: npt.NDArray[Any]) -> Iterator[Array]:
-        """Clients of one group each, few enough to fit."""
-        for group in np.unique(groups):
-            members = np.flatnonzero(groups == group)
-            shape = self.population.features.shape[1:]
-            held = FLOATS // records_at_once(self.model, shape, FLOATS)
-            each = self.model.size + int(self.population.sizes[members].max()) * held
+    def _groups(self, *works: LocalWork) -> Iterator[tuple[Any, ...]]:
+        """Clients of one shape in each kind of work, few enough to fit, and these shapes."""
+        sizes = self.population.sizes
+        classes, class_of = zip(*(size_classes(sizes, work) for work in works), strict=True)
+        for kind in np.unique(np.stack(class_of, axis=1), axis=0):
+            members = np.flatnonzero((np.stack(class_of, axis=1) == kind).all(axis=1))
+            each = self.model.size + int(sizes[members].max()) * self._held
             size = max(1, FLOATS // each)
             for first in range(0, len(members), size):
-                yield jnp.asarray(members[first : first + size], jnp.int32)
+                clients = jnp.asarray(members[first : first + size], jnp.int32)
+                yield clients, *(one[k] for one, k in zip(classes, kind, strict=True))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))
@@ -186,11 +176,15 @@ def _gradients(
 ) -> tuple[Array, Array]:
     """f_i and grad f_i, over all records of each client."""
     chunk = choose_rows(records, clients, keys, shape, WHOLE)
+    losses = _losses(model, weights, records, chunk)
+    return losses, gradient_update(model, weights, records, chunk)
 
+
+def _losses(model: Model, weights: Array, records: Records, chunk: Chunk) -> Array:
     def loss(rows: Array, used: Array) -> Array:
         return mean_loss(model, model.unravel(weights), *read(records, rows), used)
 
-    return jax.vmap(loss)(chunk.rows, chunk.used), gradient_update(model, weights, records, chunk)
+    return jax.vmap(loss)(chunk.rows, chunk.used)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5, 6))
@@ -211,14 +205,8 @@ def _hessian_product(
 ) -> Array:
     """The Hessian of the sum of these clients' losses, times a vector."""
     chunk = choose_rows(records, clients, client_keys(jax.random.key(0), clients), shape, WHOLE)
-
-    def total(flat: Array) -> Array:
-        def loss(rows: Array, used: Array) -> Array:
-            return mean_loss(model, model.unravel(flat), *read(records, rows), used)
-
-        return jnp.sum(jax.vmap(loss)(chunk.rows, chunk.used))
-
-    product: Array = jax.jvp(jax.grad(total), (weights,), (vector,))[1]
+    slope = jax.grad(lambda flat: jnp.sum(_losses(model, flat, records, chunk)))
+    product: Array = jax.jvp(slope, (weights,), (vector,))[1]
     return product
 
 

@@ -6,9 +6,9 @@ is p_i b / n), every term falls in p_i, and the second constraint only asks for 
 optimum is p_i = 1, uniform sampling, whatever the norms. The paper's assumption on each client has
 erased what importance sampling needs.
 
-Mended: minimise sum a_i^2 / pi_i with sum pi_i <= b and pi_i <= q. That is the part of the variance
-that the rates decide (docs/theory.md): a_i = |g_i| where noise comes after the weights or on the
-sum, a_i^2 = |g_i|^2 + d sigma^2 where it is divided by p_i too. The optimum is
+Corrected: minimise sum a_i^2 / pi_i with sum pi_i <= b and pi_i <= q. That is the part of the
+variance that the rates decide (docs/theory.md): a_i = |g_i| where noise comes after the weights or
+on the sum, a_i^2 = |g_i|^2 + d sigma^2 where it is divided by p_i too. The optimum is
 pi_i = min(q, c a_i) by water-filling (Chen, Horvath and Richtarik 2022 for q = 1).
 """
 
@@ -95,9 +95,8 @@ class PrintedOptimum:
 
 def printed_scale(c: Constants, clients: int) -> float:
     """C_1 = L eta_b^2 / (b n T) (K_max (sigma_L^2 + c_nu^2)/K_min + (sigma_G^2 + d sigma_0^2)/2)"""
-    local = c.most_samples * (c.sample_spread**2 + c.clip_bias**2) / c.fewest_samples
     apart = ((c.client_spread or 0.0) ** 2 + c.parameters * c.client_noise**2) / 2
-    return c.smoothness * c.step**2 / (c.uploads * clients * c.rounds) * (local + apart)
+    return c.smoothness * c.step**2 / (c.uploads * clients * c.rounds) * (c.local_spread + apart)
 
 
 def printed_objective(relative: npt.ArrayLike, c: Constants) -> float:
@@ -111,8 +110,7 @@ def printed_optimum(c: Constants, clients: int) -> PrintedOptimum:
     """p_i = 1 for all: every term falls in p_i, and so does what the constraint limits. There is
     no feasible point at all when p_i = 1 breaks the constraint: refused."""
     _validate.count(clients=clients)
-    constraint = sum_constraint(1.0, c)
-    require([constraint])
+    require([sum_constraint(1.0, c)])
     allowed = c.uploads / (c.smoothness * c.step**2 * (c.dissimilarity**2 + 1))
     return PrintedOptimum(
         1.0, printed_objective(np.ones(clients), c), allowed, printed_scale(c, clients)
@@ -122,7 +120,7 @@ def printed_optimum(c: Constants, clients: int) -> PrintedOptimum:
 def _checked(values: npt.ArrayLike) -> Floats:
     found = np.asarray(values, dtype=np.float64)
     if found.ndim != 1 or not found.size or not np.isfinite(found).all() or (found < 0).any():
-        raise ValueError(f"norms = {values!r}: expected numbers >= 0, one a client")
+        raise ValueError(f"norms = {values!r}: expected numbers >= 0, one per client")
     if not found.any():
         raise ValueError("norms: expected at least one above 0")
     return found

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from io import BytesIO
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from locksfl.experiment.folder import write_atomically
-from locksfl.experiment.report import COLOURS
-from locksfl.paper.theory.bound import Constants, corrected, printed
-from locksfl.paper.theory.check import Case, cases, measure
-from locksfl.paper.theory.estimate import Study
+from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
+from locksfl.paper.theory.bound import by_round, corrected, curves, printed
+from locksfl.paper.theory.check import cases, measure
+from locksfl.paper.theory.estimate import Study, running_mean
 
 Floats = npt.NDArray[np.float64]
-MEASURED, MENDED, PRINTED = COLOURS[0], COLOURS[2], COLOURS[1]
+MEASURED, CORRECTED, PRINTED = COLOURS[0], COLOURS[2], COLOURS[1]
 
 
 def draw_study(study: Study, name: str, path: Path) -> None:
     """An arm's paths under its bounds."""
-    plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(6.4, 4.2))
+    figure, axes = plotting().subplots(figsize=(6.4, 4.2))
     bounds = {"corrected": study.corrected, "printed": study.printed}
     _panel(axes, study.gradient, study.weighted(), bounds, study.reasons)
     axes.set_title(f"{name}, arm {study.arm}", fontsize=10, loc="left")
@@ -38,44 +35,25 @@ def draw_study(study: Study, name: str, path: Path) -> None:
 def draw_known(seeds: int, path: Path) -> None:
     """Three problems whose constants are known: sampling only, one where the printed bound says
     nothing, one where it fails."""
-    plt = _pyplot()
     wanted = (
         "quadratic: uniform, trust none",
         "logistic: uniform, trust none, step 5",
         "all alike",
     )
     shown = [next(c for c in cases() if name in c.name) for name in wanted]
-    figure, panels = plt.subplots(1, len(shown), figsize=(11, 3.8))
+    figure, panels = plotting().subplots(1, len(shown), figsize=(11, 3.8))
     for case, axes in zip(shown, panels, strict=True):
         _, descent = measure(case, seeds)
-        eta = np.asarray(descent.steps.step, float)
-        weighted = np.cumsum(eta * descent.gradient, axis=1) / np.cumsum(eta, axis=1)
-        bounds, reasons = _by_round(case)
+        weighted = running_mean(np.asarray(descent.steps.step, float), descent.gradient)
+        bounds, reasons = curves(
+            corrected=partial(by_round, corrected, case.constants),
+            printed=partial(by_round, printed, case.printed_constants),
+        )
         _panel(axes, descent.gradient, weighted, bounds, reasons)
         axes.set_title(case.name, fontsize=9, loc="left")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, fontsize=8, ncols=5, loc="lower right")
     _finish(figure, f"Known constants, {seeds} seeds: mean, and the range of all seeds.", path)
-
-
-def _by_round(case: Case) -> tuple[dict[str, list[float] | None], dict[str, str]]:
-    """Both bounds after each number of rounds."""
-    found: dict[str, list[float] | None] = {}
-    reasons = {}
-    pairs: dict[str, tuple[Any, Constants]] = {
-        "corrected": (corrected, case.constants),
-        "printed": (printed, case.printed_constants),
-    }
-    for name, (bound, constants) in pairs.items():
-        values = []
-        for t in range(1, case.rounds + 1):
-            try:
-                values.append(bound(replace(constants, rounds=t)).total)
-            except ValueError as error:
-                values.append(float("nan"))
-                reasons[name] = str(error)
-        found[name] = None if np.isnan(values).all() else values
-    return found, {name: why for name, why in reasons.items() if found[name] is None}
 
 
 def _panel(
@@ -88,12 +66,10 @@ def _panel(
     t = np.arange(1, gradient.shape[1] + 1)
     mean = gradient.mean(axis=0)
     axes.plot(t, mean, color=MEASURED, lw=1, alpha=0.5, label="measured |∇F(w)|²")
-    axes.plot(t, weighted.mean(axis=0), color=MEASURED, lw=1.8, label="its weighted mean so far")
-    if len(gradient) > 1:
-        low, high = weighted.min(axis=0), weighted.max(axis=0)
-        axes.fill_between(t, low, high, color=MEASURED, alpha=0.2, lw=0)
+    low, middle, high = weighted.min(axis=0), weighted.mean(axis=0), weighted.max(axis=0)
+    draw_band(axes, t, low, middle, high, MEASURED, lw=1.8, label="its weighted mean so far")
     axes.axhline(mean[0], color="black", lw=0.8, ls=":", label="before the first round")
-    styles = {"corrected": (MENDED, "mended bound"), "printed": (PRINTED, "bound as printed")}
+    styles = {"corrected": (CORRECTED, "corrected bound"), "printed": (PRINTED, "bound as printed")}
     for name, (colour, label) in styles.items():
         values = bounds[name]
         if values is not None:
@@ -107,24 +83,8 @@ def _panel(
     axes.set_yscale("log")
     axes.set_xlabel("rounds")
     axes.set_ylabel("squared gradient norm")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    plt.rcParams.update({"font.size": 9, "svg.hashsalt": "locks"})
-    return plt
 
 
 def _finish(figure: Any, words: str, path: Path) -> None:
     figure.text(0.01, 0.01, words, fontsize=7, color="#555555")
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
-    write_atomically(path, buffer.getvalue())
-    _pyplot().close(figure)
+    save_figure(figure, path, only_png=True, rect=(0, 0.03, 1, 1))

@@ -1,9 +1,9 @@
 """Losses whose constants are known exactly, and descent on them by the real round.
 
 `descend` plays `algorithm.play` and the server's step on every client's exact gradient, for many
-seeds at once, and keeps what the proof of the mended bound speaks of. On every path, in expectation
-or not, smoothness alone gives, with Delta_t = a_t - beta_t + xi_t (a_t = grad F(w_t), beta_t what
-clipping takes, xi_t the chance of the round, which averages to zero) and L eta_t <= 1:
+seeds at once, and keeps what the proof of the corrected bound speaks of. On every path, in
+expectation or not, smoothness alone gives, with Delta_t = a_t - beta_t + xi_t (a_t = grad F(w_t),
+beta_t what clipping takes, xi_t the chance of the round, which averages to zero) and L eta_t <= 1:
 
     sum eta_t/2 |a_t|^2 <= Delta F + sum eta_t/2 |beta_t|^2 + L/2 sum eta_t^2 |xi_t|^2
                            - sum eta_t <a_t, xi_t> + L sum eta_t^2 <a_t - beta_t, xi_t>.
@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A mean of losses, one a client, and the constants that it has for certain."""
+    """A mean of losses, one per client, and the constants that it has for certain."""
 
     name: str
     start: Floats  # w_0
@@ -56,17 +56,7 @@ class Problem:
 
     def constants(self, rounds: int, step: float, uploads: float) -> Constants:
         """What the bounds take, without noise. Every client's gradient is exact: no sigma_L."""
-        return Constants(
-            rounds=rounds,
-            step=step,
-            smoothness=self.smoothness,
-            gap=self.gap,
-            uploads=uploads,
-            parameters=self.parameters,
-            client_spread=self.client_spread,
-            clip_bias=self.clip_bias,
-            clip_norm=self.clip_norm,
-        )
+        return Constants.of(self, rounds=rounds, step=step, uploads=uploads, sample_spread=0.0)
 
 
 def quadratic(
@@ -165,7 +155,7 @@ class Descent:
         return np.asarray(self.steps.gradient, float)
 
     def weighted(self) -> Floats:
-        """The mean of |grad F(w_t)|^2 over t, weighted by eta_t: what the mended bound is about."""
+        """The mean of |grad F(w_t)|^2 over t, weighted by eta_t: what is bounded."""
         eta = np.asarray(self.steps.step, float)
         found: Floats = np.sum(eta * self.gradient, axis=1) / np.sum(eta, axis=1)
         return found

@@ -1,4 +1,4 @@
-"""How many rounds: the paper's T = d^2 log(T)^2, and what minimises the mended bound.
+"""How many rounds: the paper's T = d^2 log(T)^2, and what minimises the corrected bound.
 
 The paper makes d log(T) sigma_0^2 / sqrt(T) small with sigma_0 fixed. At a fixed epsilon sigma_0^2
 grows like T, so more rounds mean more noise, and the best T falls with d. With the constant step
@@ -13,6 +13,7 @@ takes no approximation: it calibrates the noise of every T with the accountants 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -42,7 +43,7 @@ def printed_rounds(parameters: int) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Regime:
     """What is fixed while T varies."""
 
     clients: int  # n
@@ -70,10 +71,10 @@ class Setting:
             )
 
 
-def approximate_best(setting: Setting, trust: str) -> tuple[float, float]:
+def approximate_best(regime: Regime, trust: str) -> tuple[float, float]:
     """(T*, its error) by the formulas above; the noise alone, without the sampling term."""
     _validate.one_of(TRUSTS, trust=trust)
-    s = setting
+    s = regime
     weight = s.smoothness * s.gap
     cost = s.parameters * math.log(1 / s.delta)
     if trust == "central":
@@ -83,13 +84,13 @@ def approximate_best(setting: Setting, trust: str) -> tuple[float, float]:
     return reach * math.sqrt(weight / cost), 4 * math.sqrt(weight * cost) / reach
 
 
-def noised(setting: Setting, rounds: int, trust: str) -> Constants:
+def noised(regime: Regime, rounds: int, trust: str) -> Constants:
     """The constants of T rounds of uniform sampling at the step 1/L, noise calibrated to epsilon.
 
     central: one Gaussian on the sum, zero-out, by RDP: s_c = z C / b. local: each uploader its
     own, replace, exact; a client uploads T b / n times (a filter keeps it to that), at least once.
     """
-    s = setting
+    s = regime
     client = server = 0.0
     if trust == "central":
         event = calibrate_central(
@@ -99,45 +100,27 @@ def noised(setting: Setting, rounds: int, trust: str) -> Constants:
     else:
         releases = max(1.0, rounds * s.uploads / s.clients)
         client = 2 * s.clip_norm * math.sqrt(releases) / mu_from_epsilon(s.epsilon, s.delta)
-    return Constants(
-        rounds=rounds,
-        step=1 / s.smoothness,
-        smoothness=s.smoothness,
-        gap=s.gap,
-        uploads=s.uploads,
-        parameters=s.parameters,
-        client_noise=client,
-        server_noise=server,
-        clip_norm=s.clip_norm,
-    )
+    noise = {"client_noise": client, "server_noise": server}
+    return Constants.of(s, rounds=rounds, step=1 / s.smoothness, **noise)
 
 
-def best_rounds(setting: Setting, trust: str) -> tuple[int, Bound]:
-    """The T that minimises the mended bound at a constant step of 1/L, and the bound there."""
+def best_rounds(regime: Regime, trust: str) -> tuple[int, Bound]:
+    """The T that minimises the corrected bound at a constant step of 1/L, and the bound there."""
     _validate.one_of(TRUSTS, trust=trust)
 
     def bound(rounds: int) -> Bound:
-        return corrected(_safe(noised(setting, rounds, trust)), "constant")
+        c = noised(regime, rounds, trust)
+        below = c.step * (1 - 1e-12)  # L times 1/L may be 1 + 1e-16
+        return corrected(replace(c, step=below), "constant")
 
     best = _smallest(lambda rounds: bound(rounds).total, MOST_ROUNDS)
     return best, bound(best)
 
 
-def _safe(c: Constants) -> Constants:
-    """L times 1/L may be 1 + 1e-16."""
-    return replace(c, step=c.step * (1 - 1e-12))
-
-
 def _smallest(value: Callable[[int], float], most: int) -> int:
     """The whole number with the smallest value of a function that falls and then grows: a grid of
     powers of two, then thirds of what is left."""
-    seen: dict[int, float] = {}
-
-    def at(n: int) -> float:
-        if n not in seen:
-            seen[n] = value(n)
-        return seen[n]
-
+    at = functools.cache(value)
     n = 1
     while n < most and at(min(2 * n, most)) < at(n):
         n = min(2 * n, most)
@@ -152,15 +135,15 @@ def _smallest(value: Callable[[int], float], most: int) -> int:
     return min(range(low, high + 1), key=at)
 
 
-def answer(setting: Setting) -> dict[str, Any]:
+def answer(regime: Regime) -> dict[str, Any]:
     """Everything that `locks theory rounds` says."""
-    roots = printed_rounds(setting.parameters)
+    roots = printed_rounds(regime.parameters)
     told: dict[str, Any] = {
         "printed": None if roots is None else {"small_root": roots[0], "rounds": roots[1]}
     }
     for trust in TRUSTS:
-        about, error = approximate_best(setting, trust)
-        best, bound = best_rounds(setting, trust)
+        about, error = approximate_best(regime, trust)
+        best, bound = best_rounds(regime, trust)
         told[trust] = {
             "relation": "zero-out" if trust == "central" else "replace",
             "rounds": best,

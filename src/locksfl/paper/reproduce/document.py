@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
+from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
 from locksfl.experiment.folder import write_atomically
-from locksfl.experiment.report import (
-    COLOURS,
-    SECRET,
-    epsilon_text,
-    likeness_figure,
-    plotting,
-    save_figure,
-    size_text,
-)
+from locksfl.experiment.report import SECRET, epsilon_text, likeness_figure, size_text
 from locksfl.paper.as_printed import honest_table
 from locksfl.paper.reproduce.results import Row, Runs, conclusion, table_of
-from locksfl.paper.reproduce.runs import Folder
 from locksfl.paper.reproduce.settings import (
     EPSILONS,
     HONEST,
@@ -34,6 +27,7 @@ from locksfl.paper.reproduce.settings import (
     SEEDS,
     VERSIONS,
     Panel,
+    Scale,
 )
 
 HEADS = (
@@ -50,23 +44,23 @@ EXPLAINED = {
 
 
 def write_report(
-    folder: Folder, by_panel: Mapping[Panel, Runs], alike: Mapping[str, Any]
+    path: Path, scale: Scale, by_panel: Mapping[Panel, Runs], alike: Mapping[str, Any]
 ) -> tuple[list[Row], list[str]]:
-    """Every file of the report; the rows and the conclusion."""
+    """Write every file of the report; returns the rows and the conclusion."""
     rows, differences = table_of(by_panel)
     said = conclusion(differences, rows)
-    for model in folder.scale.models:
-        draw_accuracy(folder, model, by_panel)
+    for model in scale.models:
+        draw_accuracy(path, scale, model, by_panel)
         figure = likeness_figure(alike[model], {m: _clip(rows, model, m) for m in METHODS})
         figure.suptitle(f"{model}, epsilon infinity: exact; {SECRET}", x=0.01, ha="left")
-        save_figure(figure, folder.path / f"likeness-{model}")
+        save_figure(figure, path / f"likeness-{model}")
     table = {
         "rows": [row.as_dict() for row in rows],
         "differences": [{**asdict(d), "panel": d.panel.label} for d in differences],
         "conclusion": said,
     }
-    write_atomically(folder.path / "table.json", (json.dumps(table, indent=2) + "\n").encode())
-    write_atomically(folder.path / "report.md", report_text(folder, rows, said).encode())
+    write_atomically(path / "table.json", (json.dumps(table, indent=2) + "\n").encode())
+    write_atomically(path / "report.md", report_text(scale, rows, said).encode())
     return rows, said
 
 
@@ -75,72 +69,58 @@ def _clip(rows: list[Row], model: str, method: str) -> float:
     return next(row.clip_norm for row in rows if (row.panel, row.method) == (panel, method))
 
 
-def _command(folder: Folder) -> str:
+def _command(scale: Scale) -> str:
     """What makes this report again."""
-    quick = " --quick" if folder.scale == QUICK else ""
-    seeds = f" --seeds {len(folder.seeds)}" if len(folder.seeds) != SEEDS else ""
-    first = f" --seed {folder.seeds[0]}" if folder.seeds[0] else ""
+    quick = " --quick" if scale.name == QUICK.name else ""
+    seeds = f" --seeds {len(scale.seeds)}" if len(scale.seeds) != len(SEEDS) else ""
+    first = f" --seed {scale.seeds[0]}" if scale.seeds[0] else ""
     return f"locks reproduce{quick}{seeds}{first}"
 
 
-def report_text(folder: Folder, rows: list[Row], said: list[str]) -> str:
-    """report.md."""
-    scale = folder.scale
-    lines = [
+def report_text(scale: Scale, rows: list[Row], said: list[str]) -> str:
+    """Returns report.md."""
+    parts = [
         f"# The paper's experiment, {scale.name}",
-        "",
         f"Data {scale.data}, 100 clients, 5 local epochs, {scale.rounds} rounds, "
-        f"{len(folder.seeds)} seeds ({', '.join(map(str, folder.seeds))}), simulated. "
-        f"Made by `{_command(folder)}`; every sentence below is drawn from the numbers.",
-        "",
+        f"{len(scale.seeds)} seeds ({', '.join(map(str, scale.seeds))}), simulated. "
+        f"Made by `{_command(scale)}`; every sentence below is drawn from the numbers.",
         "Not in the paper, and reconstructed:",
-        "",
-        *(f"* {name}: {what}" for name, what in RECONSTRUCTED.items()),
-        "",
+        "\n".join(f"* {name}: {what}" for name, what in RECONSTRUCTED.items()),
         "## Conclusion",
-        "",
-        *(f"* {line}" for line in said),
+        "\n".join(f"* {line}" for line in said),
     ]
     for model in scale.models:
-        lines += ["", f"## {model}", "", f"![accuracy by round](figure-{model}.png)"]
+        parts += [f"## {model}", f"![accuracy by round](figure-{model}.png)"]
         for version in VERSIONS:
             mine = [r for r in rows if (r.panel.model, r.panel.version) == (model, version)]
-            lines += ["", EXPLAINED[version], "", *markdown_table(HEADS, map(cells, mine))]
-        lines += [
-            "",
+            parts += [EXPLAINED[version], markdown_table(HEADS, map(cells, mine))]
+        parts += [
             f"How alike the clients are, without privacy ({SECRET}):",
-            "",
             f"![norms, dissimilarity, drift, cosine, angle, correlation](likeness-{model}.png)",
         ]
-    lines += [
-        "",
+    readings = (
+        (
+            f"{row.claimed_epsilon:g}",
+            f"{row.noise_multiplier:g}",
+            row.reading,
+            *(" / ".join(map(epsilon_text, costs)) for costs in (row.server, row.public)),
+        )
+        for row in honest_table()
+    )
+    parts += [
         "ε is zero-out/replace at δ = 1e-5; SERVER sees every message, PUBLIC the models. "
         "Accuracy is the mean over the last tenth of the rounds, ± its standard error over seeds; "
         '"to .8" is the rounds to .8 of the better of the two; uploads and bytes of one run.',
-        "",
         "## What the paper's multipliers cost, by reading",
-        "",
-        *markdown_table(
-            ("claimed ε", "multiplier", "reading", "ε SERVER", "ε PUBLIC"),
-            (
-                (
-                    f"{row.claimed_epsilon:g}",
-                    f"{row.noise_multiplier:g}",
-                    row.reading,
-                    " / ".join(map(epsilon_text, row.server)),
-                    " / ".join(map(epsilon_text, row.public)),
-                )
-                for row in honest_table()
-            ),
-        ),
+        markdown_table(("claimed ε", "multiplier", "reading", "ε SERVER", "ε PUBLIC"), readings),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def markdown_table(heads: Any, rows: Any) -> list[str]:
-    """A table as lines of markdown."""
+def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Returns a table in markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cells(row: Row) -> list[str]:
@@ -163,8 +143,8 @@ def _epsilons(row: Row, observer: str) -> str:
     return "/".join(epsilon_text(costs[relation]) for relation in RELATIONS)
 
 
-def draw_accuracy(folder: Folder, model: str, by_panel: Mapping[Panel, Runs]) -> None:
-    """Accuracy by round with a band, one panel an epsilon, one row a version."""
+def draw_accuracy(path: Path, scale: Scale, model: str, by_panel: Mapping[Panel, Runs]) -> None:
+    """Accuracy by round with a band: one panel per epsilon, one row per version."""
     figure, grid = plotting().subplots(2, 3, figsize=(10, 6), sharex=True, sharey=True)
     for version, line in zip(VERSIONS, grid, strict=True):
         for epsilon, axes in zip(EPSILONS, line, strict=True):
@@ -172,10 +152,8 @@ def draw_accuracy(folder: Folder, model: str, by_panel: Mapping[Panel, Runs]) ->
             for method, colour in zip(METHODS, COLOURS, strict=False):
                 curves = np.array([run["arms"][method]["accuracy"] for run in runs])
                 rounds = np.arange(1, curves.shape[1] + 1)
-                axes.fill_between(
-                    rounds, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.2, lw=0
-                )
-                axes.plot(rounds, curves.mean(axis=0), color=colour, lw=1.5, label=method)
+                low, middle, high = curves.min(axis=0), curves.mean(axis=0), curves.max(axis=0)
+                draw_band(axes, rounds, low, middle, high, colour, lw=1.5, label=method)
             text = f"{epsilon:g}"
             stamp = f"claimed ε = {text}, NO GUARANTEE" if version == PRINTED else f"ε = {text}"
             if version == HONEST and math.isfinite(epsilon):
@@ -186,8 +164,8 @@ def draw_accuracy(folder: Folder, model: str, by_panel: Mapping[Panel, Runs]) ->
         axes.set_xlabel("round")
     grid[0, 0].legend(frameon=False, loc="lower right")
     title = (
-        f"Uniform against LOCKS, {folder.scale.data}, {model}: mean and range of "
-        f"{len(folder.seeds)} seeds (simulated, reconstructed settings)"
+        f"Uniform against LOCKS, {scale.data}, {model}: mean and range of "
+        f"{len(scale.seeds)} seeds (simulated, reconstructed settings)"
     )
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-    save_figure(figure, folder.path / f"figure-{model}")
+    save_figure(figure, path / f"figure-{model}")

@@ -1,0 +1,135 @@
+"""The one runner of grids: arms under several seeds, on one simulator.
+
+A grid is a list of cells. A cell becomes one line of a file: it has a key that names it, and runs,
+each an arm with a seed. A cell that the file already has is not played again, so a grid that was
+stopped goes on where it stood, to the same file, byte for byte: nothing in it is timed.
+
+    arms, simulator = plan_arms(config), Simulator(*open_task(config))
+    lines = play_grid(simulator, config, grid(arms, range(10)), Path("grid.jsonl"))
+
+On a CPU runs are played one after another; on a GPU many are played together (simulate/sweep.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from locksfl.arm import Arm
+from locksfl.experiment.config import Config
+from locksfl.experiment.folder import append_lines, read_lines
+from locksfl.experiment.records import round_record
+from locksfl.experiment.run import local_work, server_for
+from locksfl.round.randomness import Randomness
+from locksfl.simulate.simulator import Simulator
+from locksfl.simulate.sweep import Setting, play_sweep
+
+Record = dict[str, Any]
+COUNTED = ("cohort", "uploads", "bytes_up", "bytes_down")
+MANY = 16  # for fewer runs, one more program to compile would take longer than it saves
+
+
+class Cell(NamedTuple):
+    """One line of a grid: the values that name it, and its runs, each an arm with a seed."""
+
+    key: Record
+    runs: Sequence[tuple[Arm, int]]
+
+
+class Run(NamedTuple):
+    """An arm with a seed, played to its end."""
+
+    arm: Arm
+    seed: int
+    rounds: list[Record]  # one record per round; cohort and uploads are the server's secret
+    weights: np.ndarray  # of the final model
+
+    def outcome(self) -> Record:
+        """Returns the seed, the accuracy by round (None where not evaluated), and the totals."""
+        totals = {name: sum(record[name] for record in self.rounds) for name in COUNTED}
+        accuracy = [record["accuracy"] for record in self.rounds]
+        return {"seed": self.seed, "accuracy": accuracy, **totals}
+
+
+def grid(arms: Sequence[Arm], seeds: Iterable[int], **key: Any) -> list[Cell]:
+    """Returns one cell per seed, with a run of every arm; `key` is what else names the lines."""
+    return [Cell({**key, "seed": seed}, [(arm, seed) for arm in arms]) for seed in seeds]
+
+
+def outcomes(runs: Sequence[Run]) -> Record:
+    """Returns what a line holds unless the caller wants more: the outcome of each arm."""
+    return {"arms": {run.arm.name: run.outcome() for run in runs}}
+
+
+def play_grid(
+    simulator: Simulator,
+    config: Config,
+    cells: Sequence[Cell],
+    file: Path | None = None,
+    *,
+    line: Callable[[Sequence[Run]], Record] = outcomes,
+    on_cell: Callable[[Cell], None] = lambda cell: None,
+) -> list[Record]:
+    """Play the cells that the file does not have yet, each appended to it when it is finished.
+
+    config: local work and server step, the same for all arms; each arm plays its own rounds.
+    file: JSON lines, begun or continued; a last line that is not whole is dropped. None: no file.
+    line: makes a line of a cell's runs; the cell's key is put before it.
+    on_cell: called once for each cell, whether it was played or found in the file.
+
+    Returns one line per cell, in the order of the cells.
+    """
+    done = [] if file is None else read_lines(file, resumed=True)
+    missing = []
+    for cell in cells:
+        if _find(done, cell.key) is None:
+            missing.append(cell)
+        else:
+            on_cell(cell)
+    for cell, runs in play_cells(simulator, config, missing):
+        done.append({**cell.key, **line(runs)})
+        if file is not None:
+            append_lines(file, done[-1:])
+        on_cell(cell)
+    return [found for cell in cells if (found := _find(done, cell.key)) is not None]
+
+
+def play_cells(
+    simulator: Simulator, config: Config, cells: Sequence[Cell]
+) -> Iterator[tuple[Cell, list[Run]]]:
+    """Yields each cell with its runs: as soon as it is finished on a CPU, all at the end on a GPU,
+    where they are played together."""
+    for batch in [[cell] for cell in cells] if simulator.on_cpu else [cells]:
+        runs = iter(_play(simulator, config, [run for cell in batch for run in cell.runs]))
+        for cell in batch:
+            yield cell, list(islice(runs, len(cell.runs)))
+
+
+def _play(simulator: Simulator, config: Config, runs: list[tuple[Arm, int]]) -> list[Run]:
+    """Arms of different numbers of rounds have servers, and so programs, of their own."""
+    found: dict[int, Run] = {}
+    work = local_work(config.local)
+    for rounds in dict.fromkeys(arm.rounds for arm, _ in runs):
+        numbers = [i for i, (arm, _) in enumerate(runs) if arm.rounds == rounds]
+        played = play_sweep(
+            simulator,
+            [Setting(runs[i][0], Randomness.seeded(runs[i][1])) for i in numbers],
+            work,
+            server_for(config.train, rounds),
+            evaluate_every=config.train.evaluate_every,
+            at_once=1 if len(runs) < MANY else None,
+        )
+        for i, (logs, weights) in zip(numbers, played, strict=True):
+            arm, seed = runs[i]
+            records = [round_record(arm, log, simulator.model.size, None) for log in logs]
+            found[i] = Run(arm, seed, records, weights)
+    return [found[i] for i in range(len(runs))]
+
+
+def _find(lines: Iterable[Record], key: Record) -> Record | None:
+    """The line with these values, if it is there."""
+    return next((one for one in lines if key.items() <= one.items()), None)

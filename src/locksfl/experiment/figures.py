@@ -1,0 +1,59 @@
+"""One way to make a figure: its size, colours, bands, grid and files.
+
+Whole files appear atomically, and the same run gives the same files, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from locksfl.experiment.folder import write_atomically
+
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+
+
+def plotting() -> Any:
+    """Returns matplotlib.pyplot without a screen, set so that the same run gives the same file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"svg.hashsalt": "locks", "font.size": 9, "svg.fonttype": "none"})
+    return pyplot
+
+
+def draw_band(
+    axes: Any,
+    x: Sequence[float] | Any,
+    low: Any,
+    middle: Any,
+    high: Any,
+    colour: str,
+    **line: Any,
+) -> None:
+    """A line with a range around it. `line` are options of the line: label, lw, marker."""
+    axes.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
+    axes.plot(x, middle, color=colour, **line)
+
+
+def save_figure(figure: Any, path: Path, *, only_png: bool = False, **layout: Any) -> None:
+    """Add grids, remove frames, fit the panels and write the files, without a date in them.
+
+    path: PATH.png and PATH.svg are written, or with `only_png` PATH itself, as a PNG.
+    layout: options of matplotlib's tight_layout.
+    """
+    for axes in figure.axes:
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout(**layout)
+    for kind in ("png",) if only_png else ("png", "svg"):
+        buffer = BytesIO()
+        metadata = {"Date": None} if kind == "svg" else {"Software": None}
+        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
+        file = path if only_png else path.with_name(f"{path.name}.{kind}")
+        write_atomically(file, buffer.getvalue())
+    plotting().close(figure)
