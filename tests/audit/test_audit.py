@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from locksfl.arm import Arm
 from locksfl.audit import bounds
 from locksfl.audit.attacks import audit_arm, planned_attacks
 from locksfl.audit.properties import check_arm
 from locksfl.audit.suite import default_arms
 from locksfl.cli.main import app
-from locksfl.methods import trusts as mechanisms
-from locksfl.methods.estimators import ESTIMATORS
-from locksfl.methods.trusts import MECHANISMS
-from locksfl.privacy import ClientReleases, SampledRound, Terms, epsilon_from_mu
-from locksfl.round import algorithm
+from locksfl.methods import ESTIMATORS, TRUSTS
+from locksfl.privacy import ClientReleases, SampledRound, epsilon_from_mu
+from locksfl.round import algorithm, draws
 from locksfl.round.randomness import Randomness
 
 RANDOMNESS = Randomness.seeded(4)
@@ -118,8 +117,7 @@ REPEATED = ("repeated rounds",)
 @pytest.mark.parametrize("estimator", ["literal", "horvitz-thompson"])
 def test_other_estimators(arms, estimator):
     plan, privacy = arms["local-norm"]
-    method = dataclasses.replace(plan.method, estimator=estimator)
-    arm = dataclasses.replace(plan, method=method), privacy
+    arm = dataclasses.replace(plan, estimator=estimator), privacy
     found = attack(arm)
     assert not any(f.refuted for f in found.values())
     assert found["SERVER", "zero-out", *REPEATED].lower > 1
@@ -136,14 +134,14 @@ def test_an_audit_repeats_by_its_seed(arms):
 
 
 def plant(monkeypatch, trust, **parts):
-    monkeypatch.setitem(MECHANISMS, trust, dataclasses.replace(MECHANISMS[trust], **parts))
+    monkeypatch.setitem(TRUSTS, trust, dataclasses.replace(TRUSTS[trust], **parts))
 
 
 @pytest.mark.parametrize("name", ["central-uniform", "central-norm", "local-uniform", "local-norm"])
 def test_halved_noise_is_caught(arms, name, monkeypatch):
     """By the attack itself and by the property."""
     trust = name.split("-")[0]
-    real = MECHANISMS[trust].noise_std
+    real = TRUSTS[trust].noise_std
     plant(monkeypatch, trust, noise_std=lambda *given: real(*given) / 2)
     found = attack(arms[name], 100_000)
     assert found["PUBLIC" if trust == "central" else "SERVER", "zero-out", *REPEATED].refuted
@@ -158,7 +156,7 @@ def test_far_too_little_noise_is_caught_in_one_run(arms, monkeypatch):
         arms["central-uniform"][1],
     )
     assert not attack(arm, 1000, 8000, significance=1e-3)[one_run].refuted
-    real = MECHANISMS["central"].noise_std
+    real = TRUSTS["central"].noise_std
     plant(monkeypatch, "central", noise_std=lambda *given: real(*given) / 8)
     assert attack(arm, 1000, 8000, significance=1e-3)[one_run].refuted
 
@@ -174,9 +172,9 @@ def test_an_uncharged_norm_is_caught(arms, trust, monkeypatch):
     def forgetful(self, uploads, norms=None):  # noqa: ARG001
         return ClientReleases(self.noise_multiplier, uploads)
 
-    monkeypatch.setattr(Terms, "client_releases", forgetful)
+    monkeypatch.setattr(Arm, "client_releases", forgetful)
     monkeypatch.setattr(
-        Terms,
+        Arm,
         "sampled_round",
         lambda self: SampledRound(self.sampling_rate, self.noise_multiplier),
     )
@@ -209,14 +207,14 @@ def test_a_realised_denominator_is_caught(arms, name, monkeypatch):
 def test_noise_used_twice_is_caught(arms, fault, monkeypatch):
     """The same in every round, or norm and update noise from one draw."""
     if fault == "rounds":
-        real = mechanisms.draw_key
-        monkeypatch.setattr(mechanisms, "draw_key", lambda key, t, purpose: real(key, 0, purpose))
+        real = draws.draw_key
+        monkeypatch.setattr(draws, "draw_key", lambda key, t, purpose: real(key, 0, purpose))
     else:
-        server = mechanisms.draw_server
+        server = draws.draw_server
 
         def shared(key, t, size):
-            draws = server(key, t, size)
-            return draws._replace(norm_noise=draws.update_noise[0])
+            drawn = server(key, t, size)
+            return drawn._replace(norm_noise=drawn.update_noise[0])
 
         monkeypatch.setattr("locksfl.audit.attacks.draw_server", shared)
     assert failing(arms["central-norm"]) == {"no noise twice"}
@@ -260,7 +258,7 @@ def test_the_command_audits_an_experiment(tmp_path):
 
 
 def test_the_command_says_what_is_wrong(tmp_path, monkeypatch):
-    real = MECHANISMS["local"].noise_std
+    real = TRUSTS["local"].noise_std
     plant(monkeypatch, "local", noise_std=lambda *given: real(*given) / 3)
     file = tmp_path / "experiment.toml"
     file.write_text(CONFIG.format(trust="local", more="noise_multiplier = 2.0"))

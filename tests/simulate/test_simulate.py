@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -13,16 +12,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from locksfl.round.sampling import RULES
 
 import reference
-from checks import ragged
+from checks import SOUND, arm_for, ragged
 from locksfl._arrays import aligned
-from locksfl.arm import Arm
 from locksfl.data.population import Population
-from locksfl.methods import Method
-from locksfl.methods.estimators import ESTIMATORS
-from locksfl.methods.trusts import MECHANISMS
+from locksfl.methods import TRUSTS, Method
 from locksfl.models.build import mlp, softmax
 from locksfl.round.client import LocalWork, uses_errors
 from locksfl.round.randomness import Randomness
@@ -37,27 +32,25 @@ GRADIENT = LocalWork(min_samples=2, max_samples=12)  # classes of 3 and of 12 ro
 EPOCHS = LocalWork("epochs", epochs=2, batch=5, step=0.3, min_samples=2, max_samples=12)
 SEED = Randomness.seeded(5)
 WIDTHS = {"softmax": (6, 3), "mlp": (6, 16, 3), "wide": (12, 9)}
-ALLOWED = [
-    Method(rule, name, trust)
-    for name, estimator in ESTIMATORS.items()
-    for rule, trust in itertools.product(RULES, MECHANISMS)
-    if rule in estimator.rules and trust in estimator.trusts
-]
+WEIGHTS = np.linspace(1, 3, CLIENTS)
+WEIGHTS[3] = 30
+USUAL = {
+    "clients": CLIENTS,
+    "rounds": 3,
+    "cohort": 12.0,
+    "uploads": 5.0,
+    "clip_norm": 0.6,
+    "step": 0.7,
+    "floor": 0.2,
+    "norm_low": 0.5,
+    "weights": tuple(WEIGHTS / WEIGHTS.sum()),
+}
 
 
 def plan_for(method, noise=0.0, **other):
-    """A plan whose clip binds for some clients only, with weights that pass b w_i / q = 1."""
-    settings = {"clients": CLIENTS, "rounds": 3, "cohort": 12.0, "uploads": 5.0, "clip_norm": 0.6}
-    settings |= {"step": 0.7, "noise_multiplier": noise, "norm_multiplier": 2 * noise}
-    if method.rule == "norm":
-        settings |= {"floor": 0.2, "norm_low": 0.5}
-    if method.rule == "full":
-        settings |= {"cohort": float(CLIENTS), "uploads": float(CLIENTS)}
-    if method.rule == "weights":
-        weights = np.linspace(1, 3, CLIENTS)
-        weights[3] = 30
-        settings |= {"weights": tuple(weights / weights.sum())}
-    return Arm("arm", method, **(settings | other))
+    """An arm whose clip binds for some clients only, with weights that pass b w_i / q = 1."""
+    multipliers = {"noise_multiplier": noise, "norm_multiplier": 2 * noise}
+    return arm_for(method, USUAL, **(multipliers | other))
 
 
 def play(simulator, plan, work, server=None, randomness=SEED, **options):
@@ -135,10 +128,10 @@ def test_the_settings_reach_what_they_should(simulators):
         False,
     ]
     assert not any(uses_errors(simulators["mlp"].model, s.rows, EPOCHS) for s in classes)
-    assert len(ALLOWED) == 27
+    assert len(SOUND) == 27
 
 
-@pytest.mark.parametrize("method", ALLOWED, ids=lambda m: f"{m.estimator}-{m.rule}-{m.trust}")
+@pytest.mark.parametrize("method", SOUND, ids=lambda m: f"{m.estimator}-{m.rule}-{m.trust}")
 @pytest.mark.parametrize("mode", ["gradient", "epochs"])
 def test_every_round_is_the_reference(simulators, method, mode):
     """Every allowed combination, first without noise, then with it from the same draws."""
@@ -148,7 +141,7 @@ def test_every_round_is_the_reference(simulators, method, mode):
     assert all(found.noise == 0 for found in rounds)
     norms = np.concatenate([found.norms for found in rounds])
     assert norms.min() < 0.6 < norms.max(), "the clip should bind for some, not for all"
-    if MECHANISMS[method.trust].private:
+    if TRUSTS[method.trust].private:
         rounds, _, _ = assert_same(simulator, plan_for(method, noise=0.3), work)
         assert all(found.noise > 0 for found in rounds)
 
@@ -217,7 +210,7 @@ def test_same_seed_same_run_bit_for_bit(simulators):
     assert_equal(play(simulators["mlp"], plan, GRADIENT), once)
     other = play(simulators["mlp"], plan, GRADIENT, randomness=Randomness.seeded(6))
     assert not np.allclose(other[1].weights, once[1].weights)
-    renamed = Arm(**{**vars(plan), "name": "another"})
+    renamed = replace(plan, name="another")
     assert not np.allclose(play(simulators["mlp"], renamed, GRADIENT)[1].weights, once[1].weights)
 
 
@@ -421,7 +414,7 @@ def test_seeds_rounds_and_arms_share_a_program(simulators, monkeypatch):
     for seed in range(4):
         other = plan_for(LOCKS, noise=0.1 * seed, clip_norm=0.2 + seed, step=0.1, uploads=4.0)
         play(simulator, other, GRADIENT, server, Randomness.seeded(seed))
-    play(simulator, Arm(**{**vars(plan), "name": "another"}), GRADIENT, server)
+    play(simulator, replace(plan, name="another"), GRADIENT, server)
     monkeypatch.setattr(simulate, "BLOCK_SECONDS", 0.0)
     play(simulator, plan, GRADIENT, server)
     assert compilations.count == before

@@ -9,7 +9,6 @@ import pytest
 
 from checks import ragged
 from locksfl.arm import Arm
-from locksfl.methods import Method
 from locksfl.models.build import mlp
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
@@ -23,7 +22,7 @@ GRADIENT = LocalWork(min_samples=2, max_samples=12)
 EPOCHS = LocalWork("epochs", epochs=2, batch=5, step=0.3, min_samples=2, max_samples=12)
 SERVER = Server("momentum", rounds=4, average_last=2)
 PLAN = Arm(
-    "arm", Method("norm", "capped", "central"), 24, 4, 12.0, 5.0, 0.6, 0.7, 0.2, 0.5,
+    "arm", 24, 4, "norm", "capped", "central", 12.0, 5.0, 0.6, 0.7, 0.2, 0.5,
     noise_multiplier=0.3, norm_multiplier=0.6,
 )  # fmt: skip
 
@@ -40,7 +39,7 @@ def settings():
         replace(PLAN, clip_norm=0.3, step=1.5),
         replace(PLAN, noise_multiplier=0.1, uploads=4.0, floor=0.0),
         replace(PLAN, name="other"),
-        replace(PLAN, rule="uniform", estimator="capped", trust="central", norm_low=1.0),
+        replace(PLAN, rule="uniform", norm_low=1.0),
     ]
     return [Setting(plan, Randomness.seeded(seed)) for plan in plans for seed in (5, 6)]
 
@@ -88,7 +87,7 @@ def test_blocks_and_wide_cohorts_do_not_matter(simulator, monkeypatch):
 def test_what_cannot_be_played_together_is_played_alone(simulator, monkeypatch):
     """Public weights are an array for each setting. On a CPU, everything is played alone."""
     weights = tuple(np.linspace(1, 3, 24) / np.linspace(1, 3, 24).sum())
-    weighted = replace(PLAN, rule="weights", estimator="weighted", trust="central", weights=weights)
+    weighted = replace(PLAN, rule="weights", estimator="weighted", weights=weights)
     given = [Setting(weighted, Randomness.seeded(seed)) for seed in (5, 6)]
     assert list(sweep._groups(simulator, given, GRADIENT, 8)) == [[0], [1]]
     assert list(sweep._groups(simulator, settings()[:4], GRADIENT, None)) == [[0], [1], [2], [3]]
