@@ -15,7 +15,7 @@ from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import plan_arms
 from locksfl.privacy import Budget, Terms, calibrate_local, epsilon_from_mu
-from locksfl.privacy.filter import Filter
+from locksfl.privacy.budget import Filter
 from locksfl.privacy.ledger import account_ledger, read_run
 from locksfl.simulate import simulator as simulate
 from small_runs import CENTRAL, costs, lines, new_path, play, run_experiment, summary

@@ -157,8 +157,8 @@ def server(
         require()
         from locksfl.experiment.config import read_config
         from locksfl.experiment.folder import RunFolder, default_path
-        from locksfl.federation.server.engine import LEDGER
         from locksfl.federation.server.serving import Place, as_federation, serve
+        from locksfl.privacy.ledger import LEDGER
 
         place = Place(certs, keys, port, host, seconds, wait)
         again = f"federation server --certs {certs} --keys {keys} --host {host} --port {port}"

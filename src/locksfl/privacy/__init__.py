@@ -8,6 +8,7 @@ way. Nothing here touches data or draws randomness, and every epsilon is an uppe
 from __future__ import annotations
 
 from locksfl.privacy.accountant import central_epsilon, central_epsilons, local_epsilon
+from locksfl.privacy.budget import Budget
 from locksfl.privacy.calibrate import calibrate_central, calibrate_local
 from locksfl.privacy.events import (
     ACCOUNTANTS,
@@ -21,7 +22,7 @@ from locksfl.privacy.events import (
 )
 from locksfl.privacy.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
 from locksfl.privacy.statement import Cost, Counts, guarantee, most_rounds, spent
-from locksfl.privacy.terms import Budget, Terms, delta_warning
+from locksfl.privacy.terms import Terms, delta_warning
 
 __all__ = [
     "ACCOUNTANTS",

@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from locksfl.privacy import gdp
 from locksfl.privacy.accountant import central_epsilon
+from locksfl.privacy.budget import Budget
 from locksfl.privacy.events import (
     NORM,
     OBSERVERS,
@@ -42,7 +43,7 @@ from locksfl.privacy.events import (
     Observer,
     Relation,
 )
-from locksfl.privacy.terms import Budget, Terms
+from locksfl.privacy.terms import Terms
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,12 @@ for a ledger on disk and for the flags of `locks privacy` alike. No JAX.
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from locksfl import _validate
-from locksfl.privacy import gdp
 from locksfl.privacy.events import (
-    RELATIONS,
     ClientReleases,
-    Relation,
     Release,
     SampledRound,
     round_releases,
@@ -139,73 +135,6 @@ class Terms:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return dataclasses.asdict(self)
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What one client may spend in local trust, in all. Kept by a filter.
-
-    A Gaussian is charged mu^2 = (sensitivity/std)^2, chosen after everything before it, and the
-    client stops before the sum would pass the budget: then all of it together is (epsilon, delta)-
-    DP (a filter for GDP under full adaptivity: Smith and Thakurta 2022; Koskela, Tobaben and
-    Honkela 2022). A whole round, norm and upload, is reserved before the client is asked; an upload
-    that the coin does not draw is refunded, which is sound because nothing was released.
-    """
-
-    epsilon: float
-    delta: float
-    relation: Relation = "zero-out"
-
-    def __post_init__(self) -> None:
-        _validate.positive(epsilon=self.epsilon)
-        _validate.probability(delta=self.delta)
-        _validate.one_of(RELATIONS, relation=self.relation)
-
-    @property
-    def mu_squared(self) -> float:
-        """The budget as a sum of (sensitivity/std)^2."""
-        return gdp.mu_from_epsilon(self.epsilon, self.delta) ** 2
-
-    def most_uploads(self, terms: Terms) -> list[int]:
-        """For k = 0 ... T norms released, the most uploads that can be paid beside them; -1 where
-        the norms alone pass the budget. Whole numbers, so that host and device agree exactly."""
-        limit = self.mu_squared
-        upload = terms.client_releases(1, 0).mu_squared(self.relation)
-
-        def cost(norms: int, uploads: int) -> float:
-            return terms.client_releases(uploads, norms).mu_squared(self.relation)
-
-        table = []
-        for norms in range(terms.rounds + 1 if terms.asks_norms else 1):
-            left = limit - cost(norms, 0)
-            uploads = min(terms.rounds, max(-1, math.floor(left / upload)))
-            while uploads >= 0 and cost(norms, uploads) > limit:
-                uploads -= 1
-            while 0 <= uploads < terms.rounds and cost(norms, uploads + 1) <= limit:
-                uploads += 1
-            table.append(uploads if left >= 0 else -1)
-        return table
-
-    def check(self, terms: Terms) -> None:
-        """Refuse a budget that does not pay for one round."""
-        one = terms.client_releases(1).mu_squared(self.relation)
-        if one > self.mu_squared:
-            cost = gdp.epsilon_from_mu(math.sqrt(one), self.delta)
-            raise ValueError(
-                f"epsilon = {self.epsilon!r}: smaller than one round costs, {cost:.4g}; expected "
-                "more, or larger multipliers (nothing was spent)"
-            )
-
-    def worst_mu_squared(self, terms: Terms, relation: Relation) -> float:
-        """The most that any client can spend under a relation while it keeps this budget."""
-        whole = terms.client_releases(terms.rounds).mu_squared(relation)
-        if relation == self.relation:
-            return min(self.mu_squared, whole)
-        pairs = [(k, u) for k, u in enumerate(self.most_uploads(terms)) if u >= 0]
-        if not terms.asks_norms:
-            return max(terms.client_releases(u).mu_squared(relation) for _, u in pairs)
-        # without its norm nobody uploads
-        return max(terms.client_releases(min(k, u), k).mu_squared(relation) for k, u in pairs)
 
 
 def delta_warning(delta: float, clients: int) -> str | None:

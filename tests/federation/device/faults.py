@@ -32,7 +32,13 @@ POLICY = Policy(
 )
 SIZE = 3
 KINDS = ("kill", "delay", "garbage", "replay", "reorder")
-WATCHED = ("device/guard.py", "device/ledger.py", "device/answers.py", "accounting/journal.py")
+WATCHED = (
+    "device/guard.py",
+    "device/ledger.py",
+    "device/answers.py",
+    "privacy/journal.py",
+    "privacy/journal_file.py",
+)
 ODD = [math.nan, math.inf, -1.0, 0.0, 1e300, "x", None, 3, 0.5, 4.0, 5.0, 400.0, True, "replace"]
 
 

@@ -22,8 +22,8 @@ from typing import Literal
 from locksfl import _validate
 from locksfl._tables import build_table
 from locksfl.federation.device.terms import Refusal, RoundTerms
+from locksfl.privacy.budget import Budget
 from locksfl.privacy.events import Relation
-from locksfl.privacy.terms import Budget
 
 
 @dataclass(frozen=True)

@@ -108,12 +108,11 @@ class RoundTerms:
         parts = dataclasses.asdict(self)
         return {k: v for k, v in parts.items() if k != "run" and v is not None}
 
-    def server_releases(self) -> tuple[Release, ...]:
-        """What the round shows to the SERVER: exact values in central trust."""
-        releases = round_releases(
+    def releases(self) -> tuple[Release, ...]:
+        """What the round shows to whom: to the SERVER exact values in central trust."""
+        return round_releases(
             self.trust, self.noise_multiplier, self.norm_multiplier, self.asks_norms
         )
-        return tuple(release for release in releases if release.observer == "SERVER")
 
 
 def within(limits: tuple[float, float], value: Any) -> bool:

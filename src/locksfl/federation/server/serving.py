@@ -19,7 +19,7 @@ from locksfl.federation import certificates, settings
 from locksfl.federation.server.engine import Federation
 from locksfl.federation.wire import Network
 from locksfl.models.build import Model
-from locksfl.privacy import ledger
+from locksfl.privacy.journal import experiment_id
 
 Say = Callable[[str], None]
 OnRound = Callable[[dict[str, Any]], None]
@@ -75,7 +75,7 @@ def federation_engine(
             network(model.size),
             plans,
             folder=folder.path,
-            experiment=ledger.experiment_id(to_table(config)),
+            experiment=experiment_id(to_table(config)),
             privacy=config.privacy,
             seconds=seconds,
         )
