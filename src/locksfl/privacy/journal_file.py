@@ -55,7 +55,7 @@ class Journal:
         self._kept: tuple[str, list[int]] | None = None  # head and stamp, as on disk
 
     @classmethod
-    def create(cls, path: Path, header: dict[str, Any]) -> Self:
+    def create(cls, path: Path, head: dict[str, Any]) -> Self:
         """A new file with this header (`journal.header`)."""
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -63,7 +63,7 @@ class Journal:
             raise ValueError(f"{path}: already there; expected a new file, or open it") from None
         journal = cls(path, _connect(path))
         with journal.transaction():
-            journal._begin(header)
+            journal._begin(head)
         _sync_folder(path.parent)
         return journal
 
@@ -178,13 +178,12 @@ class Journal:
     ) -> None:
         self.close()
 
-    def _begin(self, header: dict[str, Any], entries: Iterable[Entry] = ()) -> None:
+    def _begin(self, first: dict[str, Any], entries: Iterable[Entry] = ()) -> None:
         """Tables, header and first entries, within a transaction."""
         for table in TABLES:
             self._db.execute(table)
         self._db.execute("DELETE FROM meta")
-        text, head = json.dumps(header, sort_keys=True), Books(header).head
-        rows = [("header", text), ("head", head)]
+        rows = [("header", json.dumps(first, sort_keys=True)), ("head", Books(first).head)]
         self._db.executemany("INSERT INTO meta VALUES (?, ?)", rows)
         for entry in entries:
             self.append(entry)

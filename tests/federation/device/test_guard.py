@@ -344,7 +344,9 @@ def test_a_missing_or_foreign_ledger_is_no_new_budget(tmp_path, path):
     with pytest.raises(ValueError, match="already there"):
         DeviceLedger.create(path)
     terms = Terms("local", "norm", 3, 8, 2.0, 2.0, 0.0, 1.0, 4.0, 8.0)
-    ServerLedger.create(tmp_path / "s.db", header("e", [("a", terms, None, None)])).close()
+    arms = [("a", terms, None, None)]
+    first = header("e", arms, delta=1e-5, relation="zero-out", accountant="pld")
+    ServerLedger.create(tmp_path / "s.db", first).close()
     with pytest.raises(ValueError, match="not the ledger of a device"):
         Guard.open(POLICY, tmp_path / "s.db")
     with pytest.raises(ValueError, match="not a ledger of a federation"):

@@ -292,3 +292,25 @@ def test_what_a_killed_run_has_spent_is_read_from_the_durable_ledger(tmp_path, k
             seen = mine["spent_so_far"][cost["observer"].lower()]["relations"]
             assert seen[cost["relation"]] == cost["epsilon"]
     assert spent < again["all_arms_composed"]["spent_so_far"]["server"]["epsilon"]
+
+
+def test_a_server_does_not_go_on_with_an_older_ledger(tmp_path):
+    """The checkpoint notes the head: who was asked after the copy would be asked again unpaid."""
+    import shutil
+
+    folder, devices = new_folder(tmp_path), devices_in(tmp_path)
+    path = folder.path / LEDGER
+    with pytest.raises(Killed):
+        run(folder, Network(devices, "first", 2))
+    ServerLedger.open(path).close()  # nothing is left in the write-ahead log
+    shutil.copyfile(path, tmp_path / "backup")
+    with pytest.raises(Killed):
+        run(folder, Network(devices, "second", 3), resume=True)
+    path.with_name(f"{LEDGER}.head").unlink(missing_ok=True)
+    for left in folder.path.glob(f"{LEDGER}-*"):
+        left.unlink()
+    shutil.copyfile(tmp_path / "backup", path)
+    with pytest.raises(ValueError, match=r"ledger.sqlite: .* an old copy"):
+        run(folder, Network(devices, "third"), resume=True)
+    with pytest.raises(ValueError, match=r"ledger.sqlite: .* an old copy"):
+        ledger.read_run(folder.path)

@@ -8,6 +8,7 @@ the terms in full, so that what was spent can be counted under any relation and 
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -41,9 +42,10 @@ class DeviceLedger(Journal):
     """A device's ledger. All that decides on a release happens within one `transaction`."""
 
     @classmethod
-    def create(cls, path: Path, header: dict[str, Any] = header()) -> Self:  # noqa: B008
-        """A new ledger, which is a new budget; a file that is there is never written over."""
-        return super().create(path, header)
+    def create(cls, path: Path, head: dict[str, Any] | None = None) -> Self:
+        """A new ledger, which is a new budget; a file that is there is never written over. Its
+        header has a random name, so that no two devices' chains are alike."""
+        return super().create(path, head or {**header(), "device": secrets.token_hex(16)})
 
     @classmethod
     def open(cls, path: Path, head: str | None = None, *, whole: bool = False) -> Self:

@@ -40,14 +40,12 @@ class ServerLedger(Journal):
         self._filters: dict[str, Filter] = {}
 
     @classmethod
-    def create(cls, path: Path, header: dict[str, Any]) -> Self:
+    def create(cls, path: Path, head: dict[str, Any]) -> Self:
         """A new ledger; a file that is there is never written over."""
-        if not header["arms"]:
-            raise ValueError(f"{path}: expected arms in a federation's ledger")
-        for terms, budget, _ in Books(header).arms.values():
+        for terms, budget, _ in Books(head).arms.values():
             if budget is not None:
                 budget.check(terms)
-        return super().create(path, header)
+        return super().create(path, head)
 
     @classmethod
     def open_for(cls, path: Path, experiment: str, head: str | None = None) -> Self:
