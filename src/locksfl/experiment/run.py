@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -238,9 +239,10 @@ def run_experiment(
     randomness = Randomness(progress.entropy, simulated)
     player: Engine
     player = engine(population, model, progress.plans) if engine else Simulator(population, model)
-    progress.follow(player.journal)
-    for plan in progress.plans[len(progress.arms) :]:
-        _run_arm(config, folder, plan, player, randomness, progress, on_round, say)
+    with player.journal or nullcontext():
+        progress.follow(player.journal)
+        for plan in progress.plans[len(progress.arms) :]:
+            _run_arm(config, folder, plan, player, randomness, progress, on_round, say)
     summary = _summary(config, progress)
     draw_figure(folder, summary)
     if config.diagnostics.every and player.simulates:
