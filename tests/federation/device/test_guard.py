@@ -389,7 +389,7 @@ def test_the_owner_sees_what_was_spent_by_run_and_what_is_left(path):
 
 def test_a_device_starts_without_jax_and_without_flower():
     code = (
-        "import sys\nfrom locksfl.federation.device import answers, view\n"
+        "import sys\nfrom locksfl.federation.device import answering, view\n"
         "heavy = {'jax', 'flwr', 'dp_accounting', 'jax_privacy', 'matplotlib', 'typer', 'mpmath'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
