@@ -7,7 +7,6 @@ derived and never typed again. Letters are those of the design. No JAX.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from locksfl.methods.rules import Rule
 from locksfl.methods.trusts import Trust
 
 if TYPE_CHECKING:
-    from locksfl.privacy.terms import Budget
+    from locksfl.privacy.budget import Budget
 
 DEFAULT_FLOOR = 0.1
 DERIVED: Any = None  # a default that follows from other settings
@@ -346,14 +345,14 @@ class Arm:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For the header of a ledger; `from_dict` is its inverse."""
-        return dataclasses.asdict(self)
+        """For the header of a ledger, which keeps the budget apart; `from_dict` is its inverse."""
+        return {name: value for name, value in vars(self).items() if name != "budget"}
 
     @classmethod
-    def from_dict(cls, header: Mapping[str, Any], name: str = "") -> Arm:
+    def from_dict(cls, header: Mapping[str, Any]) -> Arm:
         """The arm of a ledger's header. One of version 0.1 has no name, no clip norm and, for the
         weights, only the largest: others that sum with it to 1 cost the same."""
-        given: dict[str, Any] = {"name": name, **header}
+        given = dict(header)
         heaviest = given.pop("heaviest", None)
         if heaviest is not None:
             n = given["clients"]

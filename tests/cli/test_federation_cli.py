@@ -234,7 +234,7 @@ def test_an_altered_ledger(made, tmp_path):
     (tmp_path / "policy.toml").write_text(POLICY)
     DeviceLedger.create(tmp_path / "ledger.sqlite").close()
     db = sqlite3.connect(tmp_path / "ledger.sqlite")
-    db.execute("UPDATE meta SET value = '{}' WHERE key = 'settings'")
+    db.execute("UPDATE meta SET value = '{}' WHERE key = 'header'")
     db.commit()
     db.close()
     assert "damaged or was altered" in refused(*client(made, tmp_path))

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import plan_arms
-from locksfl.privacy import Budget, calibrate_local, epsilon_from_mu
-from locksfl.privacy.filter import Filter
+from locksfl.privacy import Budget, Terms, calibrate_local, epsilon_from_mu
+from locksfl.privacy.budget import Filter
 from locksfl.privacy.ledger import account_ledger, read_run
 from locksfl.simulate import simulator as simulate
 from small_runs import CENTRAL, costs, lines, new_path, play, run_experiment, summary
@@ -52,10 +51,8 @@ def test_no_client_passes_its_budget_whatever_the_sampler_does(
     rule, relation, noise, norm, rounds, epsilon, sampler, seed
 ):
     """And nobody is turned away too early: who cannot pay would pass the budget by a round."""
-    multipliers = {"noise_multiplier": noise}
-    if rule == "norm":
-        multipliers["norm_multiplier"] = norm
-    terms = Arm("", 6, rounds, rule, trust="local", cohort=3.0, **multipliers)
+    norm_multiplier = norm if rule == "norm" else None
+    terms = Terms("local", rule, 6, rounds, 3.0, 3.0, 0.0, 1.0, noise, norm_multiplier)
     budget = Budget(epsilon, 1e-5, relation)
     cost = terms.client_releases(1).mu_squared(relation)
     if cost > budget.mu_squared:
@@ -83,8 +80,7 @@ def test_no_client_passes_its_budget_whatever_the_sampler_does(
 
 def test_the_filter_is_not_idle_and_refuses_who_cannot_pay():
     made = calibrate_local(8.0, 1e-5, uploads=3)
-    noise = made.noise_multiplier
-    terms = Arm("", 4, 10, trust="local", cohort=4.0, noise_multiplier=noise)
+    terms = Terms("local", "uniform", 4, 10, 4.0, 4.0, noise_multiplier=made.noise_multiplier)
     kept = Filter(terms, Budget(8.0, 1e-5))
     who = np.array([0, 2])
     for _ in range(3):
@@ -168,7 +164,7 @@ def test_without_releases_the_budget_lasts_for_the_rounds_expected():
     config = parse_config(CENTRAL, [c for c in FILTERED if "releases" not in c])
     for plan in plan_arms(config):
         expected = math.ceil(ROUNDS * plan.sampling_rate)
-        table = plan.budget.most_uploads(plan)
+        table = plan.most_uploads()
         assert table[expected if plan.releases_norms else 0] == expected
 
 
@@ -184,7 +180,7 @@ def test_without_releases_the_budget_lasts_for_the_rounds_expected():
         ),
         (["privacy.accounting=as-printed"], "expected trust 'local'"),
         (["arm.locks.sampling=fixed-size"], "arm.locks.sampling = 'fixed-size': expected 'poisson"),
-        (["arm.locks.denominator=realised"], "the number that came depends on who took part"),
+        (["arm.locks.denominator=realised"], "the size that came out depends on who took part"),
         (
             [*FILTERED, "arm.uniform.noise_multiplier=0.01"],
             "arm.uniform: privacy.epsilon = 20.0: smaller than one round costs",

@@ -15,46 +15,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
-from locksfl.privacy import Budget, epsilon_from_mu
-from locksfl.privacy.ledger import account_ledger, experiment_id, read_run
-from locksfl.privacy.sqlite_ledger import SqliteLedger
+from locksfl.federation.server.ledger import ServerLedger
+from locksfl.privacy import Budget, Terms, epsilon_from_mu
+from locksfl.privacy.journal import experiment_id, header
+from locksfl.privacy.ledger import account_ledger, read_run
 from small_runs import QUICK, copied, finished, play, quick, run_experiment, summary
 
-LOCAL = Arm(
-    *("locks", 3, 8, "norm"),
-    trust="local",
-    cohort=2.0,
-    floor=0.0,
-    noise_multiplier=4.0,
-    norm_multiplier=8.0,
-)
+LOCAL = Terms("local", "norm", 3, 8, 2.0, 2.0, 0.0, 1.0, 4.0, 8.0)
 BUDGET = Budget(2.0, 1e-5)  # three whole rounds of the eight
 
 
 def new(path, terms=LOCAL, budget=BUDGET, experiment="one"):
-    return SqliteLedger.create(path, experiment, [("locks", terms, budget)], delta=1e-5)
+    arms = [("locks", terms, budget, None)]
+    rest = {"delta": 1e-5, "relation": "zero-out", "accountant": "pld"}
+    return ServerLedger.create(path, header(experiment, arms, **rest))
 
 
 def filled(path):
     """Rounds 1 to 3 of client 0: committed, refunded, never resolved."""
     with new(path) as ledger:
         for t in (1, 2, 3):
-            assert ledger.reserve("locks", t, 0)
+            assert ledger.reserve("locks", t, 0).size
         ledger.commit("locks", 1, 0, uploaders=4)
         ledger.refund("locks", 2, 0)
     return path
 
 
 def test_an_unresolved_reservation_counts_as_spent(tmp_path):
-    with SqliteLedger.open(filled(tmp_path / "l.db"), "one") as ledger:
-        counts = ledger.to_ledger().arms[0].counts
+    with ServerLedger.open_for(filled(tmp_path / "l.db"), "one") as ledger:
+        counts = ledger.books.record().arms[0].counts
         assert counts.norms.tolist() == [3, 0, 0]
         assert counts.uploads.tolist() == [2, 0, 0]
         assert counts.shares.tolist() == [1.25, 0, 0]  # 1/4, and 1 for the unresolved one
-        told = account_ledger(ledger.to_ledger())["arms"][0]
+        told = account_ledger(ledger.books.record())["arms"][0]
     spent = told["spent_so_far"]
     mu = math.sqrt(3 / 8**2 + 2 / 4**2)
     assert spent["server"]["epsilon"] == pytest.approx(epsilon_from_mu(mu, 1e-5), rel=1e-9)
@@ -72,19 +67,19 @@ def test_it_is_on_disk_before_reserve_returns(tmp_path):
     new(path).close()
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from locksfl.privacy.sqlite_ledger import SqliteLedger\n"
-        "ledger = SqliteLedger.open(Path(sys.argv[1]), 'one')\n"
-        "assert ledger.reserve('locks', 1, 2)\n"
-        "level = ledger._journal.query('PRAGMA synchronous')[0]\n"
-        "mode = ledger._journal.query('PRAGMA journal_mode')[0]\n"
+        "from locksfl.federation.server.ledger import ServerLedger\n"
+        "ledger = ServerLedger.open_for(Path(sys.argv[1]), 'one')\n"
+        "assert ledger.reserve('locks', 1, 2).size\n"
+        "level = ledger.query('PRAGMA synchronous')[0]\n"
+        "mode = ledger.query('PRAGMA journal_mode')[0]\n"
         "print(level, mode, flush=True); os._exit(9)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (9, "(2,) ('wal',)")
-    with SqliteLedger.open(path, "one") as ledger:
-        assert ledger.to_ledger().arms[0].counts.uploads.tolist() == [0, 0, 1]
+    with ServerLedger.open_for(path, "one") as ledger:
+        assert ledger.books.record().arms[0].counts.uploads.tolist() == [0, 0, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["commit", "refund", "crash"]))))
@@ -96,20 +91,22 @@ def test_no_client_passes_its_budget(tmp_path_factory, steps):
     with new(path) as ledger:
         for t in range(1, 9):
             for client, then in dict(steps).items():
-                before = ledger.to_ledger().arms[0].counts.mu_squared("SERVER", "zero-out")[client]
-                if not ledger.reserve("locks", t, client):
+                before = (
+                    ledger.books.record().arms[0].counts.mu_squared("SERVER", "zero-out")[client]
+                )
+                if not ledger.reserve("locks", t, client).size:
                     assert before + one > BUDGET.mu_squared
                     continue
                 assert before + one <= BUDGET.mu_squared * (1 + 1e-12)
                 if then != "crash":
                     getattr(ledger, then)("locks", t, client)
-        spent = ledger.to_ledger().arms[0].counts.mu_squared("SERVER", "zero-out")
+        spent = ledger.books.record().arms[0].counts.mu_squared("SERVER", "zero-out")
     assert spent.max() <= BUDGET.mu_squared * (1 + 1e-12)
 
 
 def test_what_makes_no_sense_is_refused_and_nothing_is_written(tmp_path):
     path = filled(tmp_path / "l.db")
-    with SqliteLedger.open(path, "one") as ledger:
+    with ServerLedger.open_for(path, "one") as ledger:
         before = ledger.head
         for call, told in (
             (lambda: ledger.reserve("locks", 1, 0), "already reserved"),
@@ -133,13 +130,13 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(tmp_path):
 
 
 def test_central_rounds_are_charged_to_every_client_empty_or_not(tmp_path):
-    terms = Arm("locks", 50, 4, cohort=10.0, noise_multiplier=1.5)
+    terms = Terms("central", "uniform", 50, 4, 10.0, 10.0, noise_multiplier=1.5)
     with new(tmp_path / "c.db", terms, None) as ledger:
         for t in (1, 2):
             ledger.reserve_round("locks", t)
         with pytest.raises(ValueError, match="already reserved"):
             ledger.reserve_round("locks", 2)
-        told = account_ledger(ledger.to_ledger())["arms"][0]
+        told = account_ledger(ledger.books.record())["arms"][0]
     assert told["rounds_played"] == 2
     assert told["spent_so_far"]["server"]["epsilon"] is None
     so_far, whole = (told[k]["public"]["epsilon"] for k in ("spent_so_far", "guarantee"))
@@ -149,7 +146,7 @@ def test_central_rounds_are_charged_to_every_client_empty_or_not(tmp_path):
 def test_another_experiments_ledger_is_refused(tmp_path):
     path = filled(tmp_path / "l.db")
     with pytest.raises(ValueError, match="of another experiment"):
-        SqliteLedger.open(path, "two")
+        ServerLedger.open_for(path, "two")
     base = {"name": "a", "data": {"clients": 3, "dir": "/here"}}
     elsewhere = {"name": "a", "data": {"clients": 3, "dir": "/there"}}
     assert experiment_id(base) == experiment_id(elsewhere)
@@ -160,10 +157,10 @@ TAMPER = {
     "altered": "UPDATE entries SET kind = 'refund' WHERE number = 4",
     "removed": "DELETE FROM entries WHERE number = 3",
     "cut at the end": "DELETE FROM entries WHERE number = 5",
-    "inserted": "INSERT INTO entries VALUES (6, 'locks', 3, 0, 'refund', 1, 'x')",
-    "another budget": "UPDATE meta SET value = replace(value, '2.0', '9.0') WHERE key = 'settings'",
+    "inserted": "INSERT INTO entries VALUES (6, 'locks', 3, 'refund', x'00000000', 1, '', 0, 'x')",
+    "another budget": "UPDATE meta SET value = replace(value, '2.0', '9.0') WHERE key = 'header'",
     "another head": "UPDATE meta SET value = '4 x' WHERE key = 'head'",
-    "no settings": "DELETE FROM meta WHERE key = 'settings'",
+    "no settings": "DELETE FROM meta WHERE key = 'header'",
 }
 
 
@@ -174,7 +171,7 @@ def test_a_tampered_ledger_is_refused(tmp_path, how):
         db.execute(TAMPER[how])
     db.close()
     with pytest.raises(ValueError, match="damaged or was altered"):
-        SqliteLedger.open(path, "one")
+        ServerLedger.open_for(path, "one")
 
 
 @pytest.mark.parametrize("keep", [0, 10, 1000, 6000])
@@ -183,20 +180,20 @@ def test_a_truncated_ledger_is_refused(tmp_path, keep):
     assert path.stat().st_size > 6000
     os.truncate(path, keep)
     with pytest.raises(ValueError, match=r"damaged|truncated"):
-        SqliteLedger.open(path, "one")
+        ServerLedger.open_for(path, "one")
     assert path.stat().st_size == keep  # nothing was written over it
 
 
 def test_an_old_copy_is_seen_by_a_noted_head(tmp_path):
     path, copy = filled(tmp_path / "l.db"), tmp_path / "old.db"
     shutil.copyfile(path, copy)
-    with SqliteLedger.open(path, "one") as ledger:
+    with ServerLedger.open_for(path, "one") as ledger:
         ledger.reserve("locks", 4, 1)
         noted = ledger.head
-    SqliteLedger.open(path, "one", noted).close()
-    SqliteLedger.open(copy, "one").close()  # by itself it is sound
+    ServerLedger.open_for(path, "one", noted).close()
+    ServerLedger.open_for(copy, "one").close()  # by itself it is sound
     with pytest.raises(ValueError, match="an old copy"):
-        SqliteLedger.open(copy, "one", noted)
+        ServerLedger.open_for(copy, "one", noted)
 
 
 @pytest.mark.parametrize("trust", ["central", "local", "none"])
@@ -228,7 +225,7 @@ def damage(run, change):
 
 CHANGES = {
     "fewer uploads": lambda meta, arrays: arrays["ledger_locks_uploads"].fill(0),
-    "less noise": lambda meta, arrays: meta["ledger"]["arms"][0]["terms"].update(
+    "less noise": lambda meta, arrays: meta["ledger"]["header"]["arms"][0]["terms"].update(
         noise_multiplier=9.0
     ),
     "no ledger": lambda meta, arrays: meta.update(ledger=None),

@@ -42,9 +42,10 @@ def demo(
 
         require()
         from locksfl.experiment.config import ENGINES, parse_config
+        from locksfl.methods import TRUSTS
 
         one_of(ENGINES, **{"--engine": engine})
-        one_of(("local", "central"), **{"--trust": trust})
+        one_of([name for name, t in TRUSTS.items() if t.private], **{"--trust": trust})
         if engine == "flower-simulation":
             require("ray", "flwr[simulation]==1.41.0")
         from locksfl.experiment.folder import default_path
@@ -157,8 +158,8 @@ def server(
         require()
         from locksfl.experiment.config import read_config
         from locksfl.experiment.folder import RunFolder, default_path
-        from locksfl.federation.server.engine import LEDGER
         from locksfl.federation.server.serving import Place, as_federation, serve
+        from locksfl.privacy.ledger import LEDGER
 
         place = Place(certs, keys, port, host, seconds, wait)
         again = f"federation server --certs {certs} --keys {keys} --host {host} --port {port}"
@@ -298,8 +299,11 @@ def _show(
     from locksfl.cli.main import show_run
 
     signal.signal(signal.SIGTERM, _interrupt)
-    if config.privacy.trust == "central":
-        print("locks: trust central: this server sees raw updates", file=sys.stderr)
+    from locksfl.methods import TRUSTS
+
+    trust = config.privacy.trust
+    if not TRUSTS[trust].guards_server:
+        print(f"locks: trust {trust}: this server sees raw updates", file=sys.stderr)
     with folder.held():
         show_run(config, folder, prepared, as_json, play, again)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -26,8 +27,11 @@ from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.models.build import Model, build_model
 from locksfl.models.features import with_features
 from locksfl.models.own import check_model, own_model
-from locksfl.privacy import ledger, spent
+from locksfl.privacy import spent
 from locksfl.privacy.forecast import forecast_line
+from locksfl.privacy.journal import Books, experiment_id, header, same_experiment
+from locksfl.privacy.journal_file import Journal
+from locksfl.privacy.ledger import CHECKPOINT
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server, ServerState
@@ -92,6 +96,10 @@ class Engine(Protocol):
     model: Model
     simulates: bool  # it sees what no server can, and logs it apart
 
+    @property
+    def journal(self) -> Journal | None:
+        """A ledger of its own, on disk before anybody is asked."""
+
     def play(
         self,
         plan: Arm,
@@ -114,54 +122,42 @@ class Progress:
 
     entropy: int
     plans: list[Arm]
-    experiment: str  # its identity, which the ledger carries
-    privacy: PrivacyConfig
+    books: Books  # the ledger; a federation's are those of its journal
     arms: list[Record] = field(default_factory=list)  # the finished ones
     rounds_done: int = 0  # of the arm at work
     totals: Record = field(default_factory=dict)  # of the arm at work
     state: list[np.ndarray] = field(default_factory=list)
-    ledger: dict[str, np.ndarray] = field(default_factory=dict)
 
     def save(self, folder: RunFolder, simulated: bool, finished: bool = False) -> None:
         """Write it all in one atomic file. A finished run needs its secret no more: it goes."""
+        books, counts = self.books.pack()
         meta = {
             "entropy": None if simulated or finished else hex(self.entropy),
             "multipliers": [[p.noise_multiplier, p.norm_multiplier] for p in self.plans],
             "arms": self.arms,
             "rounds_done": self.rounds_done,
             "totals": self.totals,
-            "ledger": self._ledger_header(),
+            "ledger": books,
         }
         arrays = {f"state_{i}": leaf for i, leaf in enumerate(self.state)}
-        folder.save_checkpoint(meta, {**arrays, **self.ledger})
+        folder.save_checkpoint(meta, {**arrays, **counts})
 
-    def _ledger_header(self) -> Record:
-        """What it takes to turn the ledger's counts into epsilons."""
-        privacy, done = self.privacy, len(self.arms)
-        played = [
-            plan.rounds if i < done else self.rounds_done if i == done else 0
-            for i, plan in enumerate(self.plans)
-        ]
-        arms = [
-            (plan.name, plan, plan.budget, rounds, claimed_epsilon(plan, privacy))
-            for plan, rounds in zip(self.plans, played, strict=True)
-        ]
-        return ledger.describe(
-            self.experiment,
-            arms,
-            self.ledger,
-            delta=privacy.delta,
-            relation=privacy.relation,
-            accountant=privacy.accountant,
-            accounting=privacy.accounting,
-        )
+    def follow(self, journal: Journal | None) -> None:
+        """Take a federation's own journal for the ledger. One that is older than the checkpoint,
+        or another one, is refused."""
+        if journal is None:
+            return
+        if self.books.number and not journal.holds(self.books.head):
+            raise ValueError(f"{journal.path}: not the ledger of this checkpoint, or an old copy")
+        self.books = journal.books
 
     @classmethod
     def load(cls, folder: RunFolder, config: Config) -> Progress:
         """The inverse of `save`."""
         meta, arrays = folder.load_checkpoint()
-        identity = ledger.experiment_id(to_table(config))
-        ledger.load(meta["ledger"], arrays, folder.path / ledger.CHECKPOINT, identity)
+        path = folder.path / CHECKPOINT
+        books = Books.unpack(meta["ledger"], arrays, path)
+        same_experiment(books.header["experiment"], experiment_id(to_table(config)), path)
         done = len(meta["arms"]) == len(config.arm)  # then no draw is left to make
         if config.seed is None and meta["entropy"] is None and not done:
             raise ValueError(f"{folder.path}: the checkpoint has lost its random source")
@@ -169,14 +165,24 @@ class Progress:
         return cls(
             entropy=int(meta["entropy"] or "0", 16) if config.seed is None else config.seed,
             plans=plan_arms(config, meta["multipliers"]),
-            experiment=identity,
-            privacy=config.privacy,
+            books=books,
             arms=meta["arms"],
             rounds_done=meta["rounds_done"],
             totals=meta["totals"],
             state=[arrays[name] for name in leaves],
-            ledger={n: a for n, a in arrays.items() if n.startswith("ledger_")},
         )
+
+
+def ledger_header(experiment: str, plans: Sequence[Arm], privacy: PrivacyConfig) -> Record:
+    """What it takes to turn the ledger's counts into epsilons, for every home of a ledger."""
+    return header(
+        experiment,
+        [(plan, claimed_epsilon(plan, privacy)) for plan in plans],
+        delta=privacy.delta,
+        relation=privacy.relation,
+        accountant=privacy.accountant,
+        accounting=privacy.accounting,
+    )
 
 
 @dataclass(frozen=True)
@@ -224,8 +230,9 @@ def run_experiment(
         prepared = prepared or prepare(config, say)
         population, model = prepared.population, prepared.model
         source = Randomness.from_system() if config.seed is None else Randomness.seeded(config.seed)
-        identity = ledger.experiment_id(to_table(config))
-        progress = Progress(source.entropy, prepared.plans, identity, config.privacy)
+        identity = experiment_id(to_table(config))
+        books = Books(ledger_header(identity, prepared.plans, config.privacy))
+        progress = Progress(source.entropy, prepared.plans, books)
         if engine is None:
             folder.append("diagnostics.jsonl", [DIAGNOSTICS_NOTE])
         folder.write_json("environment.json", environment([str(d) for d in jax.devices()]))
@@ -233,8 +240,10 @@ def run_experiment(
     randomness = Randomness(progress.entropy, simulated)
     player: Engine
     player = engine(population, model, progress.plans) if engine else Simulator(population, model)
-    for plan in progress.plans[len(progress.arms) :]:
-        _run_arm(config, folder, plan, player, randomness, progress, on_round, say)
+    with player.journal or nullcontext():
+        progress.follow(player.journal)
+        for plan in progress.plans[len(progress.arms) :]:
+            _run_arm(config, folder, plan, player, randomness, progress, on_round, say)
     summary = _summary(config, progress)
     draw_figure(folder, summary)
     if config.diagnostics.every and player.simulates:
@@ -258,7 +267,7 @@ def _run_arm(
     model, server = engine.model, server_for(config.train, plan.rounds)
     say(f"compiling {plan.name}")
     state = restore(server, model, progress.state)
-    counts = ledger.counts(progress.ledger, plan.name, plan, progress.rounds_done)
+    counts = progress.books.counts(plan.name)
     blocks = engine.play(
         plan,
         local_work(config.local),
@@ -267,7 +276,7 @@ def _run_arm(
         evaluate_every=config.train.evaluate_every,
         state=state,
         first_round=progress.rounds_done,
-        released=(counts.norms, counts.uploads),
+        released=(counts.norms.copy(), counts.uploads.copy()),
         pause_every=config.diagnostics.every,
     )
     for block in blocks:
@@ -278,7 +287,7 @@ def _run_arm(
         if engine.simulates:
             seen = diagnostics_lines(config, cast(Simulator, engine), plan, randomness, block)
             folder.append("diagnostics.jsonl", seen)
-        _add(progress, plan, block, records)
+        _add(progress, plan, block, records, engine.journal)
         progress.save(folder, randomness.simulated)
         state = block.state
         for record in records:
@@ -324,8 +333,14 @@ def restore(server: Server, model: Model, leaves: list[np.ndarray]) -> ServerSta
     return state
 
 
-def _add(progress: Progress, plan: Arm, block: BlockLog, records: list[Record]) -> None:
-    """Take a block into the totals and the ledger."""
+def _add(
+    progress: Progress,
+    plan: Arm,
+    block: BlockLog,
+    records: list[Record],
+    journal: Journal | None,
+) -> None:
+    """Take a block into the totals and the ledger, unless the engine keeps that itself."""
     totals = progress.totals
     for name in ("cohort", "uploads", "bytes_up", "bytes_down"):
         totals[name] = totals.get(name, 0) + sum(record[name] for record in records)
@@ -338,17 +353,11 @@ def _add(progress: Progress, plan: Arm, block: BlockLog, records: list[Record]) 
             kept = totals.setdefault("stages", {}).setdefault(stage, [0, 0])
             kept[0] += tally["answered"]
             kept[1] += tally["asked"]
-    if f"ledger_{plan.name}_uploads" not in progress.ledger:
-        progress.ledger |= ledger.empty_arrays(plan.name, plan.clients)
-    for log in block.rounds:
-        ledger.charge(
-            progress.ledger,
-            plan.name,
-            log.cohort,
-            log.uploaded,
-            plan.releases_norms,
-            log.received,
-        )
+    progress.follow(journal)
+    if journal is None:
+        for log in block.rounds:
+            number = log.round + 1
+            progress.books.enter_round(plan.name, number, log.cohort, log.uploaded, log.received)
     progress.rounds_done += len(block.rounds)
     progress.state = [np.asarray(leaf) for leaf in jax.tree.leaves(block.state)]
 
@@ -361,8 +370,7 @@ def _save_model(folder: RunFolder, arm: str, config: Config, weights: np.ndarray
 def _arm_summary(config: Config, plan: Arm, progress: Progress) -> Record:
     privacy, totals = config.privacy, progress.totals
     costs = statement([plan], [plan.rounds], privacy)
-    counts = ledger.counts(progress.ledger, plan.name, plan, plan.rounds)
-    so_far = spent([counts], privacy.delta, privacy.accountant)
+    so_far = spent([progress.books.counts(plan.name)], privacy.delta, privacy.accountant)
     return {
         "name": plan.name,
         "rule": plan.method.rule,
@@ -400,11 +408,11 @@ def _answered(totals: Record) -> dict[str, float] | None:
 def _summary(config: Config, progress: Progress) -> Record:
     plans, privacy = progress.plans, config.privacy
     composed = statement(plans, [plan.rounds for plan in plans], privacy)
-    counts = [ledger.counts(progress.ledger, p.name, p, p.rounds) for p in plans]
+    counts = [progress.books.counts(plan.name) for plan in plans]
     so_far = spent(counts, privacy.delta, privacy.accountant)
     return {
         "name": config.name,
-        "experiment": progress.experiment,
+        "experiment": progress.books.header["experiment"],
         "engine": config.engine,
         "simulated": config.seed is not None,
         "tuned_without_privacy": privacy.tuned_without_privacy,

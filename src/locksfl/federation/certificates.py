@@ -124,7 +124,7 @@ def check_certificate(path: Path, now: datetime | None = None) -> None:
 
 def read_public_key(path: Path, now: datetime | None = None) -> bytes:
     """A node's public key as Flower takes it; one past its date is refused."""
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
+    from locksfl.federation.flower import public_key_to_bytes, uses_nist_ec_curve
 
     line = path.read_bytes()
     try:

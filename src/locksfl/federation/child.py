@@ -39,10 +39,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear
     command, *arguments = sys.argv[1:]
     if command == "superlink":
-        from flwr.superlink.cli.flower_superlink import flower_superlink
+        from locksfl.federation.flower import run_superlink
 
-        sys.argv = ["flower-superlink", *arguments]
-        flower_superlink()
+        run_superlink(arguments)
     else:
         from locksfl.cli.main import main as locks
 

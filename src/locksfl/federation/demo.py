@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 
+from locksfl.arm import Arm
 from locksfl.experiment.config import Config, to_table
 from locksfl.experiment.run import Prepared
 from locksfl.federation import certificates, settings
 from locksfl.federation.child import child_of_this
 from locksfl.federation.device.files import DeviceFiles
+from locksfl.methods import TRUSTS
 from locksfl.privacy.gdp import epsilon_from_mu
 
 POLLS_A_SECOND = 20  # of all nodes together: a SuperLink on a busy machine can take them
@@ -82,7 +84,7 @@ def make_devices(folder: Path, config: Config, prepared: Prepared) -> list[Devic
     return made
 
 
-def policy_for(config: Config, plans: list[ArmPlan]) -> dict[str, object]:
+def policy_for(config: Config, plans: list[Arm]) -> dict[str, object]:
     """A policy that allows these arms, once, and not more."""
     privacy = config.privacy
     norms = [plan.norm_multiplier for plan in plans if plan.releases_norms]
@@ -95,7 +97,7 @@ def policy_for(config: Config, plans: list[ArmPlan]) -> dict[str, object]:
     }
     if norms:
         policy["min_norm_multiplier"] = min(norms)
-    if privacy.trust == "local":
+    if TRUSTS[privacy.trust].guards_server:
         spends = [p.client_releases(p.rounds).mu_squared(privacy.relation) for p in plans]
         epsilon = epsilon_from_mu(math.sqrt(sum(spends)), privacy.delta)
         policy |= {"epsilon": epsilon * HEADROOM, "delta": privacy.delta}

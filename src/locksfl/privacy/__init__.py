@@ -18,10 +18,10 @@ from locksfl.methods.releases import (
     SampledRound,
 )
 from locksfl.privacy.accountant import central_epsilon, central_epsilons, local_epsilon
+from locksfl.privacy.budget import Budget
 from locksfl.privacy.calibrate import calibrate, calibrate_central, calibrate_local
 from locksfl.privacy.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
-from locksfl.privacy.statement import Cost, Counts, guarantee, most_rounds, spent
-from locksfl.privacy.terms import Budget, delta_warning
+from locksfl.privacy.statement import Cost, Counts, delta_warning, guarantee, most_rounds, spent
 
 __all__ = [
     "ACCOUNTANTS",

@@ -1,157 +1,351 @@
-"""A list of entries on disk that can only grow: SQLite, durable, each entry chained to the last.
+"""The one ledger: entries that can only be added, each chained to all before it. Format 2.
 
-Guarantees:
+    header    version, experiment, delta, relation, accountant, accounting, and the arms: terms and
+              budget. A device's header has no experiment and no arms: its entries carry their terms
+    entry     account, round, kind, clients, uploaders, terms, time
+    head      the number of entries, and the hash over the header and all of them
+    totals    what the entries come to, for each arm, or on a device for each set of terms
 
-* What was appended is on disk (WAL, synchronous FULL) when its transaction ends, all of it or
-  nothing; one process writes at a time, and sees what all others wrote before.
-* Every entry carries the hash of all before it, and the head is kept beside them: an altered,
-  removed or inserted entry, or a cut file, is an error when the journal is opened. Who can rewrite
-  the whole file can also rewrite the hashes, or put an old copy back: note `head` elsewhere and
-  give it to `open`, and that is seen too.
-* A file that is there is never written over, and `open` never makes one.
+An account is an arm on a server or in a simulation, and a run on a device. A round is entered as
+"reserve" (everybody who will be asked, for norm and upload), then for each client as "commit" (the
+upload is released, among so many uploaders whose noises add up) or "refund" (it never will be).
+
+    charged: every norm that was reserved, and every upload that was not refunded
+
+One fold, `Tally.enter`, makes the totals, wherever the ledger lives:
+
+* in a simulation's checkpoint: header, totals and head (`Books.pack`), and no entries;
+* on the disk of a server or a device: SQLite with all entries (`journal_file.Journal`), and beside
+  it, packed in the same way, the totals up to the head that was kept last.
+
+`Books.record` is what accountants read, the same from either.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+
+from locksfl.arm import Arm
+from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
+from locksfl.privacy.budget import Budget
+from locksfl.privacy.statement import Counts
+
+VERSION = 2
+Kind = Literal["reserve", "commit", "refund"]
+EVERYBODY = np.array([-1], np.int32)  # the clients of a round in central trust: all are charged
+COLUMNS = {"norms": np.int32, "uploads": np.int32, "open": np.int32, "shares": np.float64}
 
 
-class Journal:
-    """The file. `settings` is the first link of the chain: it never changes."""
+@dataclass(frozen=True)
+class Entry:
+    """One line of the journal."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path, self._db = path, connection
-        self.settings: dict[str, Any] = {}
+    account: str
+    round: int
+    kind: Kind
+    clients: np.ndarray  # their numbers, increasing; or EVERYBODY
+    uploaders: int = 1  # of a commitment: how many noises add up (1 is the worst)
+    terms: str = ""  # on a device, in full; elsewhere the header has them
+    time: int = 0  # seconds since 1970; none in a simulation
 
-    @classmethod
-    def create(cls, path: Path, settings: dict[str, Any], columns: str, unique: str) -> Journal:
-        """A new file. `columns`: an entry's own, in SQL; `unique`: no two entries share these."""
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except FileExistsError:
-            raise ValueError(f"{path}: already there; expected a new file, or open it") from None
-        journal = cls(path, _connect(path))
-        text = json.dumps(settings, sort_keys=True)
-        with journal.transaction():
-            journal._db.execute(
-                "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT"
+    def link(self, number: int, before: str) -> str:
+        """The hash of this entry, as the `number`-th, and of all before it."""
+        parts = (before, number, *(v for k, v in vars(self).items() if k != "clients"))
+        digest = hashlib.sha256(json.dumps(parts).encode())
+        digest.update(np.asarray(self.clients, "<i4").tobytes())
+        return digest.hexdigest()
+
+
+@dataclass
+class Tally:
+    """What was charged to each client under one set of terms."""
+
+    asks_norms: bool
+    clients: int
+    rounds: int = 0
+    last: tuple[str, int] = ("", 0)  # account and round of the latest reservation
+    latest: int = 0  # seconds since 1970
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        found = {k: np.zeros(self.clients, dtype) for k, dtype in COLUMNS.items()} | self.columns
+        if any(column.shape != (self.clients,) for column in found.values()):
+            raise ValueError("an array has another length than there are clients")
+        self.columns = found
+        self.norms, self.uploads, self.open, self.shares = (found[k] for k in COLUMNS)
+
+    def enter(self, entry: Entry) -> None:
+        """Fold one entry. What makes no sense is a ValueError, and nothing is counted.
+
+        A client is in an entry once, so plain indexing counts right. A reservation that is not yet
+        resolved counts as an upload without the credit of anybody's noise (`open`).
+        """
+        who = entry.clients
+        everybody = who.size == 1 and who[0] == EVERYBODY[0]
+        if everybody:
+            who = who[:0]
+        elif who.size and (who[0] < 0 or who[-1] >= self.clients or (who[1:] <= who[:-1]).any()):
+            raise ValueError(f"expected increasing client numbers below {self.clients}")
+        if entry.kind == "reserve":
+            self.rounds += (entry.account, entry.round) != self.last
+            self.last = (entry.account, entry.round)
+            self.norms[who] += self.asks_norms
+            self.uploads[who] += 1
+            self.open[who] += 1
+        elif everybody or (self.open[who] < 1).any():
+            raise ValueError("it was never reserved, or is resolved already")
+        else:
+            self.open[who] -= 1
+            if entry.kind == "commit":
+                self.shares[who] += 1 / entry.uploaders
+            else:
+                self.uploads[who] -= 1
+        self.latest = max(self.latest, entry.time)
+
+
+@dataclass(frozen=True)
+class ArmLedger:
+    """One arm: what was planned, and what its clients released."""
+
+    name: str
+    counts: Counts
+    claimed_epsilon: float | None = None  # as printed in the paper, no guarantee
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All arms of an experiment, for the accountants."""
+
+    experiment: str
+    delta: float
+    relation: Relation
+    accountant: Accountant
+    accounting: str
+    arms: tuple[ArmLedger, ...]
+
+
+def header(
+    experiment: str | None = None,
+    arms: Iterable[tuple[Arm, float | None]] = (),
+    *,
+    delta: float | None = None,
+    relation: str | None = None,
+    accountant: str | None = None,
+    accounting: str = "sound",
+) -> dict[str, Any]:
+    """What never changes: the first link of the chain. `arms`: each with the epsilon that it claims
+    without a guarantee, if any."""
+    return {
+        "version": VERSION,
+        "experiment": experiment,
+        "delta": delta,
+        "relation": relation,
+        "accountant": accountant,
+        "accounting": accounting,
+        "arms": [
+            {
+                "name": arm.name,
+                "terms": arm.as_dict(),
+                "budget": None if arm.budget is None else asdict(arm.budget),
+                "claimed_epsilon": claimed,
+            }
+            for arm, claimed in arms
+        ],
+    }
+
+
+def settlement(
+    account: str,
+    round_number: int,
+    asked: np.ndarray,
+    uploaded: np.ndarray,
+    received: np.ndarray | None = None,
+) -> Iterator[Entry]:
+    """What becomes of a round's reservations, `asked`; `uploaded` and `received` are masks over it.
+
+    `received`: whose update is in the sum, where some that were sent are not. Only their noises add
+    up; an update that may have been sent and was not summed is charged without credit.
+    """
+    summed = uploaded if received is None else received
+    together, alone, unused = asked[summed], asked[uploaded & ~summed], asked[~uploaded]
+    if together.size:
+        yield Entry(account, round_number, "commit", together, len(together))
+    if alone.size:
+        yield Entry(account, round_number, "commit", alone)
+    if unused.size:
+        yield Entry(account, round_number, "refund", unused)
+
+
+class Books:
+    """A journal's header, totals and head, in memory."""
+
+    def __init__(self, header: dict[str, Any]) -> None:
+        if header.get("version") != VERSION:
+            raise ValueError(
+                f"a ledger of version {header.get('version')!r}; expected version {VERSION} or 1: "
+                "a newer program wrote it"
             )
-            journal._db.execute(
-                f"CREATE TABLE entries (number INTEGER PRIMARY KEY, {columns}, "
-                f"hash TEXT NOT NULL, UNIQUE ({unique})) STRICT"
-            )
-            meta = [("settings", text), ("head", f"0 {_hash(text)}")]
-            journal._db.executemany("INSERT INTO meta VALUES (?, ?)", meta)
-        _sync_folder(path.parent)
-        journal.settings = json.loads(text)
-        return journal
-
-    @classmethod
-    def open(cls, path: Path, head: str | None = None) -> Journal:
-        """A file that is there, verified whole. `head`: one that was noted earlier."""
-        if not path.is_file():
-            raise ValueError(f"{path}: no such ledger")
-        if path.stat().st_size == 0:
-            raise ValueError(f"{path}: the ledger is truncated (empty)")
-        journal = cls(path, _connect(path))
-        try:
-            journal._verify(head)
-        except BaseException:
-            journal._db.close()
-            raise
-        return journal
+        if header["arms"] and (
+            header["relation"] not in RELATIONS or header["accountant"] not in ACCOUNTANTS
+        ):
+            raise ValueError("unknown relation or accountant")
+        self.header = header
+        self.number, self.hash = 0, hashlib.sha256(_canonical(header)).hexdigest()
+        self.arms: dict[str, Arm] = {}
+        self.claimed: dict[str, float | None] = {}  # as printed in the paper, no guarantee
+        for item in header["arms"]:
+            name, budget = item["name"], item["budget"]
+            arm = Arm.from_dict({**item["terms"], "name": name})
+            self.arms[name] = replace(arm, budget=None if budget is None else Budget(**budget))
+            self.claimed[name] = item["claimed_epsilon"]
+        self.tallies = {
+            name: Tally(arm.releases_norms, arm.clients) for name, arm in self.arms.items()
+        }
 
     @property
     def head(self) -> str:
         """The number of entries and the hash over all of them, to be noted elsewhere."""
-        ((value,),) = self.query("SELECT value FROM meta WHERE key = 'head'")
-        return str(value)
+        return f"{self.number} {self.hash}"
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All of it or nothing, and nobody else meanwhile; on disk when it ends."""
-        self._db.execute("BEGIN IMMEDIATE")
+    def enter(self, entry: Entry) -> None:
+        """One entry more."""
+        self.tally(entry.terms or entry.account).enter(entry)
+        self.number += 1
+        self.hash = entry.link(self.number, self.hash)
+
+    def enter_round(
+        self,
+        account: str,
+        round_number: int,
+        asked: np.ndarray,
+        uploaded: np.ndarray,
+        received: np.ndarray | None = None,
+    ) -> None:
+        """A whole round at once: reserved and settled."""
+        self.enter(Entry(account, round_number, "reserve", asked))
+        for entry in settlement(account, round_number, asked, uploaded, received):
+            self.enter(entry)
+
+    def tally(self, key: str) -> Tally:
+        """The totals of an arm or, on a device, of a set of terms."""
+        if key not in self.tallies:
+            if self.arms:
+                raise ValueError(f"arm = {key!r}: expected one of {', '.join(self.arms)}")
+            self.tallies[key] = Tally(bool(json.loads(key)["asks_norms"]), 1)
+        return self.tallies[key]
+
+    def counts(self, arm: str) -> Counts:
+        """What an arm's clients released; what is reserved and not resolved is charged in full."""
+        tally = self.tallies[arm]
+        shares = tally.shares + tally.open
+        return Counts(self.arms[arm], tally.rounds, tally.norms, tally.uploads, shares)
+
+    def record(self) -> Ledger:
+        """For the accountants."""
+        head = self.header
+        arms = tuple(ArmLedger(name, self.counts(name), self.claimed[name]) for name in self.arms)
+        return Ledger(
+            head["experiment"],
+            float(head["delta"]),
+            head["relation"],
+            head["accountant"],
+            head["accounting"],
+            arms,
+        )
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Everything as JSON and arrays, with a checksum over both. Columns of zeros are left out:
+        `open` is one between the rounds of a simulation."""
+        meta: dict[str, Any] = {
+            "header": self.header,
+            "head": self.head,
+            "totals": {
+                key: {"rounds": t.rounds, "last": list(t.last), "latest": t.latest}
+                for key, t in self.tallies.items()
+            },
+        }
+        arrays = {
+            f"ledger_{key}_{kind}": column
+            for key, tally in self.tallies.items()
+            for kind, column in tally.columns.items()
+            if column.any()
+        }
+        return {**meta, "checksum": checksum(meta, arrays)}, arrays
+
+    @classmethod
+    def unpack(cls, meta: Any, arrays: Mapping[str, np.ndarray], where: Path) -> Books:
+        """The inverse of `pack`, and of what version 0.1 of this program put into a checkpoint.
+        What was altered is refused."""
+        damaged = f"{where}: the ledger is damaged or was altered"
+        if not isinstance(meta, dict) or "checksum" not in meta:
+            raise ValueError(f"{where}: it has no ledger")
+        body = {k: v for k, v in meta.items() if k != "checksum"}
+        if checksum(body, arrays) != meta["checksum"]:
+            raise ValueError(f"{damaged} (its checksum does not fit)")
         try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
-
-    def append(self, *values: Any) -> None:
-        """One more entry, within a transaction."""
-        if not self._db.in_transaction:
-            raise RuntimeError("an entry is appended within a transaction")
-        number, _, before = self.head.partition(" ")
-        entry = (int(number) + 1, *values)
-        digest = _hash(before, *entry)
-        marks = ", ".join("?" * (len(entry) + 1))
-        self._db.execute(f"INSERT INTO entries VALUES ({marks})", (*entry, digest))
-        head = f"{entry[0]} {digest}"
-        self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (head,))
-
-    def query(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a SELECT."""
-        return self._db.execute(sql, values).fetchall()
-
-    def close(self) -> None:
-        """Let go of the file; what was written is there already."""
-        self._db.close()
-
-    def _verify(self, noted: str | None) -> None:
-        damaged = f"{self.path}: the ledger is damaged or was altered"
-        try:
-            self._db.execute("BEGIN")  # one moment for all that is read: others may be writing
-            if self.query("PRAGMA quick_check") != [("ok",)]:
-                raise ValueError(f"{damaged} (the file is not whole)")
-            meta = dict(self.query("SELECT key, value FROM meta"))
-            rows = self.query("SELECT * FROM entries ORDER BY number")
-            self._db.execute("COMMIT")
-        except sqlite3.DatabaseError as error:
+            if "totals" not in meta:
+                meta = _from_version_1(meta)
+            books = cls(meta["header"])
+            for key, total in meta["totals"].items():
+                tally = books.tally(key)
+                columns = {kind: arrays.get(f"ledger_{key}_{kind}") for kind in COLUMNS}
+                given = {kind: column for kind, column in columns.items() if column is not None}
+                last = (str(total["last"][0]), int(total["last"][1]))
+                books.tallies[key] = Tally(
+                    tally.asks_norms, tally.clients, total["rounds"], last, total["latest"], given
+                )
+            number, _, books.hash = meta["head"].partition(" ")
+            books.number = int(number)
+            return books
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{damaged} ({error})") from None
-        if not {"settings", "head"} <= meta.keys():
-            raise ValueError(f"{damaged} (it has no settings)")
-        hashes = [_hash(meta["settings"])]
-        for expected, (number, *entry, found) in enumerate(rows, 1):
-            hashes.append(_hash(hashes[-1], number, *entry))
-            if number != expected or found != hashes[-1]:
-                raise ValueError(f"{damaged} (entry {expected} does not fit those before it)")
-        if meta["head"] != f"{len(rows)} {hashes[-1]}":
-            raise ValueError(f"{damaged} (entries are missing at its end)")
-        if noted is not None:
-            number, _, digest = noted.partition(" ")
-            if not number.isdigit() or int(number) >= len(hashes) or hashes[int(number)] != digest:
-                raise ValueError(f"{self.path}: not the one whose head was noted, or an old copy")
-        self.settings = json.loads(meta["settings"])
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, timeout=30)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        raise ValueError(f"{path}: the ledger is damaged or truncated ({error})") from None
-    return connection
+def _from_version_1(meta: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint of version 0.1: its arrays have the same names, and its rounds were whole."""
+    arms = [{k: v for k, v in arm.items() if k != "rounds_played"} for arm in meta["arms"]]
+    played = {arm["name"]: arm["rounds_played"] for arm in meta["arms"]}
+    rest = {k: v for k, v in meta.items() if k != "checksum"}
+    totals = {
+        name: {"rounds": rounds, "last": [name, rounds], "latest": 0}
+        for name, rounds in played.items()
+    }
+    head = f"0 {meta['checksum']}"
+    return {"header": {**rest, "version": VERSION, "arms": arms}, "head": head, "totals": totals}
 
 
-def _sync_folder(folder: Path) -> None:
-    """A new file's name is durable too: a ledger that a power cut removes is a new budget."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def checksum(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    """The hash over a JSON table and the arrays of a ledger beside it."""
+    digest = hashlib.sha256(_canonical(meta))
+    for name in sorted(n for n in arrays if n.startswith("ledger_")):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
-def _hash(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+def experiment_id(settings: Mapping[str, Any]) -> str:
+    """The identity of an experiment: a hash of its resolved settings, where its data lie apart."""
+    plain = {k: v for k, v in settings.items() if k != "data"}
+    plain["data"] = {k: v for k, v in settings.get("data", {}).items() if k != "dir"}
+    return hashlib.sha256(_canonical(plain)).hexdigest()
+
+
+def same_experiment(found: str | None, expected: str, where: Path) -> None:
+    """Refuse another experiment's ledger."""
+    if found != expected:
+        raise ValueError(
+            f"{where}: the ledger is of another experiment ({str(found)[:16]}, expected "
+            f"{expected[:16]}): its settings were changed"
+        )
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

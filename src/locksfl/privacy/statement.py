@@ -180,3 +180,13 @@ def most_rounds(arm: Arm, epsilon: float, delta: float, relation: Relation, by: 
             "or larger multipliers (nothing was spent)"
         )
     return low
+
+
+def delta_warning(delta: float, clients: int) -> str | None:
+    """Why this delta protects nobody in particular, or None."""
+    if delta < 1 / clients:
+        return None
+    return (
+        f"warning: delta = {delta:g} is not below 1 / clients = {1 / clients:g}: publishing one "
+        "client in full, drawn at random, would satisfy it; expected much less"
+    )

@@ -22,7 +22,7 @@ from locksfl._arrays import aligned
 from locksfl.arm import Arm
 from locksfl.data.population import Population
 from locksfl.models.build import Model, records_at_once
-from locksfl.privacy.filter import Filter
+from locksfl.privacy.budget import Filter
 from locksfl.round.client import LocalWork, Records, SizeClass, uses_errors
 from locksfl.round.draws import draw_cohort
 from locksfl.round.randomness import Purpose, Randomness
@@ -92,6 +92,7 @@ class Simulator:
     """A population on the devices. Arms are played one after another on the same data."""
 
     simulates = True
+    journal = None  # a checkpoint holds all of its ledger
 
     def __init__(self, population: Population, model: Model, chunk: int | None = None) -> None:
         self.model, self.population = model, population

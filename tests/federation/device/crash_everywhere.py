@@ -24,7 +24,13 @@ from locksfl.federation.device import DeviceLedger, Guard, Policy, Refused, Roun
 POLICY = Policy(
     epsilon=2.0, delta=1e-5, max_clip_norm=1.0, min_noise_multiplier=4.0, min_norm_multiplier=8.0
 )
-WATCHED = ("device/guard.py", "device/ledger.py", "device/noise.py", "accounting/journal.py")
+WATCHED = (
+    "device/guard.py",
+    "device/ledger.py",
+    "device/noise.py",
+    "privacy/journal.py",
+    "privacy/journal_file.py",
+)
 
 
 def asks(number, run="one"):
@@ -116,7 +122,7 @@ def child(work):
 
 def entries(path):
     ledger = DeviceLedger.open(path)
-    rows = ledger._journal.query("SELECT round, kind FROM entries")
+    rows = ledger.query("SELECT round, kind FROM entries")
     ledger.close()
     return rows
 

@@ -25,14 +25,21 @@ from typing import Any
 import numpy as np
 
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused, RoundTerms
-from locksfl.federation.device.answers import answer_norm, answer_update
+from locksfl.federation.device.answering import answer
+from locksfl.federation.wire import Question
 
 POLICY = Policy(
     epsilon=4.0, delta=1e-5, max_clip_norm=1.0, min_noise_multiplier=4.0, min_norm_multiplier=8.0
 )
 SIZE = 3
 KINDS = ("kill", "delay", "garbage", "replay", "reorder")
-WATCHED = ("device/guard.py", "device/ledger.py", "device/answers.py", "accounting/journal.py")
+WATCHED = (
+    "device/guard.py",
+    "device/ledger.py",
+    "device/answering.py",
+    "privacy/journal.py",
+    "privacy/journal_file.py",
+)
 ODD = [math.nan, math.inf, -1.0, 0.0, 1e300, "x", None, 3, 0.5, 4.0, 5.0, 400.0, True, "replace"]
 
 
@@ -98,7 +105,7 @@ class Device:
         self.number = number
         DeviceLedger.create(path).close()
         self.path, self.watch, self.guard_type, self.rng = path, watch, guard_type, rng
-        self.kept: dict[Any, np.ndarray] = {}
+        self.kept: dict[Any, dict[str, np.ndarray]] = {}
         self.message: Message | None = None
 
     def steps(self, std: float, grid: float, size: int) -> np.ndarray:
@@ -113,16 +120,20 @@ class Device:
         try:
             terms = RoundTerms.parse(message.run, message.table)
             with self.guard_type.open(POLICY, self.path, self) as guard:
-                if message.stage == "norm":
-                    released, kept = answer_norm(guard, terms, lambda w, t: w + t, np.ones(SIZE))
-                    self.kept[terms.run, terms.round] = kept
-                    return released
-                if (terms.run, terms.round) not in self.kept:
-                    raise Refused(Refusal.LOST)
-                clipped = self.kept[terms.run, terms.round]
-                return answer_update(
-                    guard, terms, clipped, "capped", message.probability, message.bound
+                question = Question(
+                    message.stage,
+                    message.table,
+                    np.ones(SIZE) if message.stage == "norm" else None,
+                    "capped",
+                    message.probability,
+                    message.bound,
                 )
+                memory = dict(self.kept.get((terms.run, terms.round), {}))
+                released = answer(guard, terms, question, lambda w, t: w + t, memory)
+                if message.stage == "norm":
+                    self.kept[terms.run, terms.round] = memory
+                    return float(released[0])
+                return released
         except Refused as refused:
             self.watch.refusals[refused.code] += 1
             return refused.code

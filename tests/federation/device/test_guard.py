@@ -16,12 +16,12 @@ import pytest
 
 from checks import std_is
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused, RoundTerms
-from locksfl.federation.device.ledger import mu_squared
 from locksfl.federation.device.noise import SystemNoise
 from locksfl.federation.device.view import ledger_view
+from locksfl.federation.server.ledger import ServerLedger
 from locksfl.privacy import Budget, Terms, epsilon_from_mu
-from locksfl.privacy.filter import Filter
-from locksfl.privacy.sqlite_ledger import SqliteLedger
+from locksfl.privacy.budget import Filter, mu_squared
+from locksfl.privacy.journal import header
 
 POLICY = Policy(
     epsilon=2.0,
@@ -81,7 +81,7 @@ def refuses(code, call, *values):
 
 
 def spent(guard):
-    return mu_squared(guard.ledger.tallies(), guard.policy.relation)
+    return mu_squared(guard.ledger.charges(), guard.policy.relation)
 
 
 def test_a_round_is_reserved_whole_then_committed_or_refunded(guard):
@@ -208,7 +208,7 @@ def test_nothing_is_drawn_twice(guard):
     refuses(Refusal.REPEATED, guard.release_norm, asks(1, noise_multiplier=5.0), 0.5)
     refuses(Refusal.REPEATED, guard.release_update, plain(1), np.ones(3), 1.0)
     assert guard._noise.draws == 2
-    with Guard.open(POLICY, guard.ledger._journal.path, Counted()) as again:
+    with Guard.open(POLICY, guard.ledger.path, Counted()) as again:
         refuses(Refusal.REPEATED, again.release_norm, asks(1), 0.5)
         refuses(Refusal.REPEATED, again.release_update, asks(1), np.ones(3), 1.0)
         assert again._noise.draws == 0
@@ -330,7 +330,7 @@ def test_a_ledger_that_cannot_be_written_releases_nothing(guard, monkeypatch):
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(guard.ledger._journal, "append", full)
+        broken.setattr(guard.ledger, "append", full)
         refuses(Refusal.LEDGER, guard.release_norm, asks(1), 0.5)
         refuses(Refusal.LEDGER, guard.release_update, plain(1), np.ones(3), 1.0)
     assert guard._noise.draws == 0
@@ -344,11 +344,13 @@ def test_a_missing_or_foreign_ledger_is_no_new_budget(tmp_path, path):
     with pytest.raises(ValueError, match="already there"):
         DeviceLedger.create(path)
     terms = Terms("local", "norm", 3, 8, 2.0, 2.0, 0.0, 1.0, 4.0, 8.0)
-    SqliteLedger.create(tmp_path / "s.db", "e", [("a", terms, None)], delta=1e-5).close()
+    arms = [("a", terms, None, None)]
+    first = header("e", arms, delta=1e-5, relation="zero-out", accountant="pld")
+    ServerLedger.create(tmp_path / "s.db", first).close()
     with pytest.raises(ValueError, match="not the ledger of a device"):
         Guard.open(POLICY, tmp_path / "s.db")
     with pytest.raises(ValueError, match="not a ledger of a federation"):
-        SqliteLedger.open(path, "e")
+        ServerLedger.open_for(path, "e")
 
 
 def test_an_altered_ledger_is_refused(path):
@@ -387,7 +389,7 @@ def test_the_owner_sees_what_was_spent_by_run_and_what_is_left(path):
 
 def test_a_device_starts_without_jax_and_without_flower():
     code = (
-        "import sys\nfrom locksfl.federation.device import answers, view\n"
+        "import sys\nfrom locksfl.federation.device import answering, view\n"
         "heavy = {'jax', 'flwr', 'dp_accounting', 'jax_privacy', 'matplotlib', 'typer', 'mpmath'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -98,8 +98,8 @@ class RefundsAnyTime(Guard):
 class NoLimit(Guard):
     """Forgets the budget."""
 
-    def _afford(self, tallies):
-        del tallies
+    def _afford(self, charged, rounds):
+        del charged, rounds
 
 
 class LessNoise(Guard):

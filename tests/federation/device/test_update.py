@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused, RoundTerms
-from locksfl.federation.device.answers import answer_norm, answer_update, clipped_update
+from locksfl.federation.device.answering import KEPT, answer
 from locksfl.federation.device.update import clip, contribution, norm, safe_update
+from locksfl.federation.wire import Question
 from locksfl.methods.estimators import ESTIMATORS
 
 WEIGHTS = np.arange(6.0)
@@ -84,8 +85,8 @@ def test_a_device_sends_what_the_simulator_would(tmp_path, estimator, probabilit
     DeviceLedger.create(tmp_path / "l.db").close()
     terms = RoundTerms("one", 1, False, clip_norm, 0.01)
     with Guard.open(POLICY, tmp_path / "l.db", Silent()) as guard:
-        clipped = clipped_update(guard, terms, "update", lambda *_: update, WEIGHTS)
-        sent = answer_update(guard, terms, clipped, estimator, probability, scale)
+        question = Question("update", terms.as_dict(), WEIGHTS, estimator, probability, scale)
+        sent = answer(guard, terms, question, lambda *_: update, {})
     np.testing.assert_allclose(sent, expected, rtol=2e-6, atol=1e-7)
 
 
@@ -93,10 +94,14 @@ def test_both_stages(tmp_path):
     DeviceLedger.create(tmp_path / "l.db").close()
     terms = RoundTerms("one", 1, True, 2.0, 0.01, 0.01)
     with Guard.open(POLICY, tmp_path / "l.db", Silent()) as guard:
-        released, kept = answer_norm(guard, terms, three_lines, WEIGHTS)
+        memory = {}
+        (released,) = answer(guard, terms, Question("norm", {}, WEIGHTS), three_lines, memory)
+        kept = memory[KEPT]
         assert released == pytest.approx(2.0)
         assert norm(kept) == pytest.approx(2.0)
-        sent = answer_update(guard, terms, kept, "capped", 0.5, 3.0)
+        question = Question("update", {}, None, "capped", 0.5, 3.0)
+        sent = answer(guard, terms, question, three_lines, memory)
+        assert not memory
     assert np.linalg.norm(sent) == pytest.approx(3.0)
     np.testing.assert_allclose(sent / 3, kept / 2, atol=1e-6)
 
@@ -112,7 +117,7 @@ def test_nobody_trains_for_a_request_that_is_refused(tmp_path):
         Guard.open(POLICY, tmp_path / "l.db", Silent()) as guard,
         pytest.raises(Refused) as caught,
     ):
-        answer_norm(guard, terms, never, WEIGHTS)
+        answer(guard, terms, Question("norm", {}, WEIGHTS), never, {})
     assert caught.value.code is Refusal.CLIP
 
 

@@ -27,7 +27,7 @@ START = "from locksfl.cli.main import main; main()"
 def entries(path):
     """What a device's ledger says, kind by kind: (run, round)."""
     ledger = DeviceLedger.open(path)
-    rows = ledger._journal.query("SELECT run, round, kind FROM entries ORDER BY number")
+    rows = ledger.query("SELECT account, round, kind FROM entries ORDER BY number")
     ledger.close()
     return [tuple(row) for row in rows]
 

@@ -20,15 +20,16 @@ import pytest
 from faults import ODD, POLICY, WATCHED, Killed, Watch, charged
 
 from checks import ragged
-from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
+from locksfl.arm import Arm
 from locksfl.federation.device import DeviceLedger, Guard, answering
 from locksfl.federation.device.answering import Device
-from locksfl.federation.server.engine import LEDGER, Federation
+from locksfl.federation.server.engine import Federation
+from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.wire import Answer, MemoryNetwork
-from locksfl.methods import Method
 from locksfl.models.build import softmax
-from locksfl.privacy.sqlite_ledger import SqliteLedger
+from locksfl.privacy.ledger import LEDGER
+from locksfl.round.algorithm import Method
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 
@@ -228,8 +229,8 @@ def test_200_faults_through_the_server_loop(tmp_path):
         )
     for i in range(CLIENTS):
         assert charged(tmp_path / f"{i}.sqlite") <= POLICY.budget.mu_squared * (1 + 1e-9)
-    with SqliteLedger.open(tmp_path / LEDGER, "x") as ledger:  # whole; no round reserved twice
-        (arm,) = ledger.to_ledger().arms
+    with ServerLedger.open_for(tmp_path / LEDGER, "x") as ledger:  # whole; no round reserved twice
+        (arm,) = ledger.books.record().arms
         norms = np.zeros(CLIENTS, int)
         for log in rounds:
             norms[log.cohort] += 1

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 from checks import ragged
-from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
+from locksfl.arm import Arm
 from locksfl.federation.device import DeviceLedger, Policy
 from locksfl.federation.device.answering import Device
 from locksfl.federation.device.local_update import local_update
-from locksfl.federation.server.engine import LEDGER, Federation
+from locksfl.federation.server.engine import Federation
+from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.wire import MemoryNetwork
-from locksfl.methods import Method
+from locksfl.methods.trusts import draw_members, draw_server
 from locksfl.models.build import softmax
-from locksfl.privacy.sqlite_ledger import SqliteLedger
-from locksfl.privacy.terms import Budget
+from locksfl.privacy.budget import Budget
+from locksfl.privacy.ledger import LEDGER
+from locksfl.round.algorithm import Method
 from locksfl.round.client import LocalWork
-from locksfl.round.draws import draw_members, draw_server
 from locksfl.round.randomness import Purpose, Randomness, client_keys, draw_key
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
@@ -142,8 +143,8 @@ def test_the_same_draws_give_the_same_model_and_ledgers(tmp_path, trust, rule):
         assert sum(t.uploads for t in tallies) == sum(t.sent for t in tallies) == uploads[i]
         device.close()
     if trust == "local":
-        with SqliteLedger.open(tmp_path / LEDGER, "x") as ledger:
-            (arm,) = ledger.to_ledger().arms
+        with ServerLedger.open_for(tmp_path / LEDGER, "x") as ledger:
+            (arm,) = ledger.books.record().arms
         np.testing.assert_array_equal(arm.counts.norms, norms)
         np.testing.assert_array_equal(arm.counts.uploads, uploads)
 

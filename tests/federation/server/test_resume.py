@@ -15,11 +15,11 @@ from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish
 from locksfl.federation.device import DeviceLedger, Policy, Refusal
 from locksfl.federation.device.answering import Device
-from locksfl.federation.server.engine import LEDGER
+from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.server.serving import as_federation, federation_engine
 from locksfl.federation.wire import Answer, MemoryNetwork
 from locksfl.privacy import ledger
-from locksfl.privacy.sqlite_ledger import SqliteLedger
+from locksfl.privacy.ledger import LEDGER
 
 CLIENTS, ROUNDS = 6, 4
 TEXT = f"""
@@ -118,8 +118,8 @@ def test_a_federated_run_fills_a_run_folder(whole):
     assert all(line["stages"]["update"]["missing"] == 0 for line in lines)
     assert folder.lines("diagnostics.jsonl") == []  # a server cannot see such things
     assert (folder.path / "figure.png").is_file()
-    with SqliteLedger.open(folder.path / LEDGER, summary["experiment"]) as journal:
-        for arm in journal.to_ledger().arms:
+    with ServerLedger.open_for(folder.path / LEDGER, summary["experiment"]) as journal:
+        for arm in journal.books.record().arms:
             kept = counts_of(folder)[arm.name]
             np.testing.assert_array_equal(arm.counts.norms, kept.norms)
             np.testing.assert_array_equal(arm.counts.uploads, kept.uploads)
@@ -165,8 +165,8 @@ def test_a_killed_server_goes_on_and_asks_nobody_twice(tmp_path, whole, killed_b
     ]
     assert summary["all_arms_composed"] == whole[1]["all_arms_composed"]
     kept = counts_of(folder)
-    with SqliteLedger.open(folder.path / LEDGER, summary["experiment"]) as journal:
-        for arm in journal.to_ledger().arms:
+    with ServerLedger.open_for(folder.path / LEDGER, summary["experiment"]) as journal:
+        for arm in journal.books.record().arms:
             np.testing.assert_array_equal(arm.counts.norms, kept[arm.name].norms)
             np.testing.assert_array_equal(arm.counts.uploads, kept[arm.name].uploads)
             assert arm.counts.uploads.max() <= ROUNDS
@@ -270,3 +270,47 @@ def test_trust_none_is_refused():
 def test_the_run_says_which_engine_played_it(whole):
     assert json.loads((whole[0].path / "summary.json").read_text())["engine"] == "flower"
     assert whole[0].config.engine == "flower"
+
+
+@pytest.mark.parametrize("killed_before", [3, 6, 8])
+def test_what_a_killed_run_has_spent_is_read_from_the_durable_ledger(tmp_path, killed_before):
+    """Who was asked in the round of the kill has paid: the checkpoint alone does not know it."""
+    folder = new_folder(tmp_path)
+    devices = devices_in(tmp_path)
+    with pytest.raises(Killed):
+        run(folder, Network(devices, "first", killed_before))
+    told = ledger.account_ledger(ledger.read_run(folder.path))
+    identity = told["experiment"]
+    with ServerLedger.open_for(folder.path / LEDGER, identity) as journal:
+        durable = ledger.account_ledger(journal.books.record())
+    assert told == durable
+    spent = told["all_arms_composed"]["spent_so_far"]["server"]["epsilon"]
+    summary = run(folder, Network(devices, "second"), resume=True)
+    again = ledger.account_ledger(ledger.read_run(folder.path))
+    for arm, mine in zip(summary["arms"], again["arms"], strict=True):
+        for cost in arm["spent_so_far"]:
+            seen = mine["spent_so_far"][cost["observer"].lower()]["relations"]
+            assert seen[cost["relation"]] == cost["epsilon"]
+    assert spent < again["all_arms_composed"]["spent_so_far"]["server"]["epsilon"]
+
+
+def test_a_server_does_not_go_on_with_an_older_ledger(tmp_path):
+    """The checkpoint notes the head: who was asked after the copy would be asked again unpaid."""
+    import shutil
+
+    folder, devices = new_folder(tmp_path), devices_in(tmp_path)
+    path = folder.path / LEDGER
+    with pytest.raises(Killed):
+        run(folder, Network(devices, "first", 2))
+    ServerLedger.open(path).close()  # nothing is left in the write-ahead log
+    shutil.copyfile(path, tmp_path / "backup")
+    with pytest.raises(Killed):
+        run(folder, Network(devices, "second", 3), resume=True)
+    path.with_name(f"{LEDGER}.head").unlink(missing_ok=True)
+    for left in folder.path.glob(f"{LEDGER}-*"):
+        left.unlink()
+    shutil.copyfile(tmp_path / "backup", path)
+    with pytest.raises(ValueError, match=r"ledger.sqlite: .* an old copy"):
+        run(folder, Network(devices, "third"), resume=True)
+    with pytest.raises(ValueError, match=r"ledger.sqlite: .* an old copy"):
+        ledger.read_run(folder.path)

@@ -1,4 +1,4 @@
-"""The device's half of a round: parse, train, ask the guard, answer. No Flower and no JAX here.
+"""A device's answer to one message: check, compute, clip, pay, add noise, send. No Flower, no JAX.
 
 Everything is caught: the text of an exception could tell the server something about the data, and
 Flower would send it. What a server gets is a released value or the number of a refusal.
@@ -13,15 +13,60 @@ from pathlib import Path
 
 import numpy as np
 
-from locksfl.federation.device import Guard, Policy, Refusal, Refused, RoundTerms
-from locksfl.federation.device.answers import answer_norm, answer_update, clipped_update
+from locksfl.federation.device.guard import Guard
 from locksfl.federation.device.noise import SYSTEM, Noise
-from locksfl.federation.device.update import LocalUpdate
+from locksfl.federation.device.policy import Policy
+from locksfl.federation.device.terms import Refusal, Refused, RoundTerms, Stage
+from locksfl.federation.device.update import (
+    LocalUpdate,
+    Vector,
+    clip,
+    contribution,
+    norm,
+    safe_update,
+)
 from locksfl.federation.wire import Answer, Question
 
 log = logging.getLogger(__name__)
-KEPT = "clipped"  # the clipped update, from the first stage of a round to its second
-KEPT_ROUND = "round"
+Kept = MutableMapping[str, np.ndarray]  # from the first stage of a round to its second: secret
+KEPT, KEPT_ROUND = "clipped", "round"
+
+
+def answer(
+    guard: Guard, terms: RoundTerms, question: Question, update: LocalUpdate, kept: Kept
+) -> np.ndarray:
+    """What is released, in the order that every guarantee of the guard rests on.
+
+    `update`: the device's training; `kept`: what it keeps until the next message of the round.
+    Returns the released value, which may be sent. Anything else is `Refused`.
+    """
+
+    def clipped_update(stage: Stage) -> Vector:
+        guard.check(terms, stage)  # first, so that nobody trains in vain
+        if question.weights is None:
+            raise Refused(Refusal.MALFORMED)
+        return clip(safe_update(update, question.weights, terms.round), terms.clip_norm)
+
+    if question.stage == "end":
+        guard.end_round(terms.run, terms.round)
+        return np.zeros(0, np.float32)
+    if question.stage == "norm":
+        clipped = clipped_update("norm")
+        released = guard.release_norm(terms, norm(clipped))  # pays for the round, then adds noise
+        kept[KEPT], kept[KEPT_ROUND] = clipped, np.array([terms.round])
+        return np.array([released])
+    if question.estimator is None or question.probability is None or question.bound is None:
+        raise Refused(Refusal.MALFORMED)
+    if not terms.asks_norms:
+        clipped = clipped_update("update")
+    elif KEPT in kept and int(kept[KEPT_ROUND][0]) == terms.round:
+        clipped = kept[KEPT]
+    else:  # a restart: the round goes on without this device
+        raise Refused(Refusal.LOST)
+    sent = contribution(question.estimator, clipped, question.probability, question.bound)
+    released_update = guard.release_update(terms, sent, question.bound)
+    kept.clear()
+    return released_update
 
 
 @dataclass(frozen=True)
@@ -33,53 +78,15 @@ class Device:
     ledger: Path
     noise: Noise = SYSTEM
 
-    def __call__(
-        self, run: str, question: Question, kept: MutableMapping[str, np.ndarray]
-    ) -> Answer:
-        """Answer one question, whatever it is. `kept` lasts from one stage to the next."""
+    def __call__(self, run: str, question: Question, kept: Kept) -> Answer:
+        """Answer one question, whatever it is."""
         try:
-            return self._answer(run, question, kept)
+            terms = RoundTerms.parse(run, question.terms)
+            with Guard.open(self.policy, self.ledger, self.noise) as guard:
+                return Answer(released=answer(guard, terms, question, self.update, kept))
         except Refused as refused:
             log.warning("%s refused: %s", question.stage, refused.code.name)
             return Answer(refusal=int(refused.code))
         except Exception:
             log.exception("%s failed", question.stage)
             return Answer(refusal=int(Refusal.LEDGER))
-
-    def _answer(
-        self, run: str, question: Question, kept: MutableMapping[str, np.ndarray]
-    ) -> Answer:
-        terms = RoundTerms.parse(run, question.terms)
-        with Guard.open(self.policy, self.ledger, self.noise) as guard:
-            if question.stage == "end":
-                guard.end_round(run, terms.round)
-                return Answer(released=np.zeros(0, np.float32))
-            if question.stage == "norm":
-                released, clipped = answer_norm(guard, terms, self.update, _model(question))
-                kept[KEPT], kept[KEPT_ROUND] = clipped, np.array([terms.round])
-                return Answer(released=np.array([released]))
-            if question.estimator is None or question.probability is None or question.bound is None:
-                raise Refused(Refusal.MALFORMED)
-            if terms.asks_norms:
-                clipped = _kept(kept, terms)
-            else:
-                clipped = clipped_update(guard, terms, "update", self.update, _model(question))
-            sent = answer_update(
-                guard, terms, clipped, question.estimator, question.probability, question.bound
-            )
-            kept.clear()
-            return Answer(released=sent)
-
-
-def _model(question: Question) -> np.ndarray:
-    if question.weights is None:
-        raise Refused(Refusal.MALFORMED)
-    return question.weights
-
-
-def _kept(kept: MutableMapping[str, np.ndarray], terms: RoundTerms) -> np.ndarray:
-    """The clipped update of stage 1; after a restart it is gone, and the round goes on without this
-    device."""
-    if KEPT not in kept or int(kept[KEPT_ROUND][0]) != terms.round:
-        raise Refused(Refusal.LOST)
-    return kept[KEPT]

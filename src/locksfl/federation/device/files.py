@@ -76,13 +76,7 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
 
     from locksfl._tables import build_table
     from locksfl.data.population import Population
-    from locksfl.experiment.config import (
-        ArmConfig,
-        Config,
-        FeaturesConfig,
-        LocalConfig,
-        ModelConfig,
-    )
+    from locksfl.experiment.config import Config, FeaturesConfig, LocalConfig, ModelConfig
     from locksfl.experiment.run import local_work, model_for
     from locksfl.federation.device.local_update import local_update
     from locksfl.models.features import with_features
@@ -97,7 +91,8 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
     read: dict[str, Any] = {
         name: build_table(kind, table.get(name, {}), name) for name, kind in parts.items()
     }
-    config = dataclasses.replace(Config(arm=[ArmConfig("device", cohort=1)]), **read)
+    no_arm = {"name": "device", "cohort": 1, "noise_multiplier": 1.0}
+    config = dataclasses.replace(Config(arm=[no_arm]), **read)
     arrays = read_data(data)
     features, labels = arrays["features"], arrays["labels"]
     mine = Population.from_split(

@@ -28,16 +28,16 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
-from locksfl.federation.device.ledger import DeviceLedger, Tally, mu_squared
+from locksfl.federation.device.ledger import DeviceLedger
 from locksfl.federation.device.noise import SYSTEM, Noise, add_noise, gaussian_std
 from locksfl.federation.device.policy import Policy
 from locksfl.federation.device.terms import (
@@ -50,6 +50,8 @@ from locksfl.federation.device.terms import (
     within,
 )
 from locksfl.federation.device.update import clip
+from locksfl.methods.releases import Release
+from locksfl.privacy.budget import charges
 
 LARGEST_BOUND = 1e6  # of a contribution, over the clip norm: 1 / p is never so large
 
@@ -59,8 +61,7 @@ class Guard:
 
     def __init__(self, policy: Policy, ledger: DeviceLedger, noise: Noise = SYSTEM) -> None:
         self.policy, self.ledger, self._noise = policy, ledger, noise
-        budget = policy.budget
-        self._limit = None if budget is None else budget.mu_squared
+        self._budget = policy.budget
 
     @classmethod
     def open(cls, policy: Policy, ledger: Path, noise: Noise = SYSTEM) -> Guard:
@@ -81,7 +82,7 @@ class Guard:
             self._admit(terms, "norm")
             self._close_rounds(terms.run, terms.round - 1)
             self.ledger.enter(terms, "reserve")
-        if terms.trust == "central":
+        if not terms.known_trust.clients_add_noise:
             return kept
         if terms.norm_multiplier is None:  # no terms are so
             raise Refused(Refusal.MALFORMED)
@@ -102,7 +103,7 @@ class Guard:
                 self._close_rounds(terms.run, terms.round - 1)
                 self.ledger.enter(terms, "reserve")
             self.ledger.enter(terms, "commit")
-        if terms.trust != "central":
+        if terms.known_trust.clients_add_noise:
             kept = add_noise(kept, gaussian_std(terms.noise_multiplier, bound), self._noise)
         return kept.astype(np.float32)
 
@@ -151,7 +152,8 @@ class Guard:
                 raise Refused(Refusal.REPEATED)
             if not entered["reserve"]:
                 raise Refused(Refusal.TERMS)
-            self._afford(self.ledger.tallies())  # paid already, unless the policy has changed
+            # paid already, unless the policy has changed
+            self._afford(self.ledger.charges(), self.ledger.rounds())
             return
         if stage == "norm" and not terms.asks_norms:
             raise Refused(Refusal.MALFORMED)
@@ -159,19 +161,22 @@ class Guard:
             raise Refused(Refusal.REPEATED)
         if terms.round < self.ledger.last_round(terms.run):
             raise Refused(Refusal.ORDER)
-        unused = self.ledger.open_rounds(terms.run, terms.round - 1)  # refunded with this entry
-        refunds = [Tally(replace(t, round=1), 0, -1, 0, 0) for t in unused]
-        self._afford([*self.ledger.tallies(), *refunds, Tally(terms, 1, 1, 0, 0)])
+        charged = self.ledger.charges()
+        unused = self.ledger.open_round(terms.run, terms.round - 1)
+        if unused is not None:  # refunded with this entry
+            charged.subtract(charges(unused.releases(), 0, 1))
+        charged.update(charges(terms.releases(), 1, 1))
+        self._afford(charged, self.ledger.rounds() + 1)
 
-    def _afford(self, tallies: list[Tally]) -> None:
+    def _afford(self, charged: Counter[Release], rounds: int) -> None:
         most = self.policy.max_rounds
-        if most is not None and sum(tally.rounds for tally in tallies) > most:
+        if most is not None and rounds > most:
             raise Refused(Refusal.BUDGET)
-        if self._limit is None:  # central trust: there is no budget that could hold
-            return
-        if mu_squared(tallies, self.policy.relation) > self._limit:
+        # in central trust there is no budget that could hold
+        if self._budget is not None and not self._budget.pays(charged):
             raise Refused(Refusal.BUDGET)
 
     def _close_rounds(self, run: str, up_to: int) -> None:
-        for unused in self.ledger.open_rounds(run, up_to):
+        unused = self.ledger.open_round(run, up_to)
+        if unused is not None:
             self.ledger.enter(unused, "refund")

@@ -1,38 +1,34 @@
-"""Every release of a device, for all runs and servers together: one SQLite file.
+"""Every release of a device, for all runs and servers together: a journal whose accounts are runs.
 
 A round of a run is entered as "reserve" (its norm, if it has one, and its update), then perhaps as
 "commit" (the update is released) or "refund" (it never will be), each at most once. An entry keeps
 the terms in full, so that what was spent can be counted under any relation and by anyone.
-
-    charged: every norm that was reserved, and every update that was not refunded
 """
 
 from __future__ import annotations
 
 import json
-import math
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Self
+
+import numpy as np
 
 from locksfl.federation.device.terms import RoundTerms
-from locksfl.methods.releases import Relation, Release
-from locksfl.privacy.journal import Journal
+from locksfl.methods.releases import Release
+from locksfl.privacy.budget import charges
+from locksfl.privacy.journal import Entry, Kind, Tally, header
+from locksfl.privacy.journal_file import Journal
 
-FORMAT = "device 1"
-Kind = Literal["reserve", "commit", "refund"]
-_COLUMNS = (
-    "run TEXT NOT NULL, round INTEGER NOT NULL, kind TEXT NOT NULL, terms TEXT NOT NULL, "
-    "time INTEGER NOT NULL"
-)
+DEVICE = np.zeros(1, np.int32)  # the one client of its ledger
 
 
 @dataclass(frozen=True)
-class Tally:
+class RunTally:
     """What one run was charged for under one set of terms (its round says nothing here)."""
 
     terms: RoundTerms
@@ -41,96 +37,83 @@ class Tally:
     sent: int  # committed: the others are still open
     latest: int  # seconds since 1970
 
-    def charges(self) -> Counter[Release]:
-        """How often each release to the server is charged."""
-        return Counter(
-            {
-                release: self.rounds if release.what == "norm" else self.uploads
-                for release in self.terms.server_releases()
-            }
-        )
 
-
-class DeviceLedger:
+class DeviceLedger(Journal):
     """A device's ledger. All that decides on a release happens within one `transaction`."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    @classmethod
+    def create(cls, path: Path, head: dict[str, Any] | None = None) -> Self:
+        """A new ledger, which is a new budget; a file that is there is never written over. Its
+        header has a random name, so that no two devices' chains are alike."""
+        return super().create(path, head or {**header(), "device": secrets.token_hex(16)})
 
     @classmethod
-    def create(cls, path: Path) -> DeviceLedger:
-        """A new ledger, which is a new budget; a file that is there is never written over."""
-        return cls(Journal.create(path, {"format": FORMAT}, _COLUMNS, "run, round, kind"))
-
-    @classmethod
-    def open(cls, path: Path, head: str | None = None) -> DeviceLedger:
-        """A ledger that is there, verified whole. `head`: one that was noted earlier."""
-        journal = Journal.open(path, head)
-        if journal.settings.get("format") != FORMAT:
-            journal.close()
-            raise ValueError(f"{path}: not the ledger of a device, in format {FORMAT!r}")
-        return cls(journal)
-
-    @property
-    def head(self) -> str:
-        """The number of entries and the hash over all of them, to be noted elsewhere."""
-        return self._journal.head
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """All of it or nothing, and nobody else meanwhile; on disk when it ends."""
-        return self._journal.transaction()
+    def open(cls, path: Path, head: str | None = None, *, whole: bool = False) -> Self:
+        """A ledger that is there, verified (`Journal.open`)."""
+        ledger = super().open(path, head, whole=whole)
+        if ledger.books.header["experiment"] is not None:
+            ledger.close()
+            raise ValueError(f"{path}: not the ledger of a device, but of a federation")
+        return ledger
 
     def enter(self, terms: RoundTerms, kind: Kind) -> None:
         """One more entry, within a transaction."""
-        entry = (terms.run, terms.round, kind, _text(terms), int(time.time()))
-        self._journal.append(*entry)
+        now = int(time.time())
+        self.append(Entry(terms.run, terms.round, kind, DEVICE, 1, _text(terms), now))
 
     def kinds(self, terms: RoundTerms) -> dict[str, bool]:
         """What was entered for this round of this run, each with whether the terms are the same."""
-        query = "SELECT kind, terms FROM entries WHERE run = ? AND round = ?"
-        rows = self._journal.query(query, (terms.run, terms.round))
-        return {kind: text == _text(terms) for kind, text in rows}
+        text = _text(terms)
+        return {e.kind: e.terms == text for e in self.entries(terms.run, terms.round)}
 
     def last_round(self, run: str) -> int:
         """The largest round of a run that was entered; 0 before the first."""
-        query = "SELECT MAX(round) FROM entries WHERE run = ?"
-        return int(self._journal.query(query, (run,))[0][0] or 0)
+        query = "SELECT MAX(round) FROM entries WHERE account = ?"
+        return int(self.query(query, (run,))[0][0] or 0)
 
-    def open_rounds(self, run: str, up_to: int) -> list[RoundTerms]:
-        """The rounds of a run that are reserved and neither committed nor refunded."""
-        query = (
-            "SELECT round, MIN(terms) FROM entries WHERE run = ? AND round <= ? "
-            "GROUP BY round HAVING COUNT(*) = 1"
-        )
-        rows = self._journal.query(query, (run, up_to))
-        return [_terms(run, number, text) for number, text in rows]
+    def open_round(self, run: str, up_to: int) -> RoundTerms | None:
+        """The round of a run that is reserved and neither committed nor refunded. Only the last
+        one can be: a later reservation refunds what was left of those before it."""
+        last = self.last_round(run)
+        found = self.entries(run, last) if last <= up_to else []
+        return _terms(run, last, found[0].terms) if len(found) == 1 else None
 
-    def tallies(self) -> list[Tally]:
-        """What was charged, by run and terms, in the order of the first entries."""
-        query = (
-            "SELECT run, terms, SUM(kind = 'reserve'), SUM(kind = 'refund'), SUM(kind = 'commit'), "
-            "MAX(time) FROM entries GROUP BY run, terms ORDER BY MIN(number)"
-        )
+    def charges(self) -> Counter[Release]:
+        """How often each release to a server was charged, over all runs. Work for the sets of
+        terms that there ever were, not for the rounds."""
+        charged: Counter[Release] = Counter()
+        for text, tally in self.books.tallies.items():
+            counts = (int(tally.norms[0]), int(tally.uploads[0]))
+            charged.update(charges(_terms("all", 1, text).releases(), *counts))
+        return charged
+
+    def rounds(self) -> int:
+        """Rounds of all runs together."""
+        return sum(tally.rounds for tally in self.books.tallies.values())
+
+    def tallies(self) -> list[RunTally]:
+        """What was charged, by run and terms, in the order of the first entries: for a person, from
+        every entry."""
         return [
-            Tally(_terms(run, 1, text), reserved, reserved - refunded, committed, latest)
-            for run, text, reserved, refunded, committed, latest in self._journal.query(query)
+            RunTally(
+                _terms(run, 1, text),
+                tally.rounds,
+                int(tally.uploads[0]),
+                int(tally.uploads[0] - tally.open[0]),
+                tally.latest,
+            )
+            for (run, text), tally in _by_run(self.entries()).items()
         ]
 
-    def close(self) -> None:
-        """Let go of the file; what was written is there already."""
-        self._journal.close()
 
-
-def mu_squared(tallies: Iterable[Tally], relation: Relation) -> float:
-    """Sum of (sensitivity/std)^2 over all that was charged; infinite after a raw release.
-
-    Equal releases are counted first and multiplied once, as the simulator's filter does, so that
-    both come to the same float and stop at the same round.
-    """
-    charged: Counter[Release] = Counter()
-    for tally in tallies:
-        charged.update(tally.charges())
-    return math.fsum(n * release.mu_squared(relation) for release, n in charged.items() if n)
+def _by_run(entries: Iterable[Entry]) -> dict[tuple[str, str], Tally]:
+    found: dict[tuple[str, str], Tally] = {}
+    for entry in entries:
+        key = (entry.account, entry.terms)
+        if key not in found:
+            found[key] = Tally(bool(json.loads(entry.terms)["asks_norms"]), 1)
+        found[key].enter(entry)
+    return found
 
 
 def _text(terms: RoundTerms) -> str:

@@ -18,40 +18,9 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Message, RecordDict
-from flwr.app.message import remove_content_from_message
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.proto.node_pb2 import Node as NodeProto
-from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import (
-    pull_and_inflate_object_from_tree,
-    push_objects,
-)
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from locksfl.federation import certificates
+from locksfl.federation import certificates, flower
+from locksfl.federation.flower import FleetHttpClient, NodeProto, fleet
 
 try:
     import fcntl
@@ -109,9 +78,9 @@ class Node:
     @contextmanager
     def _connected(self) -> Iterator[tuple[FleetHttpClient, NodeProto]]:
         """Signed on, with a heartbeat; signed off at the end, if the server is still there."""
-        interceptors: list[ProtobufClientInterceptor] = [
-            RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-            NodeAuthHttpInterceptor(*self._keys),
+        interceptors: list[flower.ProtobufClientInterceptor] = [
+            flower.RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+            flower.NodeAuthHttpInterceptor(*self._keys),
         ]
         with FleetHttpClient.from_server_address(
             self.address, False, self.ca.read_bytes(), interceptors=interceptors
@@ -121,14 +90,14 @@ class Node:
             def beat() -> bool:
                 with suppress(httpx.HTTPError):
                     client.SendNodeHeartbeat(
-                        SendNodeHeartbeatRequest(
-                            node=node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
+                        flower.SendNodeHeartbeatRequest(
+                            node=node, heartbeat_interval=flower.HEARTBEAT_DEFAULT_INTERVAL
                         )
                     )
                     return True
                 return False
 
-            heart = HeartbeatSender(beat)
+            heart = flower.HeartbeatSender(beat)
             heart.start()
             try:
                 yield client, node
@@ -136,7 +105,7 @@ class Node:
                 if heart.is_running:
                     heart.stop()
                 with suppress(httpx.HTTPError):
-                    client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+                    client.DeactivateNode(fleet.DeactivateNodeRequest(node_id=node.node_id))
 
     def _activate(self, client: FleetHttpClient) -> NodeProto:
         """Sign on. For a minute after a crash the SuperLink takes a node for connected and lets
@@ -144,10 +113,10 @@ class Node:
         before = self._number.read()
         if before is not None:
             with suppress(httpx.HTTPError):
-                client.DeactivateNode(DeactivateNodeRequest(node_id=before))
-        request = ActivateNodeRequest(
-            public_key=public_key_to_bytes(self._keys[1]),
-            heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL,
+                client.DeactivateNode(fleet.DeactivateNodeRequest(node_id=before))
+        request = fleet.ActivateNodeRequest(
+            public_key=flower.public_key_to_bytes(self._keys[1]),
+            heartbeat_interval=flower.HEARTBEAT_DEFAULT_INTERVAL,
         )
         try:
             node = NodeProto(node_id=client.ActivateNode(request).node_id)
@@ -160,12 +129,12 @@ class Node:
 
     def _answer_all(self, client: FleetHttpClient, node: NodeProto) -> None:
         while True:
-            answer = client.PullMessages(PullMessagesRequest(node=node))
+            answer = client.PullMessages(fleet.PullMessagesRequest(node=node))
             if not answer.messages_list:
                 time.sleep(self.poll)
                 continue
             try:
-                head = message_from_proto(answer.messages_list[0])
+                head = flower.message_from_proto(answer.messages_list[0])
                 message = _pull(client, node, head, answer.message_object_trees[0])
                 reply = self.app(message, self._context_of(message.metadata.run_id, node))
                 _push(client, node, reply)
@@ -182,13 +151,15 @@ class Node:
         return self._context
 
 
-def _pull(client: FleetHttpClient, node: NodeProto, head: Message, tree: ObjectTree) -> Message:
+def _pull(
+    client: FleetHttpClient, node: NodeProto, head: Message, tree: flower.ObjectTree
+) -> Message:
     """The message whose head came, with its content."""
     run = head.metadata.run_id
-    message = pull_and_inflate_object_from_tree(
+    message = flower.pull_and_inflate_object_from_tree(
         tree,
-        make_pull_object_fn_protobuf(client.PullObject, node, run),
-        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run),
+        flower.make_pull_object_fn_protobuf(client.PullObject, node, run),
+        flower.make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run),
         return_type=Message,
     )
     message.metadata.__dict__["_message_id"] = head.metadata.message_id
@@ -199,18 +170,18 @@ def _push(client: FleetHttpClient, node: NodeProto, reply: Message) -> None:
     """Send a reply: its head first, then those parts that the server does not have. How long the
     training took, which Flower's own node tells, depends on the data: it is not sent."""
     run = reply.metadata.run_id
-    with no_object_id_recompute():
+    with flower.no_object_id_recompute():
         reply.metadata.__dict__["_message_id"] = reply.object_id
         wanted = client.PushMessages(
-            PushMessagesRequest(
+            fleet.PushMessagesRequest(
                 node=node,
-                messages_list=[message_to_proto(remove_content_from_message(reply))],
-                message_object_trees=[get_object_tree(reply)],
+                messages_list=[flower.message_to_proto(flower.remove_content_from_message(reply))],
+                message_object_trees=[flower.get_object_tree(reply)],
             )
         )
-        push_objects(
-            get_all_nested_objects(reply),
-            make_push_object_fn_protobuf(client.PushObject, node, run, wanted.session_id),
+        flower.push_objects(
+            flower.get_all_nested_objects(reply),
+            flower.make_push_object_fn_protobuf(client.PushObject, node, run, wanted.session_id),
             object_ids_to_push=set(wanted.objects_to_push),
         )
 

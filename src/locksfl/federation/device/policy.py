@@ -17,13 +17,13 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from locksfl import _validate
 from locksfl._tables import build_table
 from locksfl.federation.device.terms import Refusal, RoundTerms
+from locksfl.methods import TRUSTS
 from locksfl.methods.releases import Relation
-from locksfl.privacy.terms import Budget
+from locksfl.privacy.budget import Budget
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,13 @@ class Policy:
     epsilon: float | None = None
     delta: float | None = None
     relation: Relation = "zero-out"
-    trust: Literal["local", "central"] = "local"
+    trust: str = "local"
     min_norm_multiplier: float | None = None
     max_rounds: int | None = None
 
     def __post_init__(self) -> None:
-        _validate.one_of(("local", "central"), trust=self.trust)
+        private = [name for name, trust in TRUSTS.items() if trust.private]
+        _validate.one_of(private, trust=self.trust)
         _validate.positive(
             max_clip_norm=self.max_clip_norm, min_noise_multiplier=self.min_noise_multiplier
         )
@@ -48,15 +49,16 @@ class Policy:
             _validate.positive(min_norm_multiplier=self.min_norm_multiplier)
         if self.max_rounds is not None:
             _validate.count(max_rounds=self.max_rounds)
-        if self.trust == "central":
+        if not TRUSTS[self.trust].guards_server:
             for name in ("epsilon", "delta"):
                 if getattr(self, name) is not None:
                     raise ValueError(
-                        f"{name} = {getattr(self, name)!r}: expected none with trust 'central': "
-                        "the server sees raw values, and no budget of the device can hold"
+                        f"{name} = {getattr(self, name)!r}: expected none with trust "
+                        f"{self.trust!r}: the server sees raw values, and no budget of the device "
+                        "can hold"
                     )
             if self.max_rounds is None:
-                raise ValueError("max_rounds is missing: expected with trust 'central'")
+                raise ValueError(f"max_rounds is missing: expected with trust {self.trust!r}")
             _validate.one_of(("zero-out", "replace"), relation=self.relation)
             return
         for name in ("epsilon", "delta"):

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from locksfl.methods.releases import RELATIONS, Release, round_releases
+from locksfl.methods import TRUSTS
+from locksfl.methods.releases import NORM, RELATIONS, Release
+from locksfl.methods.trusts import Trust
 
 Stage = Literal["norm", "update"]
-TRUSTS = ("local", "central")
 LARGEST_ROUND = 2**31
 LENGTHS = (1e-12, 1e12)  # of a clip norm or a bound: beyond, somebody is up to something
 MULTIPLIERS = (1e-6, 1e6)
@@ -85,6 +86,7 @@ class RoundTerms:
                 else self.norm_multiplier is None
             )
             and self.trust in TRUSTS
+            and TRUSTS[self.trust].private
             and self.relation in RELATIONS
         )
         if not sane:
@@ -108,12 +110,15 @@ class RoundTerms:
         parts = dataclasses.asdict(self)
         return {k: v for k, v in parts.items() if k != "run" and v is not None}
 
-    def server_releases(self) -> tuple[Release, ...]:
-        """What the round shows to the SERVER: exact values in central trust."""
-        releases = round_releases(
-            self.trust, self.noise_multiplier, self.norm_multiplier, self.asks_norms
-        )
-        return tuple(release for release in releases if release.observer == "SERVER")
+    def releases(self) -> tuple[Release, ...]:
+        """What the round shows to whom: to the SERVER exact values in central trust."""
+        asked = NORM if self.asks_norms else None
+        return self.known_trust.releases(self.noise_multiplier, self.norm_multiplier, asked)
+
+    @property
+    def known_trust(self) -> Trust:
+        """Who adds the noise, and what each observer sees."""
+        return TRUSTS[self.trust]
 
 
 def within(limits: tuple[float, float], value: Any) -> bool:

@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from locksfl.federation.device.terms import Refusal, Refused, within
+from locksfl.methods import ESTIMATORS
 
 Vector = npt.NDArray[np.float64]
-
-ESTIMATORS = {"capped": True, "horvitz-thompson": True, "weighted": False, "literal": False}  # 1/p?
 
 log = logging.getLogger(__name__)
 
@@ -79,15 +78,14 @@ def norm(vector: npt.ArrayLike) -> float:
     return length if math.isfinite(length) else 0.0
 
 
-def contribution(estimator: str, clipped: npt.ArrayLike, probability: float) -> Vector:
-    """What an uploader sends, before the guard cuts it to its bound and adds noise.
-
-    capped and horvitz-thompson: g_i / p_i; the guard's bound is S = C / p_C for the one, C / p_i
-    for the other. weighted and literal: g_i, with bound C. Numbers are the server's: odd ones are
-    `Refused`.
-    """
+def contribution(
+    estimator: str, clipped: npt.ArrayLike, probability: float, bound: float
+) -> Vector:
+    """What an uploader sends, before the guard cuts it to its bound and adds noise: the clipped
+    update times the estimator's weight. Numbers are the server's: odd ones are `Refused`."""
     flat = np.asarray(clipped, np.float64).reshape(-1)
     if estimator not in ESTIMATORS or not within((0.0, 1.0), probability) or probability == 0:
         raise Refused(Refusal.MALFORMED)
+    p, length = np.float64(probability), np.float64(norm(flat))
     with np.errstate(over="ignore"):
-        return flat / probability if ESTIMATORS[estimator] else flat
+        return flat * ESTIMATORS[estimator].weight(length, p, np.float64(bound), np)

@@ -7,12 +7,16 @@ a device is its budget, not what was spent so far.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from locksfl.federation.device.ledger import DeviceLedger, Tally, mu_squared
+from locksfl.federation.device.ledger import DeviceLedger, RunTally
 from locksfl.federation.device.policy import Policy
+from locksfl.federation.device.terms import RoundTerms
+from locksfl.methods.releases import Release
+from locksfl.privacy.budget import charges, mu_squared
 from locksfl.privacy.gdp import epsilon_from_mu
 
 SEARCH_LIMIT = 10**9  # rounds: a budget that pays for more does not bind
@@ -25,14 +29,13 @@ def ledger_view(path: Path, policy: Policy) -> dict[str, Any]:
     share of the budget. `rounds_left`: like the latest one, None before the first or without limit.
     `exhausted`: such a round would be refused; `message` says so in one line.
     """
-    ledger = DeviceLedger.open(path)
-    try:
-        tallies, head = ledger.tallies(), ledger.head
-    finally:
-        ledger.close()
-    budget, rounds = policy.budget, sum(tally.rounds for tally in tallies)
-    spent = mu_squared(tallies, policy.relation)
-    left = rounds_left(tallies, policy)
+    with DeviceLedger.open(path, whole=True) as ledger:
+        tallies, charged, rounds, head = (
+            ledger.tallies(), ledger.charges(), ledger.rounds(), ledger.head
+        )  # fmt: skip
+    budget, spent = policy.budget, mu_squared(charged, policy.relation)
+    latest = max(tallies, key=lambda tally: tally.latest).terms if tallies else None
+    left = rounds_left(charged, rounds, latest, policy)
     view: dict[str, Any] = {
         "ledger": str(path),
         "head": head,
@@ -44,7 +47,7 @@ def ledger_view(path: Path, policy: Policy) -> dict[str, Any]:
         "rounds": rounds,
         "max_rounds": policy.max_rounds,
         "rounds_left": left,
-        "raw_releases": any(t.terms.trust == "central" for t in tallies),
+        "raw_releases": any(not t.terms.known_trust.guards_server for t in tallies),
         "exhausted": left == 0,
         "runs": [_row(tally, policy) for tally in tallies],
     }
@@ -55,28 +58,26 @@ def ledger_view(path: Path, policy: Policy) -> dict[str, Any]:
     return view
 
 
-def rounds_left(tallies: list[Tally], policy: Policy) -> int | None:
+def rounds_left(
+    charged: Counter[Release], rounds: int, latest: RoundTerms | None, policy: Policy
+) -> int | None:
     """How many more rounds like the latest one would be paid for."""
     budget, limits = policy.budget, []
     if policy.max_rounds is not None:
-        limits.append(max(0, policy.max_rounds - sum(tally.rounds for tally in tallies)))
-    if budget is not None and tallies:
-        terms = max(tallies, key=lambda tally: tally.latest).terms
+        limits.append(max(0, policy.max_rounds - rounds))
+    if budget is not None and latest is not None:
         low, high = 0, SEARCH_LIMIT
-
-        def paid(more: int) -> bool:
-            after = [*tallies, Tally(terms, more, more, 0, 0)]
-            return mu_squared(after, policy.relation) <= budget.mu_squared
-
         while high > low:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if paid(middle) else (low, middle - 1)
+            paid = budget.pays(charged + charges(latest.releases(), middle, middle))
+            low, high = (middle, high) if paid else (low, middle - 1)
         limits.append(low)
     return min(limits, default=None)
 
 
-def _row(tally: Tally, policy: Policy) -> dict[str, Any]:
-    budget, mine = policy.budget, mu_squared([tally], policy.relation)
+def _row(tally: RunTally, policy: Policy) -> dict[str, Any]:
+    charged = charges(tally.terms.releases(), tally.rounds, tally.uploads)
+    budget, mine = policy.budget, mu_squared(charged, policy.relation)
     shared = budget is not None and math.isfinite(mine)
     return {
         "run": tally.terms.run,
@@ -99,7 +100,7 @@ def _message(view: dict[str, Any]) -> str:
         told = f"{path}: {view['rounds']} of {view['max_rounds']} rounds; the server saw raw values"
         return f"{told}; no rounds are left" if view["exhausted"] else told
     if view["raw_releases"]:
-        return f"{path}: raw values were sent (trust central): no budget holds any more"
+        return f"{path}: raw values were sent: no budget holds any more"
     told = f"{path}: epsilon {view['spent_epsilon']:.4g} of {budget['epsilon']:g} is spent"
     if not view["exhausted"]:
         return told

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from locksfl.arm import Arm
 from locksfl.data.population import Population
 from locksfl.experiment.config import PrivacyConfig
+from locksfl.experiment.run import ledger_header
+from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.server.rounds import (
     Draws,
     Played,
@@ -32,16 +34,15 @@ from locksfl.federation.server.rounds import (
 )
 from locksfl.federation.wire import Network, Question
 from locksfl.models.build import Model
-from locksfl.privacy.filter import Filter
-from locksfl.privacy.sqlite_ledger import EVERYBODY, SqliteLedger
+from locksfl.privacy.journal import EVERYBODY
+from locksfl.privacy.ledger import LEDGER
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.block import TestData, evaluate
 from locksfl.simulate.simulator import TEST_ROWS, BlockLog, RoundLog
 
-LEDGER = "ledger.sqlite"
-DrawRound = Callable[[ArmPlan, Randomness, int, int], Draws]
+DrawRound = Callable[[Arm, Randomness, int, int], Draws]
 
 
 class Federation:
@@ -54,7 +55,7 @@ class Federation:
         population: Population,
         model: Model,
         network: Network,
-        plans: Sequence[ArmPlan],
+        plans: Sequence[Arm],
         *,
         folder: Path,
         experiment: str,
@@ -68,22 +69,15 @@ class Federation:
         self._first = {p.name: int(e) - p.rounds for p, e in zip(plans, ends, strict=True)}
         self._score = jax.jit(_scorer(model, population))
         path = folder / LEDGER
-        self._ledger = (
-            SqliteLedger.open(path, experiment)
+        self.journal = (
+            ServerLedger.open_for(path, experiment)
             if path.exists()
-            else SqliteLedger.create(
-                path,
-                experiment,
-                [(plan.name, plan.terms, plan.budget) for plan in plans],
-                delta=privacy.delta,
-                relation=privacy.relation,
-                accountant=privacy.accountant,
-            )
+            else ServerLedger.create(path, ledger_header(experiment, plans, privacy))
         )
 
     def play(
         self,
-        plan: ArmPlan,
+        plan: Arm,
         work: LocalWork,
         server: Server,
         randomness: Randomness,
@@ -95,10 +89,7 @@ class Federation:
         pause_every: int = 0,
     ) -> Iterator[BlockLog]:
         """Play an arm's rounds, one a block. The devices know their own work."""
-        del work, pause_every
-        kept = None
-        if plan.budget is not None:
-            kept = Filter(plan.terms, plan.budget, *(released or ()))
+        del work, pause_every, released
         if state is None:
             state = server.init(self.model.init(randomness.model_key()))
         waiting = np.zeros(plan.clients, bool)
@@ -106,7 +97,7 @@ class Federation:
             began = time.perf_counter()
             draws = self._draw(plan, randomness, t, self.model.size)
             number = self._first[plan.name] + t + 1
-            interrupted = self._interrupted(plan, t)
+            interrupted, exhausted = self._interrupted(plan, t), self.journal.exhausted(plan.name)
             played = play_round(
                 plan,
                 self.network,
@@ -127,44 +118,36 @@ class Federation:
             accuracy, loss = None, None
             if due:
                 accuracy, loss = (float(x) for x in self._score(server.model(state, t + 1)))
-            charged = interrupted & (plan.method.trust == "local")  # central: rounds are counted
-            log = _log(t, played, charged, accuracy, loss)
-            if kept is not None:
-                log = replace(log, exhausted=kept.exhausted)
-                kept.enter(log.cohort, log.uploaded)
+            charged = interrupted & (not plan.parts[2].amplified)  # there, rounds are counted
+            log = _log(t, played, charged, accuracy, loss, exhausted)
             yield BlockLog([log], state, time.perf_counter() - began, 0.0)
 
-    def _interrupted(self, plan: ArmPlan, t: int) -> np.ndarray:
+    def _interrupted(self, plan: Arm, t: int) -> np.ndarray:
         """Who was asked in this round before the server was killed in it."""
-        before = self._ledger.reserved(plan.name, t + 1)
-        if EVERYBODY in before:
+        before = self.journal.reserved(plan.name, t + 1)
+        if EVERYBODY[0] in before:
             return np.ones(plan.clients, bool)
-        return mask(np.array(before, int), plan.clients)
+        return mask(before, plan.clients)
 
-    def _reserve(self, plan: ArmPlan, t: int, cohort: np.ndarray, before: np.ndarray) -> np.ndarray:
+    def _reserve(self, plan: Arm, t: int, cohort: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Enter the round for everyone who will be asked; who cannot pay is not."""
         asked = cohort[~before[cohort]]
-        if plan.method.trust == "central":  # every client is charged every round
+        if plan.parts[2].amplified:  # every client is charged every round
             if not before.any():
-                self._ledger.reserve_round(plan.name, t + 1)
+                self.journal.reserve_round(plan.name, t + 1)
             return asked
-        paid = [self._ledger.reserve(plan.name, t + 1, int(i)) for i in asked]
-        return asked[np.array(paid, bool)]
+        return self.journal.reserve(plan.name, t + 1, asked)
 
-    def _settle(self, plan: ArmPlan, t: int, played: Played) -> None:
+    def _settle(self, plan: Arm, t: int, played: Played) -> None:
         """Enter what became of the reservations: an update that was drawn and not refused may have
         been sent, and is charged; only those in the sum have the credit of each other's noise."""
-        if plan.method.trust == "central":
+        if plan.parts[2].amplified:
             return
-        summed = int(played.received.sum())
-        for i in np.flatnonzero(played.asked):
-            if played.uploaded[i]:
-                credit = summed if played.received[i] else 1
-                self._ledger.commit(plan.name, t + 1, int(i), credit)
-            else:
-                self._ledger.refund(plan.name, t + 1, int(i))
+        asked = np.flatnonzero(played.asked)
+        uploaded, received = played.uploaded[asked], played.received[asked]
+        self.journal.settle(plan.name, t + 1, asked, uploaded, received)
 
-    def _end(self, plan: ArmPlan, number: int, waiting: np.ndarray) -> None:
+    def _end(self, plan: Arm, number: int, waiting: np.ndarray) -> None:
         """Tell those who were not drawn when they were last asked that they will not be: a device
         keeps an upload reserved until a later round, or this, says so."""
         terms = round_terms(plan, self.network.run, number, self._privacy.relation).as_dict()
@@ -174,7 +157,12 @@ class Federation:
 
 
 def _log(
-    t: int, played: Played, interrupted: np.ndarray, accuracy: float | None, loss: float | None
+    t: int,
+    played: Played,
+    interrupted: np.ndarray,
+    accuracy: float | None,
+    loss: float | None,
+    exhausted: int | None,
 ) -> RoundLog:
     """What the server may log. Who was asked before an interruption is charged in full."""
     cohort = np.flatnonzero(played.asked | interrupted)
@@ -191,6 +179,7 @@ def _log(
         expected_weight=float("nan"),
         accuracy=accuracy,
         loss=loss,
+        exhausted=exhausted,
         received=played.received[cohort],
         stages={name: tally.as_dict() for name, tally in played.tallies.items()},
     )

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import httpx
 from flwr.app import Message
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from locksfl.federation.flower import ErrorCode
 from locksfl.federation.messages import TYPES, to_answer, to_content
 from locksfl.federation.wire import Answer, Question
 

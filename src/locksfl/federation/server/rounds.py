@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 import jax.numpy as jnp
 import numpy as np
 
+from locksfl.arm import Arm
 from locksfl.federation.device import Refusal, RoundTerms
 from locksfl.federation.device.noise import SYSTEM, add_noise, gaussian_std, grid_for
 from locksfl.federation.device.update import clip
 from locksfl.federation.wire import Answer, Network, Question
-from locksfl.methods.trusts import Members, ServerDraws, draw_members, draw_server
 from locksfl.round.algorithm import (
     Norms,
     RoundResult,
@@ -40,9 +40,10 @@ from locksfl.round.algorithm import (
     no_norms,
     query_norms,
     settle_norms,
+    upload_probability,
 )
+from locksfl.round.draws import Members, ServerDraws, draw_cohort, draw_members, draw_server
 from locksfl.round.randomness import Purpose, Randomness
-from locksfl.round.sampling import draw_cohort, upload_probability
 
 SLACK = 1.001  # for rounding
 # codes after which nothing of this stage was ever sent: REPEATED says that something may have been
@@ -85,18 +86,17 @@ class Draws:
     server: ServerDraws | None  # central trust; None: exact noise from the operating system
 
 
-def draw_round(plan: ArmPlan, randomness: Randomness, t: int, size: int) -> Draws:
+def draw_round(plan: Arm, randomness: Randomness, t: int, size: int) -> Draws:
     """The same draws as the simulator makes from the same source."""
     rng = randomness.host(plan.name, t, Purpose.COHORT)
-    weights = plan.scaled_weights()
-    public = np.ones(plan.clients, np.float32) if weights is None else weights
+    public = np.broadcast_to(plan.scaled_weights(), plan.clients)
     key = randomness.arm_key(plan.name)
     members = draw_members(key, t, jnp.arange(plan.clients), jnp.asarray(public))
     server = draw_server(key, t, size) if randomness.simulated else None
     return Draws(draw_cohort(rng, plan.clients, plan.sampling_rate), members, server)
 
 
-def round_terms(plan: ArmPlan, run: str, number: int, relation: str) -> RoundTerms:
+def round_terms(plan: Arm, run: str, number: int, relation: str) -> RoundTerms:
     """What the devices are asked to agree to. Numbers grow within a run, over all its arms."""
     return RoundTerms(
         run=run,
@@ -105,7 +105,7 @@ def round_terms(plan: ArmPlan, run: str, number: int, relation: str) -> RoundTer
         clip_norm=float(plan.clip_norm),
         noise_multiplier=float(plan.noise_multiplier),
         norm_multiplier=float(plan.norm_multiplier) if plan.releases_norms else None,
-        trust=plan.method.trust,
+        trust=plan.trust,
         relation=relation,
     )
 
@@ -114,7 +114,7 @@ Reserve = Callable[[np.ndarray], np.ndarray]  # pay for the round first: who of 
 
 
 def play_round(
-    plan: ArmPlan,
+    plan: Arm,
     network: Network,
     weights: np.ndarray,
     draws: Draws,
@@ -124,12 +124,12 @@ def play_round(
     reserve: Reserve,
 ) -> Played:
     """Play a round on the devices. `reserve` is called once, before the first question."""
-    rule, _, _ = plan.method.parts
+    rule, _, _ = plan.parts
     dials, n, table = plan.dials(), plan.clients, terms.as_dict()
     # devices in local trust have added their own noise already: none is drawn here
     members = draws.members._replace(norm_noise=jnp.zeros(n))
     tallies: dict[str, Tally] = {}
-    if rule.uses_norms:
+    if rule.released:
         asked = mask(reserve(draws.cohort), n)
         questions = {int(i): Question("norm", table, weights) for i in np.flatnonzero(asked)}
         answers = network.ask(questions, seconds, terms.round)
@@ -141,15 +141,14 @@ def play_round(
         norms = no_norms(members, dials)
     uploads = choose_uploads(plan.method, norms.scores, members, norms.scores, norms.used, dials)
     drawn = np.asarray(uploads.uploaded)
-    if not rule.uses_norms:
+    if not rule.released:
         asked = drawn = mask(reserve(np.flatnonzero(drawn)), n)
-    p = np.asarray(upload_probability(rule, norms.scores, norms.used, members.weights, dials))
+    known = (norms.scores, norms.used, members.weights)
+    p = np.asarray(upload_probability(plan.method, *known, dials))
     bounds = np.asarray(uploads.scale, np.float64)
-    model = None if rule.uses_norms else weights
+    model = None if rule.released else weights
     questions = {
-        int(i): Question(
-            "update", table, model, plan.method.estimator, float(p[i]), float(bounds[i])
-        )
+        int(i): Question("update", table, model, plan.estimator, float(p[i]), float(bounds[i]))
         for i in np.flatnonzero(drawn)
     }
     answers = network.ask(questions, seconds, terms.round)
@@ -168,31 +167,32 @@ def play_round(
     return Played(result, asked, drawn & ~updates.refused, updates.received, tallies)
 
 
-def _settle(plan: ArmPlan, found: np.ndarray, members: Members, draws: Draws) -> Norms:
+def _settle(plan: Arm, found: np.ndarray, members: Members, draws: Draws) -> Norms:
     """Stage 1 at the server: what `algorithm.query_norms` does with the norms that came."""
     dials, norms = plan.dials(), jnp.asarray(found)
-    if plan.method.trust == "central" and draws.server is None:
+    if plan.parts[2].server_adds_noise and draws.server is None:
         std = gaussian_std(plan.norm_multiplier, plan.clip_norm)
         exact = np.minimum(found.astype(np.float64), plan.clip_norm)  # float32 may round C up
         total = np.array([_on_grid(exact, std).sum()])
-        return settle_norms(norms, jnp.float32(add_noise(total, std, SYSTEM)[0]), dials)
+        released = jnp.float32(add_noise(total, std, SYSTEM)[0])
+        return settle_norms(plan.method, norms, released, dials)
     noise = jnp.zeros(()) if draws.server is None else draws.server.norm_noise
     return query_norms(plan.method, norms, members, noise, dials, jnp.sum)
 
 
 def _noised(
-    plan: ArmPlan, summed: np.ndarray, norms: Norms, draws: Draws
+    plan: Arm, summed: np.ndarray, norms: Norms, draws: Draws
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sum, and the standard noise that the server still has to add to it."""
     silent = np.zeros(summed.size, np.float32)
-    if plan.method.trust != "central":
+    if not plan.parts[2].server_adds_noise:
         return summed, silent
     if draws.server is not None:
         return summed, np.asarray(draws.server.update_noise)
     return add_noise(summed, _central_std(plan, norms), SYSTEM), silent
 
 
-def _central_std(plan: ArmPlan, norms: Norms) -> float:
+def _central_std(plan: Arm, norms: Norms) -> float:
     bound = float(contribution_bound(plan.method, norms.used, plan.dials()))
     return gaussian_std(plan.noise_multiplier, bound)
 
@@ -238,14 +238,14 @@ class Updates:
 
 
 def check_updates(
-    plan: ArmPlan,
+    plan: Arm,
     asked: np.ndarray,
     answers: Mapping[int, Answer],
     size: int,
     bounds: np.ndarray,
 ) -> Updates:
     """Sum what is of the right shape, finite, and no longer than an honest answer can be."""
-    central = plan.method.trust == "central"
+    central = plan.parts[2].server_adds_noise
     limit = SLACK if central else update_limit(plan.noise_multiplier, size)
     summed = np.zeros(size, np.float64)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from locksfl.arm import Arm
 from locksfl.data.population import Population
 from locksfl.experiment.config import Config, to_table
 from locksfl.experiment.folder import RunFolder
@@ -17,8 +18,9 @@ from locksfl.experiment.run import Prepared, run_experiment
 from locksfl.federation import certificates, settings
 from locksfl.federation.server.engine import Federation
 from locksfl.federation.wire import Network
+from locksfl.methods import ESTIMATORS, TRUSTS
 from locksfl.models.build import Model
-from locksfl.privacy import ledger
+from locksfl.privacy.journal import experiment_id
 
 Say = Callable[[str], None]
 OnRound = Callable[[dict[str, Any]], None]
@@ -53,28 +55,41 @@ class Place:
 
 def as_federation(config: Config, engine: str = "flower") -> Config:
     """The experiment, marked as one of real devices: who is asked may not answer."""
-    if config.privacy.trust == "none":
+    trust = config.privacy.trust
+    if not TRUSTS[trust].private:
         raise ValueError(
-            "privacy.trust = 'none': expected 'local' or 'central'; no device answers without one"
+            f"privacy.trust = {trust!r}: expected one that adds noise; no device answers without"
         )
     if config.privacy.accounting == "as-printed":
         raise ValueError("privacy.accounting = 'as-printed': expected 'sound' in a federation")
+    for arm in config.arms():
+        rule, _, _ = arm.parts
+        if rule.asks is not None and not rule.released:
+            raise ValueError(
+                f"arm.{arm.name}.rule = {arm.rule!r}: its coin needs a {rule.asks.name} that is "
+                "not released, which only the device knows; expected a rule that releases it"
+            )
+        if arm.estimator not in ESTIMATORS:
+            raise ValueError(
+                f"arm.{arm.name}.estimator = {arm.estimator!r}: a device runs no code that a "
+                f"server names; expected one of {', '.join(ESTIMATORS)}"
+            )
     return dataclasses.replace(config, engine=engine)
 
 
 def federation_engine(
     config: Config, folder: RunFolder, seconds: float, network: Callable[[int], Network]
-) -> Callable[[Population, Model, list[ArmPlan]], Federation]:
+) -> Callable[[Population, Model, list[Arm]], Federation]:
     """What `run_experiment` takes; `network` is called with the number of parameters."""
 
-    def build(population: Population, model: Model, plans: list[ArmPlan]) -> Federation:
+    def build(population: Population, model: Model, plans: list[Arm]) -> Federation:
         return Federation(
             population,
             model,
             network(model.size),
             plans,
             folder=folder.path,
-            experiment=ledger.experiment_id(to_table(config)),
+            experiment=experiment_id(to_table(config)),
             privacy=config.privacy,
             seconds=seconds,
         )

@@ -23,24 +23,13 @@ from types import TracebackType
 from typing import Any
 
 import httpx
-from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
-from flwr.supercore.constant import TaskType
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
-from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
 
-from locksfl.federation import certificates, settings
+from locksfl.federation import certificates, flower, settings
 from locksfl.federation.child import child_of_this
 
 START_SECONDS = 60.0
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+# a Flower app without code: it names the apps in the installed package
 BUNDLE = """
 [project]
 name = "locks"
@@ -121,7 +110,7 @@ class SuperLink:
     def register(self, public_keys: Sequence[bytes]) -> list[int]:
         """Let these keys in; the numbers of their nodes."""
         with self._control() as control:
-            requests = [RegisterNodeRequest(public_key=key) for key in public_keys]
+            requests = [flower.control.RegisterNodeRequest(public_key=key) for key in public_keys]
             return [int(control.RegisterNode(request).node_id) for request in requests]
 
     def online(self) -> set[int]:
@@ -131,18 +120,22 @@ class SuperLink:
 
     def start_run(self) -> Run:
         """Begin a Flower run, and take its ServerApp upon this process."""
-        content = bundle()
-        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+        content = flower.build_bundle(BUNDLE)
+        fab = flower.Fab(hashlib.sha256(content).hexdigest(), content, {})
         with self._control() as control:
-            started = control.StartRun(StartRunRequest(fab=fab_to_proto(fab)))
-        interceptors: list[ProtobufClientInterceptor] = [
-            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
-            SuperExecAuthHttpInterceptor(master_secret=self._secret, protected_methods={ACQUIRE}),
+            started = control.StartRun(flower.control.StartRunRequest(fab=flower.fab_to_proto(fab)))
+        interceptors: list[flower.ProtobufClientInterceptor] = [
+            flower.RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            flower.SuperExecAuthHttpInterceptor(
+                master_secret=self._secret, protected_methods={ACQUIRE}
+            ),
         ]
-        with RuntimeHttpClient.from_server_address(
+        with flower.RuntimeHttpClient.from_server_address(
             self.address, False, self._ca, interceptors=interceptors
         ) as client:
-            wanted = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+            wanted = flower.runtime.AcquireTaskRequest(
+                supported_task_types=[flower.TaskType.SERVER_APP]
+            )
             while True:
                 self.check()
                 acquired = client.AcquireTask(wanted)
@@ -151,15 +144,15 @@ class SuperLink:
                 if not acquired.token:
                     time.sleep(0.1)
 
-    def _nodes(self, control: ControlHttpClient) -> Any:
-        return control.ListNodes(ListNodesRequest()).nodes_info
+    def _nodes(self, control: flower.ControlHttpClient) -> Any:
+        return control.ListNodes(flower.control.ListNodesRequest()).nodes_info
 
-    def _control(self) -> ControlHttpClient:
-        return ControlHttpClient.from_server_address(
+    def _control(self) -> flower.ControlHttpClient:
+        return flower.ControlHttpClient.from_server_address(
             self.address,
             False,
             self._ca,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            interceptors=[flower.RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
         )
 
     def _wait(self) -> None:
@@ -189,15 +182,15 @@ class Run:
     """One run of Flower: the Grid to its nodes. Use as a context manager."""
 
     def __init__(self, address: str, ca: bytes, token: str) -> None:
-        self.grid = HttpGrid(address, insecure=False, root_certificates=ca, token=token)
+        self.grid = flower.http_grid(address, ca, token)
         client = self.grid._runtime_client
-        self._heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        self._heart = flower.HeartbeatSender(flower.make_task_heartbeat_fn_http(client))
         self._heart.start()
-        answer = client.PullTaskInput(PullTaskInputRequest())
-        run = run_from_proto(answer.run)
+        answer = client.PullTaskInput(flower.runtime.PullTaskInputRequest())
+        run = flower.run_from_proto(answer.run)
         # messages of this process are signed with these
-        TaskIdentity.task_id, TaskIdentity.run_id = answer.task_id, run.run_id
-        TaskIdentity.node_id = context_from_proto(answer.context).node_id
+        flower.TaskIdentity.task_id, flower.TaskIdentity.run_id = answer.task_id, run.run_id
+        flower.TaskIdentity.node_id = flower.context_from_proto(answer.context).node_id
         self.grid.set_run(run)
 
     def __enter__(self) -> Run:
@@ -212,18 +205,10 @@ class Run:
         status = "completed" if error is None else "failed"
         try:
             self.grid._runtime_client.PushTaskOutput(
-                PushTaskOutputRequest(sub_status=status, details="")
+                flower.runtime.PushTaskOutputRequest(sub_status=status, details="")
             )
         except (httpx.HTTPError, RuntimeError):
             pass  # the SuperLink is gone: nobody is left to be told
         finally:
             self._heart.stop()
             self.grid.close()
-
-
-def bundle() -> bytes:
-    """A Flower app without code: it names the apps in the installed package."""
-    from flwr.cli.build import build_fab_from_files
-
-    content, _ = build_fab_from_files({"pyproject.toml": BUNDLE.encode()})
-    return content

@@ -1,0 +1,170 @@
+"""The ledger of a federation's server: a journal on disk whose accounts are the arms.
+
+    ledger = ServerLedger.create(path, journal.header(experiment, arms, delta=1e-5, ...))
+    asked = ledger.reserve("locks", round, cohort)    # on disk when it returns: who can pay
+    ...ask for norms, draw, ask for updates...
+    ledger.settle("locks", round, asked, uploaded, received)
+
+Guarantees:
+
+* A reservation is on disk before `reserve` returns, and counts in full, norm and upload, until it
+  is refunded: a crash can only overstate what was spent.
+* A client that cannot pay for the whole round is not reserved. A round reserved twice for one
+  client, a refund after a commit, a round past the plan: refused, and nothing is written.
+* It is a `Journal`: what was altered, cut or put back from an old copy is refused.
+* It is opened with the identity of its experiment; another experiment's ledger is refused.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from locksfl.arm import Arm
+from locksfl.privacy.budget import Filter
+from locksfl.privacy.journal import EVERYBODY, Books, Entry, Kind, same_experiment, settlement
+from locksfl.privacy.journal_file import Journal
+
+
+class ServerLedger(Journal):
+    """One experiment's ledger, for all of its clients."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        super().__init__(path, connection)
+        self._filters: dict[str, Filter] = {}
+
+    @classmethod
+    def create(cls, path: Path, head: dict[str, Any]) -> Self:
+        """A new ledger; a file that is there is never written over."""
+        for arm in Books(head).arms.values():
+            if arm.budget is not None:
+                arm.budget.check(arm)
+        return super().create(path, head)
+
+    @classmethod
+    def open_for(cls, path: Path, experiment: str, head: str | None = None) -> Self:
+        """A ledger that is there, verified whole. `head`: one that was noted earlier."""
+        ledger = cls.open(path, head, whole=True)
+        try:
+            found = ledger.books.header["experiment"]
+            if found is None:
+                raise ValueError(f"{path}: not a ledger of a federation, but of a device")
+            same_experiment(found, experiment, path)
+            return ledger
+        except BaseException:
+            ledger.close()
+            raise
+
+    def reserve(self, arm: str, round_number: int, clients: npt.ArrayLike) -> np.ndarray:
+        """Reserve a whole round, norm and upload, for these clients (increasing numbers) in local
+        trust. Returns those of them that can pay; nobody else is entered, or may be asked."""
+        terms, who = self._arm(arm, each=True), np.atleast_1d(np.asarray(clients, np.int32))
+        if who.size and not (who.min() >= 0 and who.max() < terms.clients):
+            raise ValueError(f"client = {who.max()}: expected a number below {terms.clients}")
+        with self.transaction():
+            self._check_round(arm, round_number, who)
+            kept = self._filter(arm)
+            asked = who if kept is None else kept.ask(who)
+            self._enter(Entry(arm, round_number, "reserve", asked))
+        return asked
+
+    def reserve_round(self, arm: str, round_number: int) -> None:
+        """Charge a round of central trust to every client, before its sums are released."""
+        self._arm(arm, each=False)
+        with self.transaction():
+            self._check_round(arm, round_number, EVERYBODY)
+            self._enter(Entry(arm, round_number, "reserve", EVERYBODY))
+
+    def reserved(self, arm: str, round_number: int) -> np.ndarray:
+        """Who was reserved for a round: after a crash, those not to be asked again."""
+        found = self.entries(arm, round_number)
+        return np.concatenate([EVERYBODY[:0], *(e.clients for e in found if e.kind == "reserve")])
+
+    def commit(
+        self, arm: str, round_number: int, clients: npt.ArrayLike, uploaders: int = 1
+    ) -> None:
+        """The uploads were drawn, among so many uploaders (for PUBLIC's credit; 1 is the worst)."""
+        if uploaders < 1:
+            raise ValueError(f"uploaders = {uploaders}: expected a whole number >= 1")
+        self._resolve(
+            Entry(
+                arm, round_number, "commit", np.atleast_1d(np.asarray(clients, np.int32)), uploaders
+            )
+        )
+
+    def refund(self, arm: str, round_number: int, clients: npt.ArrayLike) -> None:
+        """The uploads were not drawn, and are not released. The norms stay spent."""
+        self._resolve(
+            Entry(arm, round_number, "refund", np.atleast_1d(np.asarray(clients, np.int32)))
+        )
+
+    def settle(
+        self,
+        arm: str,
+        round_number: int,
+        asked: np.ndarray,
+        uploaded: np.ndarray,
+        received: np.ndarray,
+    ) -> None:
+        """Enter what became of a round's reservations (`journal.settlement`), all at once."""
+        with self.transaction():
+            for entry in settlement(arm, round_number, asked, uploaded, received):
+                self._resolve(entry)
+
+    def exhausted(self, arm: str) -> int | None:
+        """How many clients cannot pay for another round; None without a budget."""
+        kept = self._filter(arm)
+        return None if kept is None else kept.unable()
+
+    def _filter(self, arm: str) -> Filter | None:
+        planned = self.books.arms[arm]
+        if planned.budget is None:
+            return None
+        if arm not in self._filters:
+            self._filters[arm] = Filter(planned, planned.budget)
+        kept, tally = self._filters[arm], self.books.tallies[arm]
+        kept.norms, kept.uploads = tally.norms, tally.uploads
+        return kept
+
+    def _arm(self, arm: str, each: bool) -> Arm:
+        """An arm. `each`: whether its clients are charged one by one, for messages that carry their
+        own noise, or all of them for every round."""
+        self.books.tally(arm)  # refuses an unknown one
+        planned = self.books.arms[arm]
+        if planned.parts[2].guards_server != each:
+            raise ValueError(f"arm = {arm!r}: trust {planned.trust!r} is not entered this way")
+        return planned
+
+    def _check_round(self, arm: str, round_number: int, clients: np.ndarray) -> None:
+        planned, (_, last) = self.books.arms[arm].rounds, self.books.tallies[arm].last
+        if not 1 <= round_number <= planned:
+            raise ValueError(f"round = {round_number}: expected 1 to {planned}, as was planned")
+        if np.isin(clients, self.reserved(arm, round_number)).any():
+            raise ValueError(f"round = {round_number}: already reserved; nothing is sent twice")
+        if round_number < last:
+            raise ValueError(f"round = {round_number}: expected {last} or later, in their order")
+
+    def _resolve(self, entry: Entry) -> None:
+        self._arm(entry.account, each=True)
+        with self.transaction():
+            state: dict[Kind, np.ndarray] = {"reserve": EVERYBODY, "commit": EVERYBODY}
+            for old in self.entries(entry.account, entry.round):
+                kind: Kind = "reserve" if old.kind == "reserve" else "commit"
+                state[kind] = np.concatenate([state[kind], old.clients])
+            for wrong, why in (
+                (~np.isin(entry.clients, state["reserve"]), "it was never reserved"),
+                (np.isin(entry.clients, state["commit"]), "it is resolved already"),
+            ):
+                if wrong.any():
+                    who = entry.clients[wrong][0]
+                    raise ValueError(f"{entry.kind} of round {entry.round}, client {who}: {why}")
+            self._enter(entry)
+
+    def _enter(self, entry: Entry) -> None:
+        self.append(replace(entry, time=int(time.time())))
