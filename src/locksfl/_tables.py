@@ -1,10 +1,5 @@
 """A frozen dataclass of settings, from a TOML table or from Python: checked by its annotations.
 
-    @dataclass(frozen=True)
-    class TrainConfig(Settings, where="train"):
-        rounds: Count = 100
-        clip_norm: Positive | None = None
-
 Unknown keys, wrong types and values out of range are refused in one line that names the setting as
 a file spells it: train.rounds. A check is stated once, beside its field.
 """
@@ -39,6 +34,14 @@ class Settings:
     """The base of a frozen dataclass whose fields are checked when it is made.
 
     `where` is its table in a file, and stands before its fields in messages.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Train(Settings, where="train"):
+    ...     rounds: Count = 100
+    >>> Train(rounds=0)
+    Traceback (most recent call last):
+    ValueError: train.rounds = 0: expected a whole number >= 1
     """
 
     where: ClassVar[str] = ""

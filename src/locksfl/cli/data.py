@@ -70,7 +70,7 @@ def describe(
     picture: Annotated[Path | None, typer.Option(help="Draw examples into this PNG.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Clients, samples a client, classes; every file is held against its checksum."""
+    """Clients, samples per client, classes; every file is held against its checksum."""
     with one_line_errors():
         from locksfl.data import describe as describing
 
