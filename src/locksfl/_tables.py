@@ -155,6 +155,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             return _value(options[0], value, where)
     for option in options:
         plain = typing.get_origin(option) or option
+        if plain not in _TYPES:
+            return value  # for the class itself to check
         if isinstance(value, _TYPES[plain][0]) and isinstance(value, bool) == (plain is bool):
             if plain is list:
                 (kind,) = typing.get_args(option)
