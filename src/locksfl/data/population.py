@@ -274,7 +274,12 @@ def _offsets(given: ArrayLike, samples: int) -> NDArray[np.int64]:
             f"offsets: expected to run from 0 to {samples} (samples), "
             f"got {offsets[0]} to {offsets[-1]}"
         )
-    _no_empty_client(np.diff(offsets))
+    empty = np.diff(offsets) < 1
+    if empty.any():
+        raise ValueError(
+            f"client {int(empty.argmax())} has no samples: expected at least one for every "
+            f"client ({int(empty.sum())} of {len(empty)} have none)"
+        )
     return offsets
 
 
@@ -303,18 +308,7 @@ def _sizes(owner: NDArray[Any], clients: int) -> NDArray[np.int64]:
     # More clients than samples cannot all own one; said before an array of that length is made.
     if clients > len(owner):
         raise ValueError(f"clients = {clients}: expected at most {len(owner)}, one per sample")
-    sizes = np.bincount(owner, minlength=clients)
-    _no_empty_client(sizes)
-    return sizes
-
-
-def _no_empty_client(sizes: NDArray[np.int64]) -> None:
-    empty = sizes < 1
-    if empty.any():
-        raise ValueError(
-            f"client {int(empty.argmax())} has no samples: expected at least one for every "
-            f"client ({int(empty.sum())} of {len(sizes)} have none)"
-        )
+    return np.bincount(owner, minlength=clients)
 
 
 def _same_length(**arrays: NDArray[Any]) -> None:
