@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from locksfl.data import datasets
 
-TARGET = Path(__file__).parents[1] / "src/locksfl/tasks/embedded" / datasets.EMBEDDED_FILE
+TARGET = Path(__file__).parents[1] / "src/locksfl/data/embedded" / datasets.EMBEDDED_FILE
 PER_CLASS = {"train": 1000, "test": 200}
 
 

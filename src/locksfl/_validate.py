@@ -1,7 +1,10 @@
 """Checks on what a user typed: one line that names the setting, its value and what is expected.
 
-Settings are passed by name: `positive(clip_norm=-1)` refuses with "clip_norm = -1: expected a
-number > 0". A check can also stand beside a dataclass field (see `locksfl._tables`).
+Settings are passed by name. A check can also stand beside a dataclass field: `locksfl._tables`.
+
+>>> positive(clip_norm=-1)
+Traceback (most recent call last):
+ValueError: clip_norm = -1: expected a number > 0
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_import_describe_and_train(locks, table, tmp_path):
     assert told["feature_names"] == ["a", "b"]
     shown = locks("data", "describe", folder, "--picture", tmp_path / "rows.png").out
     assert "clients: 3" in shown
-    assert "samples a client: 1 to" in shown
+    assert "samples per client: 1 to" in shown
     assert "#" * 40 in shown
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
     config = tmp_path / "own.toml"

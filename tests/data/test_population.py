@@ -129,15 +129,15 @@ def split_with(**changed: Any) -> Population:
         ({"owner": [0, 1]}, "lengths differ: .* clients_of_samples 2"),
         ({"labels": [0, 1, 2, 3, 4, 0, 0]}, r"labels\[4\] = 4: expected a class in 0\.\.3"),
         ({"labels": [0, -1, 2, 3, 0, 0, 0]}, r"labels\[1\] = -1: expected a class in 0\.\.3"),
-        ({"labels": np.zeros(7)}, "labels: expected one whole number a sample, got float64"),
+        ({"labels": np.zeros(7)}, "labels: expected one whole number per sample, got float64"),
         ({"test_labels": [0, 9]}, r"test_labels\[1\] = 9: expected a class in 0\.\.3"),
-        ({"test_labels": [0]}, "test_labels: expected 2 of them, one a sample, got 1"),
+        ({"test_labels": [0]}, "test_labels: expected 2 of them, one per sample, got 1"),
         ({"owner": [0, 0, 1, 1, 3, 3, 3]}, r"client 2 has no samples: .* \(1 of 4 have none\)"),
         ({"clients": 5}, "client 4 has no samples"),
         ({"clients": 3}, r"client of a sample = 3: expected a number in 0\.\.2"),
-        ({"clients": 8}, "clients = 8: expected at most 7, one a sample"),
+        ({"clients": 8}, "clients = 8: expected at most 7, one per sample"),
         ({"owner": [0, 0, 1, 1, 2, 2, -3]}, "client of a sample = -3: expected a number in"),
-        ({"owner": [0, 0, 1, 1, 2, 2, 10**12]}, "expected at most 7, one a sample"),
+        ({"owner": [0, 0, 1, 1, 2, 2, 10**12]}, "expected at most 7, one per sample"),
         ({"owner": np.zeros(7)}, "client of each sample: expected whole numbers, got float64"),
         ({"clients": 0}, "clients = 0: expected a whole number >= 1"),
         ({"classes": 0}, "classes = 0: expected a whole number >= 1"),
@@ -222,9 +222,9 @@ def test_a_label_at_every_position():
     assert population.scale == 1.0
     with pytest.raises(ValueError, match=r"labels\[1, 2\] = -2: .*0..4, or -1 for no label"):
         sequences(labels - (labels < 0))
-    with pytest.raises(ValueError, match=r"one a position of features of shape \(3, 4\)"):
+    with pytest.raises(ValueError, match=r"one per position of features of shape \(3, 4\)"):
         sequences(labels[:, :3])
-    with pytest.raises(ValueError, match="test_labels: expected one a position like labels"):
+    with pytest.raises(ValueError, match="test_labels: expected one per position like labels"):
         sequences(labels, np.zeros(2, int))
 
 

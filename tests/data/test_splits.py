@@ -217,10 +217,10 @@ def test_impossible_splits_give_one_line(kind):
         return splits.split(kind, labels, clients, rng, **OPTIONS[kind])
 
     for labels, clients, message in (
-        (np.zeros(9, int), 10, "clients = 10: expected at most 9, one a sample"),
+        (np.zeros(9, int), 10, "clients = 10: expected at most 9, one per sample"),
         ([], 1, "clients = 1: expected at most 0"),
         (np.zeros(9, int), 0, "clients = 0: expected a whole number >= 1"),
-        (np.zeros(9), 3, "labels: expected one whole number a sample, got float64"),
+        (np.zeros(9), 3, "labels: expected one whole number per sample, got float64"),
     ):
         with pytest.raises(ValueError, match=message):
             attempt(labels, clients, generator())

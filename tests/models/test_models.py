@@ -281,7 +281,7 @@ def test_scores_in_parts_are_the_scores(monkeypatch):
     ("name", "shape", "options", "expected"),
     [
         ("cnn", (784,), {}, r"model.name = 'cnn': expected images .* got records of shape \[784\]"),
-        ("cnn", (3, 28), {}, "4 pixels or more a side"),
+        ("cnn", (3, 28), {}, "4 pixels or more per side"),
         (
             "cnn",
             (28, 28),

@@ -1,7 +1,7 @@
 """Columns of a user's table as numbers: ids, classes, and what the model sees.
 
 Each kind of feature has two halves: `look` checks a batch and says how many samples each row makes,
-`take` gives them. Values that are missing are gathered, to be told together, with their rows.
+`take` gives them. Missing values are gathered, and reported together with their rows.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Classes:
         absent = [first + i for i, value in enumerate(column) if is_missing(value)]
         missing.add(name, absent)
         if absent:
-            return  # the rest of this batch is looked at when these are mended
+            return  # the rest of this batch is checked once these are fixed
         if self.index is None and isinstance(column, np.ndarray) and column.dtype.kind in "iu":
             numbers = column
         else:
@@ -195,7 +195,7 @@ class Numbers(Features):
             if values.ndim != 1:
                 raise ValueError(
                     f"{self.path}: column {name!r} holds arrays of shape {values.shape[1:]}; "
-                    "expected one number a row, or this column alone as --image"
+                    "expected one number per row, or this column alone as --image"
                 )
             finite = np.isfinite(values.astype(np.float64))
             missing.add(name, first + np.flatnonzero(~finite))
@@ -304,7 +304,7 @@ class Images(Features):
 
 
 class Text(Features):
-    """One column of text as character numbers (the 80 of tasks.shakespeare), 80 a sample.
+    """One column of text as character numbers (the 80 of locksfl.data.shakespeare), 80 per sample.
 
     With a label: the first 80 characters of a row. Without: windows and their next characters.
     """

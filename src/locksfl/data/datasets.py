@@ -125,8 +125,8 @@ def open_population(
     if targets.ndim == 2:
         if split_kind != "iid":
             raise ValueError(
-                f"data.split.kind = {split_kind!r}: {name} has a label at every position, none a "
-                "sample; expected natural or iid"
+                f"data.split.kind = {split_kind!r}: {name} has a label at every position, not one "
+                "per sample; expected natural or iid"
             )
         targets = targets[:, 0]
     owner = splits.split(split_kind, targets, clients, rng, **options)

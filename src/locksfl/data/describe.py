@@ -19,7 +19,7 @@ EXAMPLES = 40
 
 
 def open_for_description(name: str, data_dir: datasets.Directory = None) -> Population:
-    """A set with its users, or, where it has none, all samples as one client's. Files verified."""
+    """A set with its users, or with all samples as one client's where it has none; checked."""
     if not datasets.has_users(name):
         return datasets.open_population(name, 1, "iid", {}, 0, data_dir)
     if name not in NAMES:
@@ -28,7 +28,12 @@ def open_for_description(name: str, data_dir: datasets.Directory = None) -> Popu
 
 
 def description(name: str, data_dir: datasets.Directory = None) -> dict[str, Any]:
-    """The numbers, as plain values."""
+    """What `locks data describe` shows, as plain values.
+
+    Args:
+        name: one of catalogue.NAMES, or a folder that `locks data import` made.
+        data_dir: where the data are; without it, the environment variable LOCKS_DATA.
+    """
     population = open_for_description(name, data_dir)
     natural = datasets.has_users(name)
     sizes = population.sizes
@@ -59,7 +64,7 @@ def description(name: str, data_dir: datasets.Directory = None) -> dict[str, Any
 
 
 def lines(told: dict[str, Any]) -> list[str]:
-    """The same for people."""
+    """A description as lines of text."""
     users = told["clients"] if told["clients"] is not None else "none of its own: split it"
     out = [f"{told['name']}: {told['samples']} samples, {told['held_out']} held out"]
     out += [f"clients: {users}", f"features: {told['features']}"]
@@ -68,7 +73,7 @@ def lines(told: dict[str, Any]) -> list[str]:
     if "samples_a_client" in told:
         sizes = told["samples_a_client"]
         out.append(
-            f"samples a client: {sizes['least']} to {sizes['most']}, median {sizes['median']:g}"
+            f"samples per client: {sizes['least']} to {sizes['most']}, median {sizes['median']:g}"
         )
         width = max((count for _, _, count in sizes["histogram"]), default=1)
         for low, high, count in sizes["histogram"]:

@@ -1,6 +1,6 @@
 """A user's own table as a data-set folder: one pass counts and checks, one places the rows.
 
-Memory holds one batch and a few numbers a client, never the table. Whatever is wrong is found in
+Memory holds one batch and a few numbers per client, never the table. Whatever is wrong is found in
 the first pass, before a byte of the folder is written.
 """
 

@@ -1,4 +1,4 @@
-"""Who owns which sample: every client's data in flat arrays, one slice a client.
+"""Who owns which sample: every client's data in flat arrays, one slice per client.
 
     features  [ a a a | b | c c ]      client i owns rows offsets[i] to offsets[i+1]
     labels    [ . . . | . | . . ]
@@ -39,6 +39,16 @@ class Population:
         name: what to call these data in reports.
         scale: what a stored feature is multiplied by before the model sees it. The
             constructors below take uint8 for pixels (1/255) and leave other types alone (1).
+
+    >>> people = Population.from_arrays(
+    ...     features=np.eye(4), labels=[0, 1, 1, 0], client_ids=["ann", "bob", "ann", "bob"],
+    ...     test_features=np.eye(4)[:2], test_labels=[0, 1], classes=2,
+    ... )
+    >>> people.clients, people.sizes.tolist()
+    (2, [2, 2])
+    >>> features, labels = people.client(0)
+    >>> labels.tolist()
+    [0, 1]
     """
 
     features: NDArray[Any]
@@ -58,7 +68,7 @@ class Population:
         test_labels = _labels("test_labels", self.test_labels, self.classes, test_features)
         if labels.ndim != test_labels.ndim:
             raise ValueError(
-                f"test_labels: expected one a {'sample' if labels.ndim == 1 else 'position'} "
+                f"test_labels: expected one per {'sample' if labels.ndim == 1 else 'position'} "
                 f"like labels{_got(test_labels)}"
             )
         offsets = _offsets(self.offsets, len(features))
@@ -87,10 +97,16 @@ class Population:
         name: str = "custom",
         scale: float | None = None,
     ) -> Population:
-        """One row a sample, with the id of the client that owns it, in any order.
+        """A population from one row per sample, in any order, with the id of its client.
 
-        Ids are whole numbers or strings. Client i of the population is the i-th of the sorted
-        ids, `np.unique(client_ids)[i]`; a client's rows keep their order.
+        Args:
+            features, labels: of the clients' samples; see the class.
+            client_ids: [samples] whole numbers or strings. Client i of the population is the i-th
+                of the sorted ids, `np.unique(client_ids)[i]`; a client's rows keep their order.
+            test_features, test_labels: held-out samples.
+            classes: how many there are.
+            name: what to call these data in reports.
+            scale: of the features; None: 1/255 for uint8, 1 for other types.
         """
         _, owner = np.unique(_ids(client_ids), return_inverse=True)
         return cls.from_split(
@@ -118,10 +134,17 @@ class Population:
         name: str = "custom",
         scale: float | None = None,
     ) -> Population:
-        """One row a sample, with the number 0..clients-1 of its client (see tasks.splits).
+        """A population from one row per sample, with the number of its client.
 
-        Without `clients` there are as many as the largest number says. Rows are sorted by
-        client, each client's in their order; rows that are sorted already are not copied.
+        Rows are sorted by client, each client's in their order; rows that are sorted already are
+        not copied.
+
+        Args:
+            owner: [samples] the client, 0..clients-1, of each sample: what `locksfl.data.splits`
+                gives.
+            clients: how many there are; None: as many as the largest number says.
+            features, labels, test_features, test_labels, classes, name, scale: as in
+                `from_arrays`.
         """
         rows, targets, numbers = np.asarray(features), np.asarray(labels), np.asarray(owner)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
@@ -147,9 +170,14 @@ class Population:
         )
 
     def limited(self, min_samples: int = 1, max_samples: int | None = None) -> Population:
-        """Without the clients that have fewer samples; the first `max_samples` of those with more.
+        """The population without small clients, and with fewer samples of large ones.
 
-        What is left is copied, unless nothing changes.
+        Args:
+            min_samples: clients with fewer are left out.
+            max_samples: clients with more keep their first ones; None sets no limit.
+
+        Returns:
+            A copy of what is left, or the population itself if nothing changes.
         """
         _validate.count(min_samples=min_samples)
         sizes = self.sizes
@@ -189,7 +217,7 @@ class Population:
         return np.diff(self.offsets)
 
     def client(self, index: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """Features and labels of one client, as views."""
+        """Features and labels of client `index`, 0..clients-1, as views."""
         if not 0 <= index < self.clients:
             raise ValueError(f"client = {index!r}: expected a number in 0..{self.clients - 1}")
         rows = slice(self.offsets[index], self.offsets[index + 1])
@@ -214,12 +242,12 @@ def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[
 def _labels(name: str, given: ArrayLike, classes: int, features: NDArray[Any]) -> NDArray[np.int32]:
     labels, samples = np.asarray(given), len(features)
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iu":
-        raise ValueError(f"{name}: expected one whole number a sample{_got(labels)}")
+        raise ValueError(f"{name}: expected one whole number per sample{_got(labels)}")
     if len(labels) != samples:
-        raise ValueError(f"{name}: expected {samples} of them, one a sample, got {len(labels)}")
+        raise ValueError(f"{name}: expected {samples} of them, one per sample, got {len(labels)}")
     if labels.ndim == 2 and labels.shape != features.shape:
         raise ValueError(
-            f"{name}: expected one a sample, or one a position of features of shape "
+            f"{name}: expected one per sample, or one per position of features of shape "
             f"{features.shape}{_got(labels)}"
         )
     lowest = 0 if labels.ndim == 1 else -1  # no label: only a padded position may have none
@@ -246,7 +274,12 @@ def _offsets(given: ArrayLike, samples: int) -> NDArray[np.int64]:
             f"offsets: expected to run from 0 to {samples} (samples), "
             f"got {offsets[0]} to {offsets[-1]}"
         )
-    _no_empty_client(np.diff(offsets))
+    empty = np.diff(offsets) < 1
+    if empty.any():
+        raise ValueError(
+            f"client {int(empty.argmax())} has no samples: expected at least one for every "
+            f"client ({int(empty.sum())} of {len(empty)} have none)"
+        )
     return offsets
 
 
@@ -274,26 +307,15 @@ def _sizes(owner: NDArray[Any], clients: int) -> NDArray[np.int64]:
         raise ValueError(f"client of a sample = {wrong}: expected a number in 0..{clients - 1}")
     # More clients than samples cannot all own one; said before an array of that length is made.
     if clients > len(owner):
-        raise ValueError(f"clients = {clients}: expected at most {len(owner)}, one a sample")
-    sizes = np.bincount(owner, minlength=clients)
-    _no_empty_client(sizes)
-    return sizes
-
-
-def _no_empty_client(sizes: NDArray[np.int64]) -> None:
-    empty = sizes < 1
-    if empty.any():
-        raise ValueError(
-            f"client {int(empty.argmax())} has no samples: expected at least one for every "
-            f"client ({int(empty.sum())} of {len(sizes)} have none)"
-        )
+        raise ValueError(f"clients = {clients}: expected at most {len(owner)}, one per sample")
+    return np.bincount(owner, minlength=clients)
 
 
 def _same_length(**arrays: NDArray[Any]) -> None:
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise ValueError(f"lengths differ: expected one row a sample in each, got {told}")
+        raise ValueError(f"lengths differ: expected one row per sample in each, got {told}")
 
 
 def _got(array: NDArray[Any]) -> str:

@@ -24,24 +24,40 @@ Owner = NDArray[np.int64]
 def split(
     kind: str, labels: ArrayLike, clients: int, rng: np.random.Generator, /, **options: Any
 ) -> Owner:
-    """The split of that name (iid, shards, dirichlet) with its options, as a setting gives them."""
+    """The split of that name, with options as a setting gives them.
+
+    Args:
+        kind: "iid", "shards" or "dirichlet".
+        labels: [samples] whole numbers.
+        clients: how many to deal to.
+        rng: all randomness.
+        options: what the function of that name takes besides.
+
+    Returns:
+        [samples] the client of each sample.
+    """
     _validate.one_of(_KINDS, split=kind)
     chosen = _KINDS[kind]
-    parameters = list(inspect.signature(chosen).parameters.values())
-    known = {p.name: p for p in parameters if p.name not in ("labels", "clients", "rng")}
+    parameters = inspect.signature(chosen).parameters
+    known = [name for name in parameters if name not in ("labels", "clients", "rng")]
     for name, value in options.items():
         if name not in known:
             expected = f"expected only {', '.join(known)}" if known else "it has none"
             hint = _validate.nearest(name, known)
             raise ValueError(f"{name} = {value!r}: not an option of split {kind}, {expected}{hint}")
-    for name, parameter in known.items():
-        if parameter.default is inspect.Parameter.empty and name not in options:
+    for name in known:
+        if parameters[name].default is inspect.Parameter.empty and name not in options:
             raise ValueError(f"{name} is missing: split {kind} needs it")
     return chosen(labels, clients, rng=rng, **options)
 
 
 def iid(labels: ArrayLike, clients: int, rng: np.random.Generator) -> Owner:
-    """Shuffle and deal round: sizes differ by one at most."""
+    """Shuffle and deal in turn: sizes differ by one at most.
+
+    >>> owner = iid(np.zeros(7, int), 3, np.random.default_rng(0))
+    >>> np.bincount(owner).tolist()
+    [3, 2, 2]
+    """
     targets = _checked(labels, clients, rng)
     owner = np.empty(len(targets), np.int64)
     owner[_shuffled(len(targets), rng)] = np.arange(len(targets)) % clients
@@ -59,6 +75,9 @@ def shards(labels: ArrayLike, clients: int, classes: int, rng: np.random.Generat
     most `classes` classes plus the changes within its shards. With k classes there are
     k - 1 changes in all, and none falls within a shard when the shard size divides the size of
     every class. A client may get two shards of one class, and then sees fewer.
+
+    >>> shards([0, 0, 1, 1, 2, 2], 3, classes=1, rng=np.random.default_rng(0)).tolist()
+    [1, 1, 2, 2, 0, 0]
     """
     targets = _checked(labels, clients, rng)
     _validate.count(classes=classes)
@@ -91,8 +110,8 @@ def dirichlet(
     multinomial. Small alpha: a class sits with few clients, and sizes differ much.
 
     Clients left with fewer than `min_samples` are then filled up to it from the clients that have
-    most (the largest gives one sample, chosen at random, until there is enough). A redraw would
-    never end where most clients come out empty, which is the rule for small alpha.
+    most (the largest gives one sample, chosen at random, until there is enough). Drawing again
+    would never end where most clients come out empty, as they do for small alpha.
     """
     targets = _checked(labels, clients, rng)
     _validate.positive(alpha=alpha)
@@ -151,11 +170,11 @@ def _checked(labels: ArrayLike, clients: int, rng: np.random.Generator) -> NDArr
     targets = np.asarray(labels)
     if targets.ndim != 1 or (targets.size and targets.dtype.kind not in "iu"):
         raise ValueError(
-            f"labels: expected one whole number a sample, "
+            f"labels: expected one whole number per sample, "
             f"got {targets.dtype} of shape {targets.shape}"
         )
     if clients > len(targets):
-        raise ValueError(f"clients = {clients}: expected at most {len(targets)}, one a sample")
+        raise ValueError(f"clients = {clients}: expected at most {len(targets)}, one per sample")
     return targets
 
 

@@ -1,8 +1,8 @@
 """Tables of records, read in batches: CSV, NPZ and Parquet look the same from outside.
 
-A batch is a dictionary of columns, each an array (or list) with one entry a row. Rows are numbered
-from 1, a CSV's heading not counted. Reading twice gives the same rows, so that a table larger than
-memory can be counted first and placed afterwards.
+A batch is a dictionary of columns, each an array (or list) with one entry per row. Rows are
+numbered from 1, a CSV's heading not counted. Reading twice gives the same rows, so that a table
+larger than memory can be counted first and placed afterwards.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _npz(path: Path) -> Table:
         lengths = {name: len(a) if a.ndim else 0 for name, a in arrays.items()}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise ValueError(f"{path}: expected one row a sample in each array, got {told}")
+            raise ValueError(f"{path}: expected one row per sample in each array, got {told}")
         for start in range(0, max(lengths.values(), default=0), BATCH):
             yield {name: a[start : start + BATCH] for name, a in arrays.items()}
 

@@ -216,7 +216,8 @@ def image_shape(name: str, shape: tuple[int, ...], halvings: int) -> tuple[int, 
     if len(shape) not in (2, 3) or min(shape[:2]) < 2**halvings:
         raise ValueError(
             f"model.name = {name!r}: expected images of shape [height, width] or [height, width, "
-            f"channels] of {2**halvings} pixels or more a side, got records of shape {list(shape)}"
+            f"channels] of {2**halvings} pixels or more per side, got records of shape "
+            f"{list(shape)}"
         )
     height, width = shape[:2]
     return height, width, shape[2] if len(shape) == 3 else 1

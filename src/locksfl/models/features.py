@@ -6,7 +6,7 @@ features (or much more data)", 2021). No private data choose the function: it ha
 weights from elsewhere, and normalises each record by itself. So it costs no privacy.
 
 The scattering transform (Bruna and Mallat, 2013): |image * wavelet|, and once more, each smoothed
-and sampled every 4 pixels. Scales 2^0 and 2^1, 8 directions: 1 + 16 + 64 channels a colour.
+and sampled every 4 pixels. Scales 2^0 and 2^1, 8 directions: 1 + 16 + 64 channels per colour.
 """
 
 from __future__ import annotations

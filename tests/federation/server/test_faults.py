@@ -20,8 +20,8 @@ import pytest
 from faults import ODD, POLICY, WATCHED, Killed, Watch, charged
 
 from checks import ragged
-from locksfl.experiment.config import PrivacyConfig
 from locksfl.arm import Arm
+from locksfl.experiment.config import PrivacyConfig
 from locksfl.federation.device import DeviceLedger, Guard, answering
 from locksfl.federation.device.answering import Device
 from locksfl.federation.server.engine import Federation

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from checks import ragged
-from locksfl.experiment.config import PrivacyConfig
 from locksfl.arm import Arm
+from locksfl.experiment.config import PrivacyConfig
 from locksfl.federation.device import DeviceLedger, Policy
 from locksfl.federation.device.answering import Device
 from locksfl.federation.device.local_update import local_update
