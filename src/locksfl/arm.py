@@ -223,9 +223,8 @@ class Arm:
                 raise ValueError(f"{where}.{name} = {value!r}: expected {only!r}; {why}")
         word = given.get("rule", "uniform")
         rule = find_rule(word, f"{where}.rule")
-        taken = {*rule.takes, *(["norm_multiplier"] if rule.released else [])}
         for name in ("floor", "norm_low", "norm_multiplier"):
-            if name in given and name not in taken:
+            if name in given and not rule.accepts(name):
                 raise ValueError(f"{where}.{name} = {given[name]!r}: rule {word!r} takes no {name}")
         for name in ("noise_multiplier", "norm_multiplier"):
             if name in given:

@@ -95,7 +95,7 @@ def arm_from_flags(
     """The arm of the flags; warns of a delta that is too large."""
     from locksfl import _validate
     from locksfl.arm import Arm
-    from locksfl.methods import find_rule
+    from locksfl.methods import RULES, find_rule
     from locksfl.privacy import delta_warning
 
     if rounds is None or clients is None or cohort is None:
@@ -103,11 +103,11 @@ def arm_from_flags(
         names = ", ".join(name for name, value in missing.items() if value is None)
         raise ValueError(f"{names}: missing; expected a number")
     rule = find_rule(settings["rule"])
-    taken = {*rule.takes, *(["norm_multiplier"] if rule.released else [])}
     for name in ("floor", "norm_low", "norm_multiplier"):
-        if settings.get(name) is not None and name not in taken:
+        if settings.get(name) is not None and not rule.accepts(name):
             flag = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{flag} = {settings[name]!r}: not with --rule {rule.name}")
+            others = " or ".join(other for other in RULES if RULES[other].accepts(name))
+            raise ValueError(f"{flag} = {settings[name]!r}: only with --rule {others}")
     for name in ("noise_multiplier", "norm_multiplier"):
         if (value := settings.get(name)) is None:
             settings[name] = 0.0

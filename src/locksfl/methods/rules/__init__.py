@@ -62,3 +62,8 @@ class Rule:
     def __post_init__(self) -> None:
         if self.released and self.asks is None:
             raise ValueError(f"rule {self.name!r}: releases a value that it does not ask for")
+
+    def accepts(self, setting: str) -> bool:
+        """Whether an arm of this rule may have this setting: one that it takes, or the noise of
+        what it releases."""
+        return setting in self.takes or (self.released and setting == "norm_multiplier")
