@@ -146,7 +146,7 @@ def file_size_limit():
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_refusing_disk_is_one_line_and_the_run_resumes(locks, file, tmp_path, file_size_limit):
+def test_a_full_disk_is_one_line_and_the_run_resumes(locks, file, tmp_path, file_size_limit):
     out = tmp_path / "out"
     file_size_limit(20_000)  # too little for the weights
     result = locks("run", file, "--out", out, "--seed", 3)

@@ -40,7 +40,7 @@ app.command()(reproduce)
 CommandLineError: type[Any] = typer.BadParameter.mro()[2]
 
 ConfigFile = Annotated[
-    Path | None, typer.Argument(help="One TOML file is one experiment. Without it: the digits.")
+    Path | None, typer.Argument(help="The experiment, a TOML file. Without it: the digits.")
 ]
 
 
@@ -67,7 +67,7 @@ def run(
         Path | None, typer.Option(help="The run folder. Without it: runs/NAME-TIME.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Repeat a run exactly. Makes it a simulation.")
+        int | None, typer.Option(help="Repeat a run exactly. Makes the run a simulation.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, or the newest unfinished.")
@@ -215,7 +215,7 @@ def show_run(
 
 @app.command()
 def init(
-    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("experiment.toml"),
+    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("experiment.toml"),
 ) -> None:
     """Write a commented example of an experiment."""
     if file.exists():

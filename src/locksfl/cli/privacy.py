@@ -79,11 +79,6 @@ UpdateReleases = Annotated[
 ]
 
 
-@privacy_app.callback()
-def _privacy() -> None:
-    pass
-
-
 def arm_from_flags(
     *,
     rounds: int | None,
