@@ -88,7 +88,14 @@ def train(
 ) -> Trained:
     """Train one arm. The settings are those of the TOML file, and are refused for the same reasons.
 
-    Without a seed the randomness comes from the operating system and is forgotten.
+    population: the records of every client, and the held-out ones.
+    model: the name of one of ours, or a `Model` of your own.
+    local, optimizer: the clients' work and the server's step, with more settings than fit here.
+    seed: for a simulation. Without one the randomness comes from the operating system and is
+        forgotten.
+    on_round: called with the record of each round as soon as it is there.
+
+    Returns the model with its weights, one record per round, and what it cost.
     """
     arm = ArmConfig(
         "model", rule, estimator, cohort, uploads, floor, norm_low, weights,
