@@ -35,11 +35,6 @@ Picture = Annotated[Path | None, typer.Option(help="Draw it into this PNG file."
 WIDE = 200  # columns of a table that no terminal shows
 
 
-@theory_app.callback()
-def _theory() -> None:
-    pass
-
-
 @theory_app.command()
 def bound(
     rounds: Rounds,
@@ -271,12 +266,11 @@ def check(
     """Both bounds against quadratic and logistic problems whose constants are known."""
     with one_line_errors():
         from locksfl.paper.theory.check import rows
+        from locksfl.paper.theory.picture import draw_known
 
         _check_place(picture)
         found = rows(seeds)
         if picture is not None:
-            from locksfl.paper.theory.picture import draw_known
-
             draw_known(seeds, picture)
         heads = (
             "", "before", "least", "weighted mean", "worst seed", "corrected", "", "printed", "",
@@ -320,13 +314,12 @@ def estimate(
         from rich.console import Console
 
         from locksfl.paper.theory.estimate import NOTE, study
+        from locksfl.paper.theory.picture import draw_study
 
         with Console(stderr=True).status("") as status:
             found = study(config, arm, seeds, looks, say=status.update)
         target = picture or drawn
         if target is not None:
-            from locksfl.paper.theory.picture import draw_study
-
             draw_study(found, config.name, target)
         e = found.estimates
         known = (

@@ -47,25 +47,21 @@ class FixedClients(NamedTuple):
     def clipped(self) -> Floats:
         """g_i."""
         lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
-        found: Floats = self.vectors / np.maximum(1, lengths / CLIP)
-        return found
+        return np.asarray(self.vectors / np.maximum(1, lengths / CLIP))
 
     @property
     def weights(self) -> Floats:
         """Public weights that differ, with b w_i <= q."""
         raw = np.linspace(0.5, 1.4, len(self.vectors))
-        found: Floats = raw / raw.sum()
-        return found
+        return np.asarray(raw / raw.sum())
 
     def mean(self) -> Floats:
         """The mean of g_i."""
-        found: Floats = self.clipped.mean(axis=0)
-        return found
+        return np.asarray(self.clipped.mean(axis=0))
 
     def weighted_mean(self) -> Floats:
         """The sum of w_i g_i."""
-        found: Floats = self.weights @ self.clipped
-        return found
+        return np.asarray(self.weights @ self.clipped)
 
 
 def population(clients: int, cohort: float, uploads: float, alike: bool = False) -> FixedClients:

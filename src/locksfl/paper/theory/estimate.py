@@ -51,8 +51,7 @@ NOTE = (
 
 def running_mean(steps: Floats, gradient: Floats) -> Floats:
     """Returns the mean of |grad F(w_t)|^2 so far, weighted by eta_t, after each round."""
-    found: Floats = np.cumsum(steps * gradient, axis=-1) / np.cumsum(steps, axis=-1)
-    return found
+    return np.asarray(np.cumsum(steps * gradient, axis=-1) / np.cumsum(steps, axis=-1))
 
 
 def dissimilarity(gradient: Floats, clients: Floats) -> tuple[float, float]:

@@ -32,8 +32,7 @@ def importance(norms: npt.ArrayLike, parameters: int = 1, noise: float = 0.0) ->
     _validate.count(parameters=parameters)
     _validate.non_negative(noise=noise)
     lengths = _checked(norms)
-    result: Floats = np.sqrt(lengths**2 + parameters * noise**2)
-    return result
+    return np.asarray(np.sqrt(lengths**2 + parameters * noise**2))
 
 
 def best_rates(scores: npt.ArrayLike, uploads: float, rate: float = 1.0) -> Floats:

@@ -157,8 +157,7 @@ class Descent:
     def weighted(self) -> Floats:
         """The mean of |grad F(w_t)|^2 over t, weighted by eta_t: what is bounded."""
         eta = np.asarray(self.steps.step, float)
-        found: Floats = np.sum(eta * self.gradient, axis=1) / np.sum(eta, axis=1)
-        return found
+        return np.asarray(np.sum(eta * self.gradient, axis=1) / np.sum(eta, axis=1))
 
     def left_over(self) -> Floats:
         """Right minus left side of the inequality of one path: never negative, on any seed."""
@@ -166,8 +165,7 @@ class Descent:
         eta, smooth = s.step, self.smoothness
         right = eta / 2 * s.bias + smooth / 2 * eta**2 * s.chance
         right += -eta * s.gradient_chance + smooth * eta**2 * s.mean_chance
-        found: Floats = self.gap + np.sum(right - eta / 2 * s.gradient, axis=1)
-        return found
+        return np.asarray(self.gap + np.sum(right - eta / 2 * s.gradient, axis=1))
 
 
 def descend(
