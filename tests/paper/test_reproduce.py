@@ -15,7 +15,7 @@ import pytest
 from locksfl.cli.main import main
 from locksfl.experiment.compare import COUNTED, Run
 from locksfl.experiment.folder import read_lines
-from locksfl.experiment.plan import plan_arms
+from locksfl.experiment.plan import claimed_epsilon, plan_arms
 from locksfl.experiment.run import open_task
 from locksfl.paper.as_printed import MULTIPLIERS as PAPER
 from locksfl.paper.reproduce import settings, tune
@@ -71,7 +71,7 @@ def test_as_printed_has_the_papers_multipliers_and_its_claims() -> None:
         assert {uniform.method.trust, locks.method.trust} == {"local"}
         assert locks.method.estimator == "literal"
         assert uniform.cohort == uniform.uploads  # p = 1: "capped" is "literal"
-        claims[epsilon] = uniform.claimed_epsilon(config.privacy)
+        claims[epsilon] = claimed_epsilon(uniform, config.privacy)
     assert claims[10.0] == pytest.approx(10.07, abs=0.005)
     assert claims[50.0] == pytest.approx(62.6, abs=0.05)
 
