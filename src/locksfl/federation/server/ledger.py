@@ -42,7 +42,7 @@ class ServerLedger(Journal):
     @classmethod
     def create(cls, path: Path, head: dict[str, Any]) -> Self:
         """A new ledger; a file that is there is never written over."""
-        for terms, budget, _ in Books(head).arms.values():
+        for terms, budget in Books(head).plans.values():
             if budget is not None:
                 budget.check(terms)
         return super().create(path, head)
@@ -123,7 +123,7 @@ class ServerLedger(Journal):
         return None if kept is None else kept.unable()
 
     def _filter(self, arm: str) -> Filter | None:
-        terms, budget, _ = self.books.arms[arm]
+        terms, budget = self.books.plans[arm]
         if budget is None:
             return None
         if arm not in self._filters:
@@ -136,14 +136,14 @@ class ServerLedger(Journal):
         """An arm's terms. `each`: whether its clients are charged one by one, for messages that
         carry their own noise, or all of them for every round."""
         self.books.tally(arm)  # refuses an unknown one
-        terms = self.books.arms[arm][0]
+        terms = self.books.plans[arm][0]
         seen = [release for release in terms.releases() if release.observer == "SERVER"]
         if all(release.noise_multiplier for release in seen) != each:
             raise ValueError(f"arm = {arm!r}: trust {terms.trust!r} is not entered this way")
         return terms
 
     def _check_round(self, arm: str, round_number: int, clients: np.ndarray) -> None:
-        planned, (_, last) = self.books.arms[arm][0].rounds, self.books.tallies[arm].last
+        planned, (_, last) = self.books.plans[arm][0].rounds, self.books.tallies[arm].last
         if not 1 <= round_number <= planned:
             raise ValueError(f"round = {round_number}: expected 1 to {planned}, as was planned")
         if np.isin(clients, self.reserved(arm, round_number)).any():
