@@ -61,6 +61,13 @@ class ServerLedger(Journal):
             ledger.close()
             raise
 
+    def charges_each(self, arm: str) -> bool:
+        """Whether an arm's clients are charged one by one, for messages that carry their own noise;
+        else all of them are charged for every round."""
+        self.books.tally(arm)  # refuses an unknown one
+        releases = self.books.plans[arm][0].releases()
+        return all(r.noise_multiplier for r in releases if r.observer == "SERVER")
+
     def reserve(self, arm: str, round_number: int, clients: npt.ArrayLike) -> np.ndarray:
         """Reserve a whole round, norm and upload, for these clients (increasing numbers) in local
         trust. Returns those of them that can pay; nobody else is entered, or may be asked."""
@@ -133,14 +140,10 @@ class ServerLedger(Journal):
         return kept
 
     def _arm(self, arm: str, each: bool) -> Terms:
-        """An arm's terms. `each`: whether its clients are charged one by one, for messages that
-        carry their own noise, or all of them for every round."""
-        self.books.tally(arm)  # refuses an unknown one
-        terms = self.books.plans[arm][0]
-        seen = [release for release in terms.releases() if release.observer == "SERVER"]
-        if all(release.noise_multiplier for release in seen) != each:
-            raise ValueError(f"arm = {arm!r}: trust {terms.trust!r} is not entered this way")
-        return terms
+        if self.charges_each(arm) != each:
+            trust = self.books.plans[arm][0].trust
+            raise ValueError(f"arm = {arm!r}: trust {trust!r} is not entered this way")
+        return self.books.plans[arm][0]
 
     def _check_round(self, arm: str, round_number: int, clients: np.ndarray) -> None:
         planned, (_, last) = self.books.plans[arm][0].rounds, self.books.tallies[arm].last
