@@ -64,7 +64,7 @@ def test_every_home_comes_to_the_same_counts(tmp_path):
         found = [ledger.books, books, Books.unpack(*books.pack(), tmp_path)]
     found += [Journal.read(tmp_path / "l.db")]
     for each in found:
-        counts = each.record().arms[0].counts
+        counts = each.arms[0].counts
         np.testing.assert_array_equal(counts.norms, kept.norms)
         np.testing.assert_array_equal(counts.uploads, kept.uploads)
         np.testing.assert_array_equal(counts.shares, books.counts("locks").shares)
@@ -333,7 +333,7 @@ def test_a_federations_ledger_of_version_1_opens(tmp_path):
     before = path.read_bytes()
     with ServerLedger.open_for(path, "e" * 64) as ledger:
         for books in (read, ledger.books):
-            (arm,) = books.record().arms
+            (arm,) = books.arms
             assert arm.counts.rounds == 2
             assert arm.counts.norms.tolist() == [1, 1, 1, 0]
             assert arm.counts.uploads.tolist() == [1, 1, 0, 0]
@@ -343,7 +343,7 @@ def test_a_federations_ledger_of_version_1_opens(tmp_path):
             ledger.reserve("locks", 2, [1])
         ledger.refund("locks", 2, [1])
     assert path.read_bytes() != before  # only `open` rewrites it
-    assert Journal.read(path).record().arms[0].counts.uploads.tolist() == [1, 0, 0, 0]
+    assert Journal.read(path).arms[0].counts.uploads.tolist() == [1, 0, 0, 0]
 
 
 def test_the_accounts_of_a_finished_run_need_no_journal_file():

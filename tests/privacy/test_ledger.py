@@ -45,11 +45,11 @@ def filled(path):
 
 def test_an_unresolved_reservation_counts_as_spent(tmp_path):
     with ServerLedger.open_for(filled(tmp_path / "l.db"), "one") as ledger:
-        counts = ledger.books.record().arms[0].counts
+        counts = ledger.books.arms[0].counts
         assert counts.norms.tolist() == [3, 0, 0]
         assert counts.uploads.tolist() == [2, 0, 0]
         assert counts.shares.tolist() == [1.25, 0, 0]  # 1/4, and 1 for the unresolved one
-        told = account_ledger(ledger.books.record())["arms"][0]
+        told = account_ledger(ledger.books)["arms"][0]
     spent = told["spent_so_far"]
     mu = math.sqrt(3 / 8**2 + 2 / 4**2)
     assert spent["server"]["epsilon"] == pytest.approx(epsilon_from_mu(mu, 1e-5), rel=1e-9)
@@ -79,7 +79,7 @@ def test_it_is_on_disk_before_reserve_returns(tmp_path):
     )
     assert (done.returncode, done.stdout.strip()) == (9, "(2,) ('wal',)")
     with ServerLedger.open_for(path, "one") as ledger:
-        assert ledger.books.record().arms[0].counts.uploads.tolist() == [0, 0, 1]
+        assert ledger.books.arms[0].counts.uploads.tolist() == [0, 0, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["commit", "refund", "crash"]))))
@@ -91,16 +91,14 @@ def test_no_client_passes_its_budget(tmp_path_factory, steps):
     with new(path) as ledger:
         for t in range(1, 9):
             for client, then in dict(steps).items():
-                before = (
-                    ledger.books.record().arms[0].counts.mu_squared("SERVER", "zero-out")[client]
-                )
+                before = ledger.books.arms[0].counts.mu_squared("SERVER", "zero-out")[client]
                 if not ledger.reserve("locks", t, client).size:
                     assert before + one > BUDGET.mu_squared
                     continue
                 assert before + one <= BUDGET.mu_squared * (1 + 1e-12)
                 if then != "crash":
                     getattr(ledger, then)("locks", t, client)
-        spent = ledger.books.record().arms[0].counts.mu_squared("SERVER", "zero-out")
+        spent = ledger.books.arms[0].counts.mu_squared("SERVER", "zero-out")
     assert spent.max() <= BUDGET.mu_squared * (1 + 1e-12)
 
 
@@ -136,7 +134,7 @@ def test_central_rounds_are_charged_to_every_client_empty_or_not(tmp_path):
             ledger.reserve_round("locks", t)
         with pytest.raises(ValueError, match="already reserved"):
             ledger.reserve_round("locks", 2)
-        told = account_ledger(ledger.books.record())["arms"][0]
+        told = account_ledger(ledger.books)["arms"][0]
     assert told["rounds_played"] == 2
     assert told["spent_so_far"]["server"]["epsilon"] is None
     so_far, whole = (told[k]["public"]["epsilon"] for k in ("spent_so_far", "guarantee"))

@@ -59,8 +59,8 @@ def make_server(folder: Path, hosts: list[str], days: int, began: datetime | Non
     )
     folder.mkdir(parents=True, exist_ok=True)
     pem = serialization.Encoding.PEM
-    _write(folder / CA, authority.public_bytes(pem))
-    _write(folder / CERTIFICATE, certificate.public_bytes(pem))
+    (folder / CA).write_bytes(authority.public_bytes(pem))
+    (folder / CERTIFICATE).write_bytes(certificate.public_bytes(pem))
     _write_private(
         folder / KEY,
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
@@ -85,7 +85,7 @@ def make_node(folder: Path, name: str, days: int, began: datetime | None = None)
             serialization.NoEncryption(),
         ),
     )
-    _write(public, line + f" {name} {EXPIRES}{ends:%Y-%m-%d}\n".encode())
+    public.write_bytes(line + f" {name} {EXPIRES}{ends:%Y-%m-%d}\n".encode())
 
 
 def check_server(folder: Path) -> None:
@@ -199,17 +199,8 @@ def _certificate(
 
 
 def _usage(signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    seals = (False,) * 4  # content, keys, data, key agreement: only signatures are made
+    return x509.KeyUsage(not signs, *seals, signs, signs, encipher_only=False, decipher_only=False)
 
 
 def _alternative(host: str) -> x509.GeneralName:
@@ -223,10 +214,6 @@ def _absent(*paths: Path) -> None:
     for path in paths:
         if path.exists():
             raise ValueError(f"{path}: already there; expected a new file")
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -8,17 +8,46 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from locksfl.federation import settings
 
 WATCH_SECONDS = 0.2
 PARENT = "LOCKS_PARENT"  # in the environment: a parent may be gone before its child can ask for it
 
 
-def child_of_this() -> dict[str, str]:
-    """For the environment of a child: the process that it ends with."""
-    return {PARENT: str(os.getpid())}
+def start(
+    command: list[str], home: Path, log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a command of this module, "superlink" or "client" with its options, as a child that
+    ends with this process. Ctrl-C is for this process: it stops them."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "locksfl.federation.child", *command],
+            env={**settings(home), **(environment or {}), PARENT: str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+
+
+def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """End these processes, by force after a while."""
+    waiting = list(processes)
+    for process in waiting:
+        process.terminate()
+    for process in waiting:
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def end_with_parent() -> None:

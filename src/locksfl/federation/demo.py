@@ -7,7 +7,6 @@ import math
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +17,7 @@ import tomli_w
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config, to_table
 from locksfl.experiment.run import Prepared
-from locksfl.federation import certificates, settings
-from locksfl.federation.child import child_of_this
+from locksfl.federation import certificates, child
 from locksfl.federation.device.files import DeviceFiles
 from locksfl.methods import TRUSTS
 from locksfl.privacy.gdp import epsilon_from_mu
@@ -142,34 +140,12 @@ def running_clients(
             processes.append(start_client(options, home, files.policy.parent / "client.log"))
         yield processes
     finally:
-        stop(processes)
+        child.stop(processes)
 
 
 def start_client(options: list[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
     """`locks federation client` as a child that ends with this process."""
-    command = [sys.executable, "-m", "locksfl.federation.child", "client", *options]
-    environment = {**settings(home), **_one_core(), **child_of_this()}
-    with log.open("ab") as out:
-        return subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,  # Ctrl-C is for this process: it stops them
-        )
-
-
-def stop(processes: list[subprocess.Popen[bytes]]) -> None:
-    """End these processes, by force after a while."""
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    return child.start(["client", *options], home, log, _one_core())
 
 
 def _one_core() -> dict[str, str]:

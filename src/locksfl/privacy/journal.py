@@ -18,7 +18,7 @@ One fold, `Tally.enter`, makes the totals, wherever the ledger lives:
 * on the disk of a server or a device: SQLite with all entries (`journal_file.Journal`), and beside
   it, packed in the same way, the totals up to the head that was kept last.
 
-`Books.record` is what accountants read, the same from either.
+`Books` are what accountants read, the same from either.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from typing import Any, Literal
 import numpy as np
 
 from locksfl.arm import Arm
-from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
+from locksfl.methods.releases import ACCOUNTANTS, RELATIONS
+from locksfl.privacy import version_1
 from locksfl.privacy.budget import Budget
 from locksfl.privacy.statement import Counts
 
@@ -119,18 +120,6 @@ class ArmLedger:
     claimed_epsilon: float | None = None  # as printed in the paper, no guarantee
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """All arms of an experiment, for the accountants."""
-
-    experiment: str
-    delta: float
-    relation: Relation
-    accountant: Accountant
-    accounting: str
-    arms: tuple[ArmLedger, ...]
-
-
 def header(
     experiment: str | None = None,
     arms: Iterable[tuple[Arm, float | None]] = (),
@@ -198,15 +187,12 @@ class Books:
             raise ValueError("unknown relation or accountant")
         self.header = header
         self.number, self.hash = 0, hashlib.sha256(_canonical(header)).hexdigest()
-        self.arms: dict[str, Arm] = {}
-        self.claimed: dict[str, float | None] = {}  # as printed in the paper, no guarantee
+        self.plans: dict[str, Arm] = {}
         for item in header["arms"]:
-            name, budget = item["name"], item["budget"]
-            arm = Arm.from_dict({**item["terms"], "name": name})
-            self.arms[name] = replace(arm, budget=None if budget is None else Budget(**budget))
-            self.claimed[name] = item["claimed_epsilon"]
+            arm, budget = Arm.from_dict({**item["terms"], "name": item["name"]}), item["budget"]
+            self.plans[arm.name] = replace(arm, budget=None if budget is None else Budget(**budget))
         self.tallies = {
-            name: Tally(arm.releases_norms, arm.clients) for name, arm in self.arms.items()
+            name: Tally(arm.releases_norms, arm.clients) for name, arm in self.plans.items()
         }
 
     @property
@@ -236,29 +222,25 @@ class Books:
     def tally(self, key: str) -> Tally:
         """The totals of an arm or, on a device, of a set of terms."""
         if key not in self.tallies:
-            if self.arms:
-                raise ValueError(f"arm = {key!r}: expected one of {', '.join(self.arms)}")
+            if self.plans:
+                raise ValueError(f"arm = {key!r}: expected one of {', '.join(self.plans)}")
             self.tallies[key] = Tally(bool(json.loads(key)["asks_norms"]), 1)
         return self.tallies[key]
+
+    @property
+    def arms(self) -> tuple[ArmLedger, ...]:
+        """Every arm, for the accountants."""
+        claimed = (arm["claimed_epsilon"] for arm in self.header["arms"])
+        return tuple(
+            ArmLedger(name, self.counts(name), epsilon)
+            for name, epsilon in zip(self.plans, claimed, strict=True)
+        )
 
     def counts(self, arm: str) -> Counts:
         """What an arm's clients released; what is reserved and not resolved is charged in full."""
         tally = self.tallies[arm]
         shares = tally.shares + tally.open
-        return Counts(self.arms[arm], tally.rounds, tally.norms, tally.uploads, shares)
-
-    def record(self) -> Ledger:
-        """For the accountants."""
-        head = self.header
-        arms = tuple(ArmLedger(name, self.counts(name), self.claimed[name]) for name in self.arms)
-        return Ledger(
-            head["experiment"],
-            float(head["delta"]),
-            head["relation"],
-            head["accountant"],
-            head["accounting"],
-            arms,
-        )
+        return Counts(self.plans[arm], tally.rounds, tally.norms, tally.uploads, shares)
 
     def pack(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Everything as JSON and arrays, with a checksum over both. Columns of zeros are left out:
@@ -291,7 +273,7 @@ class Books:
             raise ValueError(f"{damaged} (its checksum does not fit)")
         try:
             if "totals" not in meta:
-                meta = _from_version_1(meta)
+                meta = version_1.checkpoint(meta)
             books = cls(meta["header"])
             for key, total in meta["totals"].items():
                 tally = books.tally(key)
@@ -306,19 +288,6 @@ class Books:
             return books
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{damaged} ({error})") from None
-
-
-def _from_version_1(meta: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint of version 0.1: its arrays have the same names, and its rounds were whole."""
-    arms = [{k: v for k, v in arm.items() if k != "rounds_played"} for arm in meta["arms"]]
-    played = {arm["name"]: arm["rounds_played"] for arm in meta["arms"]}
-    rest = {k: v for k, v in meta.items() if k != "checksum"}
-    totals = {
-        name: {"rounds": rounds, "last": [name, rounds], "latest": 0}
-        for name, rounds in played.items()
-    }
-    head = f"0 {meta['checksum']}"
-    return {"header": {**rest, "version": VERSION, "arms": arms}, "head": head, "totals": totals}
 
 
 def checksum(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:

@@ -19,7 +19,6 @@ file's time is set back a little whenever its head is kept.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sqlite3
@@ -27,12 +26,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from locksfl.privacy.journal import COLUMNS, EVERYBODY, Books, Entry, header
+from locksfl.privacy import version_1
+from locksfl.privacy.journal import COLUMNS, Books, Entry, header
 
 SET_BACK = 2_000_000_000  # nanoseconds; no clock of a file system is coarser
 ENTRY = "account, round, kind, clients, uploaders, terms, time"
@@ -135,7 +134,7 @@ class Journal:
         values = {**vars(entry), "clients": clients}.values()
         row = (int(number) + 1, *values, digest)
         self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        self._set_head(f"{row[0]} {digest}")
+        self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (f"{row[0]} {digest}",))
 
     def entries(self, account: str | None = None, round_number: int | None = None) -> list[Entry]:
         """The entries of one round of one account; without both, all."""
@@ -170,12 +169,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _begin(self, first: dict[str, Any], entries: Iterable[Entry] = ()) -> None:
@@ -187,9 +181,6 @@ class Journal:
         self._db.executemany("INSERT INTO meta VALUES (?, ?)", rows)
         for entry in entries:
             self.append(entry)
-
-    def _set_head(self, head: str) -> None:
-        self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (head,))
 
     def _meta(self) -> dict[str, str]:
         return dict(self.query("SELECT key, value FROM meta"))
@@ -284,16 +275,9 @@ class Journal:
     def _version_1(self) -> tuple[dict[str, Any], list[Entry]]:
         """Header and entries of a file that version 0.1 wrote, verified by its rule."""
         self._quick_check()
-        meta = self._meta()
-        settings, rows = meta["settings"], self.query("SELECT * FROM entries ORDER BY number")
-        before = _hash_1(settings)
-        for expected, (number, *values, found) in enumerate(rows, 1):
-            before = _hash_1(before, number, *values)
-            if number != expected or found != before:
-                raise ValueError(f"{self._damaged} (entry {expected} does not fit those before it)")
-        if meta.get("head") != f"{len(rows)} {before}":
-            raise ValueError(f"{self._damaged} (entries are missing at its end)")
-        return _from_version_1(json.loads(settings), rows, meta["head"], self.path)
+        rows = self.query("SELECT * FROM entries ORDER BY number")
+        first, entries = version_1.journal(self._meta(), rows, self._damaged)
+        return {**header(), **first}, [Entry(*values) for values in entries]
 
     def _stamp(self) -> list[int]:
         found = self.path.stat()
@@ -338,27 +322,6 @@ def _entry(row: Any) -> Entry:
     return Entry(account, number, kind, who, uploaders, terms, when)
 
 
-def _from_version_1(
-    settings: dict[str, Any], rows: list[Any], head: str, path: Path
-) -> tuple[dict[str, Any], list[Entry]]:
-    """The header and the entries of version 1, as those of version 2."""
-    if settings.get("format") == "device 1":
-        one = np.zeros(1, np.int32)
-        entries = [Entry(run, t, kind, one, 1, terms, at) for _, run, t, kind, terms, at, _ in rows]
-        return {**header(), "upgraded": head}, entries
-    if settings.get("format") != 1:
-        raise ValueError(f"{path}: a ledger of another version; expected version 1 or 2")
-    names = ("name", "terms", "budget", "claimed_epsilon")
-    arms = [dict(zip(names, (*arm, None), strict=True)) for arm in settings.pop("arms")]
-    del settings["format"]
-    everybody = int(EVERYBODY[0])
-    entries = [
-        Entry(arm, t, kind, EVERYBODY if i == everybody else np.array([i], np.int32), uploaders)
-        for _, arm, t, i, kind, uploaders, _ in rows
-    ]
-    return {**header(), **settings, "arms": arms, "upgraded": head}, entries
-
-
 def _connect(path: Path, must_exist: bool = False) -> sqlite3.Connection:
     if must_exist:
         if not path.is_file():
@@ -382,8 +345,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _hash_1(*parts: Any) -> str:
-    """A link of version 1."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from locksfl._arrays import unpack_arrays
-from locksfl.privacy.journal import ArmLedger, Books, Ledger, same_experiment
+from locksfl.privacy.journal import ArmLedger, Books, same_experiment
 from locksfl.privacy.journal_file import Journal
 from locksfl.privacy.statement import Cost, guarantee, spent
 
@@ -21,7 +21,7 @@ CHECKPOINT = "checkpoint.npz"
 LEDGER = "ledger.sqlite"
 
 
-def read_run(folder: Path) -> Ledger:
+def read_run(folder: Path) -> Books:
     """The ledger of a run folder, finished or not, or killed in mid-round."""
     path, durable = folder / CHECKPOINT, folder / LEDGER
     if not path.is_file():
@@ -31,27 +31,28 @@ def read_run(folder: Path) -> Ledger:
     if durable.is_file():
         kept, books = books, Journal.read(durable, books.head if books.number else None)
         same_experiment(books.header["experiment"], kept.header["experiment"], durable)
-    return books.record()
+    return books
 
 
-def account_ledger(ledger: Ledger) -> dict[str, Any]:
+def account_ledger(ledger: Books) -> dict[str, Any]:
     """Every epsilon from the ledger alone: the guarantee and, apart from it, what was spent.
 
     {"arms": [{"guarantee": {"server": ..., "public": ...}, "spent_so_far": ...}], ...}
     """
+    delta, relation, accountant = (ledger.header[k] for k in ("delta", "relation", "accountant"))
 
     def both(arms: Sequence[ArmLedger]) -> dict[str, Any]:
-        promise = guarantee([arm.counts.arm for arm in arms], ledger.delta, ledger.accountant)
-        so_far = spent([arm.counts for arm in arms], ledger.delta, ledger.accountant)
+        promise = guarantee([arm.counts.arm for arm in arms], delta, accountant)
+        so_far = spent([arm.counts for arm in arms], delta, accountant)
         return {
-            "guarantee": by_observer(promise, ledger.relation),
-            "spent_so_far": by_observer(so_far, ledger.relation),
+            "guarantee": by_observer(promise, relation),
+            "spent_so_far": by_observer(so_far, relation),
         }
 
     return {
-        "experiment": ledger.experiment,
+        "experiment": ledger.header["experiment"],
         "trust": ledger.arms[0].counts.arm.trust,
-        "accounting": ledger.accounting,
+        "accounting": ledger.header["accounting"],
         "arms": [
             {
                 "name": arm.name,

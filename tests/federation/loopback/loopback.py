@@ -12,7 +12,8 @@ from pathlib import Path
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.run import prepare
 from locksfl.federation import certificates, settings
-from locksfl.federation.demo import client_command, free_port, make_devices, start_client, stop
+from locksfl.federation.child import stop
+from locksfl.federation.demo import client_command, free_port, make_devices, start_client
 from locksfl.federation.server.serving import as_federation
 
 HERE = Path(__file__).parent

@@ -230,7 +230,7 @@ def test_200_faults_through_the_server_loop(tmp_path):
     for i in range(CLIENTS):
         assert charged(tmp_path / f"{i}.sqlite") <= POLICY.budget.mu_squared * (1 + 1e-9)
     with ServerLedger.open_for(tmp_path / LEDGER, "x") as ledger:  # whole; no round reserved twice
-        (arm,) = ledger.books.record().arms
+        (arm,) = ledger.books.arms
         norms = np.zeros(CLIENTS, int)
         for log in rounds:
             norms[log.cohort] += 1

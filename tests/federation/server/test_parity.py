@@ -144,7 +144,7 @@ def test_the_same_draws_give_the_same_model_and_ledgers(tmp_path, trust, rule):
         device.close()
     if trust == "local":
         with ServerLedger.open_for(tmp_path / LEDGER, "x") as ledger:
-            (arm,) = ledger.books.record().arms
+            (arm,) = ledger.books.arms
         np.testing.assert_array_equal(arm.counts.norms, norms)
         np.testing.assert_array_equal(arm.counts.uploads, uploads)
 

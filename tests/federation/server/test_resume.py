@@ -119,7 +119,7 @@ def test_a_federated_run_fills_a_run_folder(whole):
     assert folder.lines("diagnostics.jsonl") == []  # a server cannot see such things
     assert (folder.path / "figure.png").is_file()
     with ServerLedger.open_for(folder.path / LEDGER, summary["experiment"]) as journal:
-        for arm in journal.books.record().arms:
+        for arm in journal.books.arms:
             kept = counts_of(folder)[arm.name]
             np.testing.assert_array_equal(arm.counts.norms, kept.norms)
             np.testing.assert_array_equal(arm.counts.uploads, kept.uploads)
@@ -166,7 +166,7 @@ def test_a_killed_server_goes_on_and_asks_nobody_twice(tmp_path, whole, killed_b
     assert summary["all_arms_composed"] == whole[1]["all_arms_composed"]
     kept = counts_of(folder)
     with ServerLedger.open_for(folder.path / LEDGER, summary["experiment"]) as journal:
-        for arm in journal.books.record().arms:
+        for arm in journal.books.arms:
             np.testing.assert_array_equal(arm.counts.norms, kept[arm.name].norms)
             np.testing.assert_array_equal(arm.counts.uploads, kept[arm.name].uploads)
             assert arm.counts.uploads.max() <= ROUNDS
@@ -282,7 +282,7 @@ def test_what_a_killed_run_has_spent_is_read_from_the_durable_ledger(tmp_path, k
     told = ledger.account_ledger(ledger.read_run(folder.path))
     identity = told["experiment"]
     with ServerLedger.open_for(folder.path / LEDGER, identity) as journal:
-        durable = ledger.account_ledger(journal.books.record())
+        durable = ledger.account_ledger(journal.books)
     assert told == durable
     spent = told["all_arms_composed"]["spent_so_far"]["server"]["epsilon"]
     summary = run(folder, Network(devices, "second"), resume=True)

@@ -6,7 +6,6 @@ function of the owner's, in any framework (`locksfl.federation.device.update`). 
 
 from __future__ import annotations
 
-import tomllib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from locksfl.federation.device import DeviceLedger, Policy
 from locksfl.federation.device.answering import Device
+from locksfl.federation.device.policy import read_toml
 from locksfl.federation.device.update import LocalUpdate
 from locksfl.federation.device.view import ledger_view
 
@@ -81,12 +81,7 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
     from locksfl.federation.device.local_update import local_update
     from locksfl.models.features import with_features
 
-    try:
-        table = tomllib.loads(experiment.read_text("utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{experiment}: no such experiment file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{experiment}: not valid TOML: {error}") from None
+    table = read_toml(experiment, "experiment")
     parts = {"model": ModelConfig, "local": LocalConfig, "features": FeaturesConfig}
     read: dict[str, Any] = {
         name: build_table(kind, table.get(name, {}), name) for name, kind in parts.items()

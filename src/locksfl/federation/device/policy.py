@@ -17,6 +17,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from locksfl import _validate
 from locksfl._tables import build_table
@@ -24,6 +25,16 @@ from locksfl.federation.device.terms import Refusal, RoundTerms
 from locksfl.methods import TRUSTS
 from locksfl.methods.releases import Relation
 from locksfl.privacy.budget import Budget
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The table of a file; `what` it is, for an error of one line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such {what} file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid TOML: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -69,14 +80,10 @@ class Policy:
     @classmethod
     def read(cls, path: Path) -> Policy:
         """The policy of a file; every error is one line that names the file."""
+        table = read_toml(path, "policy")
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
             policy: Policy = build_table(cls, table, "")
-        except FileNotFoundError:
-            raise ValueError(f"{path}: no such policy file") from None
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{path}: not valid TOML: {error}") from None
-        except ValueError as error:  # a text that is not UTF-8, too
+        except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         return policy
 

@@ -85,11 +85,11 @@ class Federation:
         evaluate_every: int = 1,
         state: ServerState | None = None,
         first_round: int = 0,
-        released: tuple[np.ndarray, np.ndarray] | None = None,
-        pause_every: int = 0,
+        **_: object,
     ) -> Iterator[BlockLog]:
-        """Play an arm's rounds, one a block. The devices know their own work."""
-        del work, pause_every, released
+        """Play an arm's rounds, one per block. The devices know their own work, and the journal
+        what was released."""
+        del work
         if state is None:
             state = server.init(self.model.init(randomness.model_key()))
         waiting = np.zeros(plan.clients, bool)
@@ -118,7 +118,7 @@ class Federation:
             accuracy, loss = None, None
             if due:
                 accuracy, loss = (float(x) for x in self._score(server.model(state, t + 1)))
-            charged = interrupted & (not plan.parts[2].amplified)  # there, rounds are counted
+            charged = interrupted & self.journal.charges_each(plan.name)  # else: rounds are counted
             log = _log(t, played, charged, accuracy, loss, exhausted)
             yield BlockLog([log], state, time.perf_counter() - began, 0.0)
 
@@ -132,16 +132,16 @@ class Federation:
     def _reserve(self, plan: Arm, t: int, cohort: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Enter the round for everyone who will be asked; who cannot pay is not."""
         asked = cohort[~before[cohort]]
-        if plan.parts[2].amplified:  # every client is charged every round
-            if not before.any():
-                self.journal.reserve_round(plan.name, t + 1)
-            return asked
-        return self.journal.reserve(plan.name, t + 1, asked)
+        if self.journal.charges_each(plan.name):
+            return self.journal.reserve(plan.name, t + 1, asked)
+        if not before.any():
+            self.journal.reserve_round(plan.name, t + 1)
+        return asked
 
     def _settle(self, plan: Arm, t: int, played: Played) -> None:
         """Enter what became of the reservations: an update that was drawn and not refused may have
         been sent, and is charged; only those in the sum have the credit of each other's noise."""
-        if plan.parts[2].amplified:
+        if not self.journal.charges_each(plan.name):
             return
         asked = np.flatnonzero(played.asked)
         uploaded, received = played.uploaded[asked], played.received[asked]

@@ -42,7 +42,7 @@ class ServerLedger(Journal):
     @classmethod
     def create(cls, path: Path, head: dict[str, Any]) -> Self:
         """A new ledger; a file that is there is never written over."""
-        for arm in Books(head).arms.values():
+        for arm in Books(head).plans.values():
             if arm.budget is not None:
                 arm.budget.check(arm)
         return super().create(path, head)
@@ -60,6 +60,12 @@ class ServerLedger(Journal):
         except BaseException:
             ledger.close()
             raise
+
+    def charges_each(self, arm: str) -> bool:
+        """Whether an arm's clients are charged one by one, for messages that carry their own noise;
+        else all of them are charged for every round."""
+        self.books.tally(arm)  # refuses an unknown one
+        return self.books.plans[arm].parts[2].guards_server
 
     def reserve(self, arm: str, round_number: int, clients: npt.ArrayLike) -> np.ndarray:
         """Reserve a whole round, norm and upload, for these clients (increasing numbers) in local
@@ -123,7 +129,7 @@ class ServerLedger(Journal):
         return None if kept is None else kept.unable()
 
     def _filter(self, arm: str) -> Filter | None:
-        planned = self.books.arms[arm]
+        planned = self.books.plans[arm]
         if planned.budget is None:
             return None
         if arm not in self._filters:
@@ -133,16 +139,13 @@ class ServerLedger(Journal):
         return kept
 
     def _arm(self, arm: str, each: bool) -> Arm:
-        """An arm. `each`: whether its clients are charged one by one, for messages that carry their
-        own noise, or all of them for every round."""
-        self.books.tally(arm)  # refuses an unknown one
-        planned = self.books.arms[arm]
-        if planned.parts[2].guards_server != each:
-            raise ValueError(f"arm = {arm!r}: trust {planned.trust!r} is not entered this way")
-        return planned
+        if self.charges_each(arm) != each:
+            trust = self.books.plans[arm].trust
+            raise ValueError(f"arm = {arm!r}: trust {trust!r} is not entered this way")
+        return self.books.plans[arm]
 
     def _check_round(self, arm: str, round_number: int, clients: np.ndarray) -> None:
-        planned, (_, last) = self.books.arms[arm].rounds, self.books.tallies[arm].last
+        planned, (_, last) = self.books.plans[arm].rounds, self.books.tallies[arm].last
         if not 1 <= round_number <= planned:
             raise ValueError(f"round = {round_number}: expected 1 to {planned}, as was planned")
         if np.isin(clients, self.reserved(arm, round_number)).any():

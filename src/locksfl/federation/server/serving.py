@@ -121,12 +121,12 @@ def serve(
         nodes = link.register(keys)
         started()
         _wait_for(nodes, link.online, place.wait, say)
-        with link.start_run() as run:
+        with link.run() as grid:
             engine = federation_engine(
                 config,
                 folder,
                 place.seconds,
-                lambda size: GridNetwork(run.grid, nodes, size, check=link.check),
+                lambda size: GridNetwork(grid, nodes, size, check=link.check),
             )
             return run_experiment(
                 config,

@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 import httpx
+from flwr.serverapp import Grid
 
-from locksfl.federation import certificates, flower, settings
-from locksfl.federation.child import child_of_this
+from locksfl.federation import certificates, child, flower
 
 START_SECONDS = 60.0
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -56,7 +53,6 @@ class SuperLink:
     host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
         self._secret = secrets.token_bytes(32)
         self._ca = (self.certs / certificates.CA).read_bytes()
 
@@ -72,39 +68,27 @@ class SuperLink:
         secret.touch(mode=0o600)
         secret.write_bytes(self._secret)
         command = [
-            *(sys.executable, "-m", "locksfl.federation.child", "superlink"),
-            *("--host", self.host, "--port", str(self.port), "--isolation", "process"),
+            *("superlink", "--host", self.host, "--port", str(self.port), "--isolation", "process"),
             *("--superexec-auth-secret-file", str(secret), "--enable-supernode-auth"),
             *("--ssl-ca-certfile", str(self.certs / certificates.CA)),
             *("--ssl-certfile", str(self.certs / certificates.CERTIFICATE)),
             *("--ssl-keyfile", str(self.certs / certificates.KEY)),
         ]
-        with (self.home / "superlink.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                env={**settings(self.home), **child_of_this()},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        self._process = child.start(command, self.home, self.home / "superlink.log")
         try:
             self._wait()
         except BaseException:
-            self._stop()
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop()
+    def __exit__(self, *error: object) -> None:
+        child.stop([self._process])
+        (self.home / "superlink.secret").unlink(missing_ok=True)
 
     def check(self) -> None:
         """Refuse to go on without it."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process.poll() is not None:
             raise ValueError(f"the SuperLink has ended; its log: {self.home / 'superlink.log'}")
 
     def register(self, public_keys: Sequence[bytes]) -> list[int]:
@@ -116,14 +100,41 @@ class SuperLink:
     def online(self) -> set[int]:
         """The nodes that are connected now."""
         with self._control() as control:
-            return {int(n.node_id) for n in self._nodes(control) if n.status == "online"}
+            nodes = control.ListNodes(flower.control.ListNodesRequest()).nodes_info
+        return {int(node.node_id) for node in nodes if node.status == "online"}
 
-    def start_run(self) -> Run:
-        """Begin a Flower run, and take its ServerApp upon this process."""
+    @contextmanager
+    def run(self) -> Iterator[Grid]:
+        """Begin a Flower run, and take its ServerApp upon this process: the Grid to its nodes."""
+        grid = flower.http_grid(self.address, self._ca, self._task())
+        client = grid._runtime_client
+        heart = flower.HeartbeatSender(flower.make_task_heartbeat_fn_http(client))
+        heart.start()
+        status = "failed"
+        try:
+            answer = client.PullTaskInput(flower.runtime.PullTaskInputRequest())
+            run, identity = flower.run_from_proto(answer.run), flower.TaskIdentity
+            # messages of this process are signed with these
+            identity.task_id, identity.run_id = answer.task_id, run.run_id
+            identity.node_id = flower.context_from_proto(answer.context).node_id
+            grid.set_run(run)
+            yield grid
+            status = "completed"
+        finally:
+            with suppress(httpx.HTTPError, RuntimeError):  # gone: nobody is left to be told
+                client.PushTaskOutput(
+                    flower.runtime.PushTaskOutputRequest(sub_status=status, details="")
+                )
+            heart.stop()
+            grid.close()
+
+    def _task(self) -> str:
+        """A new run's task, taken: its token."""
         content = flower.build_bundle(BUNDLE)
         fab = flower.Fab(hashlib.sha256(content).hexdigest(), content, {})
         with self._control() as control:
-            started = control.StartRun(flower.control.StartRunRequest(fab=flower.fab_to_proto(fab)))
+            request = flower.control.StartRunRequest(fab=flower.fab_to_proto(fab))
+            started = control.StartRun(request)
         interceptors: list[flower.ProtobufClientInterceptor] = [
             flower.RuntimeVersionHttpInterceptor(component_name="SuperExec"),
             flower.SuperExecAuthHttpInterceptor(
@@ -133,19 +144,15 @@ class SuperLink:
         with flower.RuntimeHttpClient.from_server_address(
             self.address, False, self._ca, interceptors=interceptors
         ) as client:
-            wanted = flower.runtime.AcquireTaskRequest(
-                supported_task_types=[flower.TaskType.SERVER_APP]
-            )
+            types = [flower.TaskType.SERVER_APP]
+            wanted = flower.runtime.AcquireTaskRequest(supported_task_types=types)
             while True:
                 self.check()
                 acquired = client.AcquireTask(wanted)
                 if acquired.token and acquired.task.run_id == started.run_id:
-                    return Run(self.address, self._ca, acquired.token)
+                    return str(acquired.token)
                 if not acquired.token:
                     time.sleep(0.1)
-
-    def _nodes(self, control: flower.ControlHttpClient) -> Any:
-        return control.ListNodes(flower.control.ListNodesRequest()).nodes_info
 
     def _control(self) -> flower.ControlHttpClient:
         return flower.ControlHttpClient.from_server_address(
@@ -165,50 +172,3 @@ class SuperLink:
                 return
             time.sleep(0.1)
         raise ValueError(f"the SuperLink did not start; its log: {self.home / 'superlink.log'}")
-
-    def _stop(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(timeout=3)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        (self.home / "superlink.secret").unlink(missing_ok=True)
-
-
-class Run:
-    """One run of Flower: the Grid to its nodes. Use as a context manager."""
-
-    def __init__(self, address: str, ca: bytes, token: str) -> None:
-        self.grid = flower.http_grid(address, ca, token)
-        client = self.grid._runtime_client
-        self._heart = flower.HeartbeatSender(flower.make_task_heartbeat_fn_http(client))
-        self._heart.start()
-        answer = client.PullTaskInput(flower.runtime.PullTaskInputRequest())
-        run = flower.run_from_proto(answer.run)
-        # messages of this process are signed with these
-        flower.TaskIdentity.task_id, flower.TaskIdentity.run_id = answer.task_id, run.run_id
-        flower.TaskIdentity.node_id = flower.context_from_proto(answer.context).node_id
-        self.grid.set_run(run)
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        status = "completed" if error is None else "failed"
-        try:
-            self.grid._runtime_client.PushTaskOutput(
-                flower.runtime.PushTaskOutputRequest(sub_status=status, details="")
-            )
-        except (httpx.HTTPError, RuntimeError):
-            pass  # the SuperLink is gone: nobody is left to be told
-        finally:
-            self._heart.stop()
-            self.grid.close()
