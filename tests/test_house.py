@@ -1,0 +1,126 @@
+"""The house: imports run one way, and only the rooms that may import something heavy do."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "locksfl"
+FLOOR = {"_arrays", "_loading", "_tables", "_text", "_validate"}  # they import no room
+ROOMS = [
+    "methods", "arm", "privacy", "data", "models", "round", "simulate", "experiment", "audit",
+    "federation", "paper", "cli",
+]  # fmt: skip
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports when it runs, in functions too."""
+    found = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            if node.module == "locksfl":
+                found.update(f"locksfl.{alias.name}" for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text("utf-8")))
+    return found
+
+
+def wrong_turns(module: str, imported: set[str]) -> list[str]:
+    """What a module imports against the direction."""
+    mine, wrong = room_of(module), []
+    for name in sorted(imported):
+        other = room_of(name)
+        if not name.startswith("locksfl.") or other in FLOOR:
+            continue
+        if mine in FLOOR or ROOMS.index(other) > ROOMS.index(mine):
+            wrong.append(name)
+    return wrong
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_a_room_imports_only_rooms_before_it(path):
+    module = module_of(path)
+    if module == "locksfl":  # it names the public objects, and imports them when they are used
+        return
+    assert wrong_turns(module, imports(path)) == []
+
+
+def test_a_wrong_turn_is_seen():
+    assert wrong_turns("locksfl.privacy.gdp", {"locksfl.round.draws", "numpy"}) == [
+        "locksfl.round.draws"
+    ]
+    assert wrong_turns("locksfl._text", {"locksfl.arm"}) == ["locksfl.arm"]
+    assert wrong_turns("locksfl.round.draws", {"locksfl.methods", "locksfl._validate"}) == []
+
+
+def test_every_file_stands_in_a_room_that_is_known():
+    beside = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
+    folders = {path.name for path in SOURCE.iterdir() if path.is_dir()} - {"__pycache__"}
+    assert beside - FLOOR | folders == set(ROOMS)
+
+
+def test_only_the_federation_imports_flower_and_its_internals_in_one_file():
+    internals = set()
+    for path in FILES:
+        flower = {name for name in imports(path) if name.split(".")[0] == "flwr"}
+        assert not flower or room_of(module_of(path)) == "federation", path
+        public = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation")
+        if any(name not in public for name in flower):
+            internals.add(path.name)
+    assert internals == {"flower.py"}
+
+
+@pytest.mark.parametrize(
+    "module", ["locksfl.methods", "locksfl.arm", "locksfl.privacy", "locksfl.federation.device"]
+)
+def test_what_devices_and_accountants_read_starts_without_jax(module):
+    code = f"import sys, {module}; print(sorted({{'jax', 'flwr', 'typer'}} & set(sys.modules)))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"
+
+
+def test_no_file_compares_the_names_of_methods():
+    """Names are for people: what decides is what a method states (tests/golden renames them all)."""
+    from locksfl.methods import ESTIMATORS, RULES, TRUSTS
+
+    names = {*RULES, *ESTIMATORS, *TRUSTS}
+    found = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Compare):
+                continue
+            sides = [node.left, *node.comparators]
+            words = {s.value for s in sides if isinstance(s, ast.Constant)}
+            words |= {
+                e.value
+                for s in sides
+                if isinstance(s, ast.Tuple | ast.Set | ast.List)
+                for e in s.elts
+                if isinstance(e, ast.Constant)
+            }
+            about = {ast.unparse(s).rpartition(".")[2] for s in sides}
+            if words & names and about & {"rule", "estimator", "trust", "method"}:
+                found.append(f"{module_of(path)}:{node.lineno} {ast.unparse(node)}")
+    assert found == []
