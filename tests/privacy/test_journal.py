@@ -253,13 +253,13 @@ def test_totals_that_were_altered_are_found_by_who_asks_for_everything(tmp_path)
 
 
 def test_an_interrupted_fold_leaves_no_wrong_totals(tmp_path, monkeypatch):
-    """Ctrl-C between two columns: the books are made anew from the entries."""
+    """Ctrl-C before the commit: nothing is written, and the books are made anew."""
     path = played(tmp_path / "l.db")
     link, calls = Entry.link, []
 
     def interrupted(entry, number, before):
         calls.append(number)
-        if len(calls) == 2:  # the second is the fold's, after its commit
+        if len(calls) == 2:  # the second is the fold's
             raise KeyboardInterrupt
         return link(entry, number, before)
 
@@ -272,6 +272,8 @@ def test_an_interrupted_fold_leaves_no_wrong_totals(tmp_path, monkeypatch):
             patched.setattr(Entry, "link", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 reserve(ledger)
+        assert ledger.rounds() == 3
+        reserve(ledger)
         assert ledger.rounds() == 4
     with DeviceLedger.open(path, whole=True) as ledger:
         assert (ledger.rounds(), [t.uploads for t in ledger.tallies()]) == (4, [4])

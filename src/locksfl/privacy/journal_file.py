@@ -98,7 +98,10 @@ class Journal:
     @property
     def books(self) -> Books:
         """Header, totals and head, as of the last transaction."""
-        return self._books or self._fold()
+        if self._books is not None:
+            return self._books
+        with self._one_moment():
+            return self._fold()
 
     @property
     def head(self) -> str:
@@ -108,21 +111,17 @@ class Journal:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All of it or nothing, and nobody else meanwhile; on disk when it ends. `books` are up to
-        date when it begins, and take in what was appended when it has ended."""
+        date when it begins, and take in what was appended when it ends: what makes no sense to
+        them is not written."""
         if self._db.in_transaction:  # part of a larger one
             yield
             return
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._begun("BEGIN IMMEDIATE"):
             if self._books is not None:
                 self._fold()
             yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
-        self._fold()
+            after, self._books = self._fold(), None  # nothing is certain until it is on disk
+        self._books = after
 
     def append(self, entry: Entry) -> None:
         """One more entry, within a transaction."""
@@ -192,12 +191,25 @@ class Journal:
     @contextmanager
     def _one_moment(self) -> Iterator[None]:
         """All that is read within is of one moment: others may be writing."""
-        try:
-            self._db.execute("BEGIN")
+        if self._db.in_transaction:
             yield
-            self._db.execute("COMMIT")
+            return
+        try:
+            with self._begun("BEGIN"):
+                yield
         except sqlite3.DatabaseError as error:
             raise ValueError(f"{self._damaged} ({error})") from None
+
+    @contextmanager
+    def _begun(self, begin: str) -> Iterator[None]:
+        self._db.execute(begin)
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
 
     def _verify(self, noted: str | None, whole: bool) -> None:
         with self._one_moment():
