@@ -102,7 +102,7 @@ def test_what_devices_and_accountants_read_starts_without_jax(module):
 
 
 def test_no_file_compares_the_names_of_methods():
-    """Names are for people: what decides is what a method states (tests/golden renames them all)."""
+    """What decides is what a method states; tests/golden renames them all."""
     from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 
     names = {*RULES, *ESTIMATORS, *TRUSTS}

@@ -1,13 +1,8 @@
-"""A command as a child process that ends with its parent, however the parent ends.
-
-python -m locksfl.federation.child superlink --port 8000 ...
-python -m locksfl.federation.child client --server localhost:8000 ...
-"""
+"""Child processes that end with their parent, however the parent ends (cli/child.py is one)."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -28,7 +23,7 @@ def start(
     ends with this process. Ctrl-C is for this process: it stops them."""
     with log.open("ab") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "locksfl.federation.child", *command],
+            [sys.executable, "-m", "locksfl.cli.child", *command],
             env={**settings(home), **(environment or {}), PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -60,23 +55,3 @@ def end_with_parent() -> None:
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def main() -> None:
-    """Run `flower-superlink`, or `locks federation client`, with the arguments given."""
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear
-    command, *arguments = sys.argv[1:]
-    if command == "superlink":
-        from locksfl.federation.flower import run_superlink
-
-        run_superlink(arguments)
-    else:
-        from locksfl.cli.main import main as locks
-
-        sys.argv = ["locks", "federation", command, *arguments]
-        locks()
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from locksfl.federation.child import main
+from locksfl.cli.child import main
 from locksfl.federation.device.noise import SystemNoise
 
 real, left = SystemNoise.steps, int(sys.argv.pop(1))

@@ -105,7 +105,7 @@ class Loopback:
 
     def server(self, *options: str) -> subprocess.Popen[bytes]:
         """Start the server, on the experiment or, with --resume, on the run."""
-        command = [sys.executable, "-m", "locksfl.federation.child", "server"]
+        command = [sys.executable, "-m", "locksfl.cli.child", "server"]
         if "--resume" not in options:
             command.append(str(self.experiment))
         where = {"--certs": self.certs, "--keys": self.keys, "--port": self.port, "--out": self.run}
