@@ -69,7 +69,9 @@ def test_it_keeps_its_statements():
 
 def test_its_norms_are_charged_like_those_of_the_rule_norm():
     numbers = {"trust": "local", "cohort": 20, "uploads": 8, "norm_low": 0.7}
-    own, norm = (calibrate(Arm("a", 100, 10, rule, **numbers), 8.0, 1e-5) for rule in (NAME, "norm"))
+    own, norm = (
+        calibrate(Arm("a", 100, 10, rule, **numbers), 8.0, 1e-5) for rule in (NAME, "norm")
+    )
     assert own.norm_multiplier == norm.norm_multiplier
     assert own.noise_multiplier == norm.noise_multiplier
     assert guarantee([own], 1e-5, "pld") == guarantee([norm], 1e-5, "pld")
