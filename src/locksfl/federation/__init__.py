@@ -8,9 +8,11 @@
     superlink.py     the server's SuperLink: started, its nodes registered, a run begun
     certificates.py  TLS certificates and node keys
 
+    flower.py        every import of Flower's that Flower does not document
+
 Only this package imports flwr, and only what is used is imported: `rounds.py` needs none of it.
-Whatever touches an interface that Flower does not document is in node.py and superlink.py, for the
-one version that pyproject.toml pins.
+Interfaces that Flower does not document are used by node.py and superlink.py, for the one version
+that pyproject.toml pins.
 """
 
 from __future__ import annotations

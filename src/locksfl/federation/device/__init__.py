@@ -13,6 +13,7 @@ No network and no JAX here: a device starts a new process for each message.
 |-----------|--------------------------------------------------------------------------|
 | terms.py  | what a server asks for in a round; the fixed codes of a refusal          |
 | policy.py | what the owner of the device allows: a TOML file                         |
+| answering.py | one answer: check, compute, clip, pay, add noise, send                |
 | guard.py  | checks, debits, and only then adds noise                                 |
 | ledger.py | every release of the device, for all runs and servers: one SQLite file   |
 | noise.py  | the rounded Gaussian on a public grid, sampled exactly                   |

@@ -17,7 +17,7 @@ server that fakes "not drawn", or sends a later round early, closes the round wi
 loses a release and cannot gain one. So what is charged (all norms of reserved rounds, all updates
 that are not refunded) is at least what was released, whatever messages arrive.
 
-**Replays.** An answer is not kept. Asked again for the same stage of the same round, also after a
+**Replays.** An answer is not kept. Asked again for the same stage of the same round, even after a
 crash that lost the answer, the guard refuses: one stage of one round draws noise once or never.
 
 **What a refusal tells.** It is decided from the request, the policy and the ledger, before the data
