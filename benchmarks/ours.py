@@ -19,11 +19,10 @@ import numpy as np
 from benchmarks.peer import forget_peak, serve
 from benchmarks.workloads import CLASSES, Network, Workload, join, load
 from locksfl._arrays import aligned
+from locksfl.arm import Arm
 from locksfl.data.population import Population
-from locksfl.experiment.plan import ArmPlan
 from locksfl.models.build import Model, cnn, from_equinox, mlp
 from locksfl.models.conv import Convolution, max_pool
-from locksfl.round.algorithm import Method
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
@@ -104,22 +103,23 @@ class Program:
     def mean_update(self) -> np.ndarray:
         """Of all clients, from the initial weights, by one whole round."""
         network, n = self.workload.network, self.workload.clients
-        method = Method("full", "capped", "none")
-        plan = ArmPlan("check", method, n, 1, n, n, self.workload.clip_norm, 1.0)
+        clip_norm = self.workload.clip_norm
+        arm = Arm("check", n, 1, rule="full", trust="none", clip_norm=clip_norm)
         server = Server(schedule="constant", rounds=1)
         start = to_model(network, network.initial_weights())
         (block,) = self.simulator.play(
-            plan, self.work, server, Randomness.seeded(0), state=server.init(jnp.asarray(start))
+            arm, self.work, server, Randomness.seeded(0), state=server.init(jnp.asarray(start))
         )
         return from_model(network, np.asarray(block.state.weights) - start)
 
     def _play(self) -> Iterator[BlockLog]:
         work, uniform = self.workload, self.rule == "uniform"
-        plan = ArmPlan(
+        arm = Arm(
             "timed",
-            Method(self.rule, "capped", "central"),
-            clients=work.clients,
-            rounds=ROUNDS,
+            work.clients,
+            ROUNDS,
+            self.rule,
+            trust="central",
             cohort=work.cohort,
             uploads=work.cohort if uniform else 2 * work.cohort / 3,
             clip_norm=work.clip_norm,
@@ -132,7 +132,7 @@ class Program:
         server = Server(schedule="constant", rounds=ROUNDS)
         start = jnp.asarray(to_model(work.network, work.network.initial_weights()))
         return self.simulator.play(
-            plan,
+            arm,
             self.work,
             server,
             Randomness.seeded(0),

@@ -64,6 +64,18 @@ def arm_for(method, usual, name="arm", **settings):
     return Arm(name, **(names | kept | settings))
 
 
+def charged_arm(
+    trust, rule, clients, rounds, cohort, uploads, floor=0.0, norm_low=1.0, noise_multiplier=0.0,
+    norm_multiplier=0.0, name="locks", budget=None,
+):  # fmt: skip
+    """An arm of which accountants and ledgers see everything that they charge for."""
+    return Arm(
+        name, clients, rounds, rule, "capped", trust, cohort, uploads, floor=floor,
+        norm_low=norm_low, noise_multiplier=noise_multiplier,
+        norm_multiplier=norm_multiplier or 0.0, budget=budget,
+    )  # fmt: skip
+
+
 def ragged(sizes, features=6, classes=3, seed=0, broken=(), value=np.nan):
     """Clients of the given sizes with norms that differ much; the `broken` have one odd feature."""
     rng = np.random.default_rng(seed)

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checks import charged_arm
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import plan_arms
-from locksfl.privacy import Budget, Terms, calibrate_local, epsilon_from_mu
+from locksfl.privacy import Budget, calibrate_local, epsilon_from_mu
 from locksfl.privacy.budget import Filter
 from locksfl.privacy.ledger import account_ledger, read_run
 from locksfl.simulate import simulator as simulate
@@ -52,7 +53,7 @@ def test_no_client_passes_its_budget_whatever_the_sampler_does(
 ):
     """And nobody is turned away too early: who cannot pay would pass the budget by a round."""
     norm_multiplier = norm if rule == "norm" else None
-    terms = Terms("local", rule, 6, rounds, 3.0, 3.0, 0.0, 1.0, noise, norm_multiplier)
+    terms = charged_arm("local", rule, 6, rounds, 3.0, 3.0, 0.0, 1.0, noise, norm_multiplier)
     budget = Budget(epsilon, 1e-5, relation)
     cost = terms.client_releases(1).mu_squared(relation)
     if cost > budget.mu_squared:
@@ -80,7 +81,7 @@ def test_no_client_passes_its_budget_whatever_the_sampler_does(
 
 def test_the_filter_is_not_idle_and_refuses_who_cannot_pay():
     made = calibrate_local(8.0, 1e-5, uploads=3)
-    terms = Terms("local", "uniform", 4, 10, 4.0, 4.0, noise_multiplier=made.noise_multiplier)
+    terms = charged_arm("local", "uniform", 4, 10, 4.0, 4.0, noise_multiplier=made.noise_multiplier)
     kept = Filter(terms, Budget(8.0, 1e-5))
     who = np.array([0, 2])
     for _ in range(3):
@@ -164,7 +165,7 @@ def test_without_releases_the_budget_lasts_for_the_rounds_expected():
     config = parse_config(CENTRAL, [c for c in FILTERED if "releases" not in c])
     for plan in plan_arms(config):
         expected = math.ceil(ROUNDS * plan.sampling_rate)
-        table = plan.most_uploads()
+        table = np.asarray(plan.budget.most_uploads(plan))
         assert table[expected if plan.releases_norms else 0] == expected
 
 
@@ -180,7 +181,7 @@ def test_without_releases_the_budget_lasts_for_the_rounds_expected():
         ),
         (["privacy.accounting=as-printed"], "expected trust 'local'"),
         (["arm.locks.sampling=fixed-size"], "arm.locks.sampling = 'fixed-size': expected 'poisson"),
-        (["arm.locks.denominator=realised"], "the size that came out depends on who took part"),
+        (["arm.locks.denominator=realised"], "the number that came depends on who took part"),
         (
             [*FILTERED, "arm.uniform.noise_multiplier=0.01"],
             "arm.uniform: privacy.epsilon = 20.0: smaller than one round costs",

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from checks import charged_arm
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused, RoundTerms
 from locksfl.federation.device.view import ledger_view
 from locksfl.federation.server.ledger import ServerLedger
-from locksfl.privacy import Budget, Terms
+from locksfl.privacy import Budget
 from locksfl.privacy import journal_file as home
 from locksfl.privacy.budget import Filter, charges, mu_squared
 from locksfl.privacy.journal import Books, Entry, header
@@ -24,11 +25,9 @@ from locksfl.privacy.ledger import account_ledger, read_run
 from small_runs import copied, finished, lines, quick, run_experiment
 
 OLD = Path(__file__).parent.parent / "old"
-TERMS = Terms("local", "norm", 6, 20, 4.0, 3.0, 0.0, 0.9, 4.0, 8.0)
 BUDGET = Budget(3.0, 1e-5)
-HEADER = header(
-    "one", [("locks", TERMS, BUDGET, None)], delta=1e-5, relation="zero-out", accountant="pld"
-)
+TERMS = charged_arm("local", "norm", 6, 20, 4.0, 3.0, 0.0, 0.9, 4.0, 8.0, budget=BUDGET)
+HEADER = header("one", [(TERMS, None)], delta=1e-5, relation="zero-out", accountant="pld")
 POLICY = Policy(
     epsilon=2e3, delta=1e-5, max_clip_norm=1.0, min_noise_multiplier=4.0, min_norm_multiplier=8.0
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -15,20 +16,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checks import charged_arm
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.federation.server.ledger import ServerLedger
-from locksfl.privacy import Budget, Terms, epsilon_from_mu
+from locksfl.privacy import Budget, epsilon_from_mu
 from locksfl.privacy.journal import experiment_id, header
 from locksfl.privacy.ledger import account_ledger, read_run
 from small_runs import QUICK, copied, finished, play, quick, run_experiment, summary
 
-LOCAL = Terms("local", "norm", 3, 8, 2.0, 2.0, 0.0, 1.0, 4.0, 8.0)
+LOCAL = charged_arm("local", "norm", 3, 8, 2.0, 2.0, 0.0, 1.0, 4.0, 8.0)
 BUDGET = Budget(2.0, 1e-5)  # three whole rounds of the eight
 
 
 def new(path, terms=LOCAL, budget=BUDGET, experiment="one"):
-    arms = [("locks", terms, budget, None)]
+    arms = [(dataclasses.replace(terms, budget=budget), None)]
     rest = {"delta": 1e-5, "relation": "zero-out", "accountant": "pld"}
     return ServerLedger.create(path, header(experiment, arms, **rest))
 
@@ -128,7 +130,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(tmp_path):
 
 
 def test_central_rounds_are_charged_to_every_client_empty_or_not(tmp_path):
-    terms = Terms("central", "uniform", 50, 4, 10.0, 10.0, noise_multiplier=1.5)
+    terms = charged_arm("central", "uniform", 50, 4, 10.0, 10.0, noise_multiplier=1.5)
     with new(tmp_path / "c.db", terms, None) as ledger:
         for t in (1, 2):
             ledger.reserve_round("locks", t)

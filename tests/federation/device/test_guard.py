@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checks import std_is
+from checks import charged_arm, std_is
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused, RoundTerms
 from locksfl.federation.device.noise import SystemNoise
 from locksfl.federation.device.view import ledger_view
 from locksfl.federation.server.ledger import ServerLedger
-from locksfl.privacy import Budget, Terms, epsilon_from_mu
+from locksfl.privacy import Budget, epsilon_from_mu
 from locksfl.privacy.budget import Filter, mu_squared
 from locksfl.privacy.journal import header
 
@@ -103,7 +103,7 @@ def test_a_round_is_reserved_whole_then_committed_or_refunded(guard):
 @pytest.mark.parametrize("uploads", [[True] * 40, [False] * 40, [True, False, False] * 14])
 def test_it_stops_at_the_same_round_as_the_simulators_filter(tmp_path, uploads):
     """A client of the simulator and a device with the same budget are asked the same rounds."""
-    terms = Terms("local", "norm", 1, 40, 1.0, 1.0, noise_multiplier=4.0, norm_multiplier=8.0)
+    terms = charged_arm("local", "norm", 1, 40, 1.0, 1.0, noise_multiplier=4.0, norm_multiplier=8.0)
     simulated = Filter(terms, Budget(2.0, 1e-5))
     DeviceLedger.create(tmp_path / "l.db").close()
     with Guard.open(POLICY, tmp_path / "l.db", Counted()) as guard:
@@ -343,8 +343,8 @@ def test_a_missing_or_foreign_ledger_is_no_new_budget(tmp_path, path):
     assert not (tmp_path / "other.db").exists()
     with pytest.raises(ValueError, match="already there"):
         DeviceLedger.create(path)
-    terms = Terms("local", "norm", 3, 8, 2.0, 2.0, 0.0, 1.0, 4.0, 8.0)
-    arms = [("a", terms, None, None)]
+    terms = charged_arm("local", "norm", 3, 8, 2.0, 2.0, 0.0, 1.0, 4.0, 8.0)
+    arms = [(terms, None)]
     first = header("e", arms, delta=1e-5, relation="zero-out", accountant="pld")
     ServerLedger.create(tmp_path / "s.db", first).close()
     with pytest.raises(ValueError, match="not the ledger of a device"):

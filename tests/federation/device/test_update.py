@@ -12,7 +12,8 @@ from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refu
 from locksfl.federation.device.answering import KEPT, answer
 from locksfl.federation.device.update import clip, contribution, norm, safe_update
 from locksfl.federation.wire import Question
-from locksfl.methods.estimators import ESTIMATORS
+from locksfl.methods import ESTIMATORS
+from locksfl.round.algorithm import bounded_weight
 
 WEIGHTS = np.arange(6.0)
 POLICY = Policy(100.0, 0.01, 1e6, 1e-5, min_norm_multiplier=0.01)
@@ -77,10 +78,13 @@ def test_a_device_sends_what_the_simulator_would(tmp_path, estimator, probabilit
     update = np.random.default_rng(0).normal(size=6)
     update *= length / np.linalg.norm(update)
     known = ESTIMATORS[estimator]
-    p, bound = jnp.array([probability]), jnp.array(capped_bound)
-    norms = jnp.array([min(length, clip_norm)])
-    scale = float(known.scale(p, bound, jnp.array(clip_norm))[0])
-    expected = np.asarray(known.weight(norms, p, bound))[0] * clip(update, clip_norm)
+    p, norms = jnp.array([probability]), jnp.array([min(length, clip_norm)])
+    bounds = known.bound(p, clip_norm / capped_bound, clip_norm, jnp)
+    scale, weight = (
+        float(bounds[0]),
+        bounded_weight(known.weight(norms, p, bounds, jnp), bounds, norms),
+    )
+    expected = np.asarray(weight)[0] * clip(update, clip_norm)
 
     DeviceLedger.create(tmp_path / "l.db").close()
     terms = RoundTerms("one", 1, False, clip_norm, 0.01)
@@ -127,9 +131,10 @@ def test_nobody_trains_for_a_request_that_is_refused(tmp_path):
 )
 def test_odd_numbers_of_a_server_are_malformed(estimator, probability):
     with pytest.raises(Refused) as caught:
-        contribution(estimator, np.ones(3), probability)
+        contribution(estimator, np.ones(3), probability, 1.0)
     assert caught.value.code is Refusal.MALFORMED
 
 
-def test_a_tiny_probability_overflows_to_nothing():
-    assert not clip(contribution("capped", np.ones(3), 5e-324), 1.0).any()
+def test_a_tiny_probability_overflows_to_nothing_or_is_cut():
+    assert not clip(contribution("horvitz-thompson", np.ones(3), 5e-324, 1.0), 1.0).any()
+    assert np.linalg.norm(clip(contribution("capped", np.ones(3), 5e-324, 1.0), 1.0)) <= 1.0

@@ -9,14 +9,14 @@ import pytest
 from locksfl.arm import Arm
 from locksfl.federation.server.rounds import draw_round, play_round, round_terms
 from locksfl.federation.wire import Answer, MemoryNetwork
-from locksfl.methods import Method
 from locksfl.round.randomness import Randomness
 
 CLIENTS, SIZE, ROUNDS = 300, 2, 60
 VECTORS = np.random.default_rng(1).normal(size=(CLIENTS, SIZE)) * 0.1 + [0.3, 0.1]
 PLAN = Arm(
     "arm",
-    Method("norm", "capped", "central"),
+    rule="norm",
+    trust="central",
     clients=CLIENTS,
     rounds=ROUNDS,
     cohort=200.0,

@@ -29,7 +29,6 @@ from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.wire import Answer, MemoryNetwork
 from locksfl.models.build import softmax
 from locksfl.privacy.ledger import LEDGER
-from locksfl.round.algorithm import Method
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 
@@ -37,7 +36,8 @@ CLIENTS, SIZE = 6, 21
 KINDS = ("kill", "delay", "garbage", "replay", "reorder", "bad answer", "drop")
 PLAN = Arm(
     "arm",
-    Method("norm", "capped", "local"),
+    rule="norm",
+    trust="local",
     clients=CLIENTS,
     rounds=400,
     cohort=5.0,

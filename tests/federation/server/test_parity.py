@@ -17,12 +17,11 @@ from locksfl.federation.device.local_update import local_update
 from locksfl.federation.server.engine import Federation
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.wire import MemoryNetwork
-from locksfl.methods.trusts import draw_members, draw_server
 from locksfl.models.build import softmax
 from locksfl.privacy.budget import Budget
 from locksfl.privacy.ledger import LEDGER
-from locksfl.round.algorithm import Method
 from locksfl.round.client import LocalWork
+from locksfl.round.draws import draw_members, draw_server
 from locksfl.round.randomness import Purpose, Randomness, client_keys, draw_key
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
@@ -69,7 +68,7 @@ def plan_for(trust, rule, **other):
     settings = {"clients": CLIENTS, "rounds": ROUNDS, "cohort": 7.0, "uploads": 4.0, "step": 0.7}
     settings |= {"clip_norm": 0.6, "noise_multiplier": 0.3, "norm_multiplier": 0.5}
     settings |= {"floor": 0.2, "norm_low": 0.6} if rule == "norm" else {"norm_multiplier": 0.0}
-    return Arm("arm", Method(rule, "capped", trust), **(settings | other))
+    return Arm("arm", rule=rule, trust=trust, **(settings | other))
 
 
 def policy_for(trust):
