@@ -7,25 +7,32 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from locksfl.arm import Arm
     from locksfl.data.population import Population
     from locksfl.experiment.config import LocalConfig, OptimizerConfig
-    from locksfl.experiment.costs import Cost
     from locksfl.experiment.training import Trained, train
     from locksfl.models.build import Model
+    from locksfl.privacy import Cost, account, calibrate
 
 __version__ = metadata.version("locks-fl")
 
 _HOMES = {
-    "Cost": "locksfl.experiment.costs",
+    "Arm": "locksfl.arm",
+    "Cost": "locksfl.privacy",
     "LocalConfig": "locksfl.experiment.config",
     "Model": "locksfl.models.build",
     "OptimizerConfig": "locksfl.experiment.config",
     "Population": "locksfl.data.population",
     "Trained": "locksfl.experiment.training",
+    "account": "locksfl.privacy",
+    "calibrate": "locksfl.privacy",
     "train": "locksfl.experiment.training",
 }
 
-__all__ = ["Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Trained", "train"]
+__all__ = [
+    "Arm", "Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Trained", "account",
+    "calibrate", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

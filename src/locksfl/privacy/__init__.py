@@ -21,7 +21,15 @@ from locksfl.privacy.accountant import central_epsilon, central_epsilons, local_
 from locksfl.privacy.budget import Budget
 from locksfl.privacy.calibrate import calibrate, calibrate_central, calibrate_local
 from locksfl.privacy.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
-from locksfl.privacy.statement import Cost, Counts, delta_warning, guarantee, most_rounds, spent
+from locksfl.privacy.statement import (
+    Cost,
+    Counts,
+    account,
+    delta_warning,
+    guarantee,
+    most_rounds,
+    spent,
+)
 
 __all__ = [
     "ACCOUNTANTS",
@@ -35,6 +43,7 @@ __all__ = [
     "Relation",
     "Release",
     "SampledRound",
+    "account",
     "calibrate",
     "calibrate_central",
     "calibrate_local",

@@ -190,3 +190,24 @@ def delta_warning(delta: float, clients: int) -> str | None:
         f"warning: delta = {delta:g} is not below 1 / clients = {1 / clients:g}: publishing one "
         "client in full, drawn at random, would satisfy it; expected much less"
     )
+
+
+def account(arm: Arm, delta: float, accountant: Accountant = "pld") -> list[Cost]:
+    """What an arm costs, as planned, for each observer and relation.
+
+    Args:
+        arm: with its multipliers (`calibrate` finds them).
+        delta: well below 1 / clients.
+        accountant: how rounds over a secret cohort are composed.
+
+    Returns:
+        One cost for each of SERVER and PUBLIC under each of zero-out and replace.
+
+    >>> from locksfl.privacy import calibrate
+    >>> arm = calibrate(Arm("a", 1000, 100, cohort=200), epsilon=8.0, delta=1e-5)
+    >>> round(arm.noise_multiplier, 2)
+    1.44
+    >>> [(c.observer, c.relation) for c in account(arm, 1e-5) if c.epsilon is None]
+    [('SERVER', 'zero-out'), ('SERVER', 'replace')]
+    """
+    return guarantee([arm], delta, accountant)
