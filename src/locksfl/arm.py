@@ -8,7 +8,7 @@ derived and never typed again. Letters are those of the design. No JAX.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from locksfl._tables import typed_value
 from locksfl._validate import count, nearest, one_of, positive, rate
-from locksfl.methods import ESTIMATORS, TRUSTS, Method, find_estimator, find_rule
+from locksfl.methods import ESTIMATORS, RULES, TRUSTS, Method, find_estimator, find_rule
 from locksfl.methods.estimators import Estimator
 from locksfl.methods.releases import ClientReleases, Release, SampledRound
 from locksfl.methods.rules import Rule
@@ -180,7 +180,8 @@ class Arm:
                 )
             return
         if not takes:
-            raise ValueError(f"{where}: only with rules that take them, not {self.rule!r}")
+            takers = _either(name for name, rule in RULES.items() if "weights" in rule.takes)
+            raise ValueError(f"{where}: only with rule {takers}, not {self.rule!r}")
         values = np.asarray(self.weights)
         sound = np.isfinite(values).all() and (values >= 0).all() and abs(values.sum() - 1) <= 1e-6
         if values.shape != (self.clients,) or not sound:
@@ -261,7 +262,14 @@ class Arm:
         """The most that any client's second coin can be, whatever the data: the rule states it,
         the round clamps to it. Without a statement (and so without privacy) it is 1."""
         largest = self.parts[0].largest_probability
-        return 1.0 if largest is None else largest(self)
+        if largest is None:
+            return 1.0
+        if not (stated := float(largest(self))) > 0:
+            raise ValueError(
+                f"{self._named('rule')} = {self.rule!r}: it states a largest probability of "
+                f"{stated:g}; expected a number in (0, 1]"
+            )
+        return min(1.0, stated)
 
     @property
     def everyone_uploads(self) -> bool:
@@ -363,6 +371,11 @@ class Arm:
         return cls(**given)
 
 
+def _either(names: Iterable[str]) -> str:
+    """Names to choose from, in a refusal."""
+    return " or ".join(repr(name) for name in names)
+
+
 def _merit(estimator: Estimator) -> tuple[bool, bool]:
     """What makes one the default: unbiased first, then one bound for all."""
     return not estimator.unbiased, estimator.own_bound
@@ -404,15 +417,16 @@ def unsound(
                 )
             )
     if trust.amplified and estimator.own_bound:
-        others = [name for name, t in TRUSTS.items() if not t.amplified]
+        others = _either(name for name, t in TRUSTS.items() if not t.amplified)
         found.append(
             (
                 "estimator",
                 f"not with trust {named['trust']!r} (the noise would have to grow with 1/p on a "
-                f"sum); expected trust {' or '.join(others)}",
+                f"sum); expected trust {others}",
             )
         )
     if estimator.weighted != ("weights" in rule.takes):
-        kind = "rules with public weights" if estimator.weighted else "rules without public weights"
-        found.append(("rule", f"not with estimator {named['estimator']!r}, which is for {kind}"))
+        partners = [n for n, r in RULES.items() if ("weights" in r.takes) == estimator.weighted]
+        problem = f"not with estimator {named['estimator']!r}; expected rule {_either(partners)}"
+        found.append(("rule", problem))
     return found

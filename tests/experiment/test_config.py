@@ -155,7 +155,7 @@ def test_a_wrong_type_is_refused(change, expected):
         (["arm.uniform.norm_multiplier=1"], "rule 'uniform' takes no norm_multiplier"),
         (["arm.uniform.rule=full"], "arm.uniform.cohort = 20: rule 'full' asks all 100 clients"),
         (["arm.uniform.rule=weights"], "arm.uniform.weights: missing"),
-        (["arm.uniform.weights=[1.0]"], "arm.uniform.weights: only with rules that take them"),
+        (["arm.uniform.weights=[1.0]"], "arm.uniform.weights: only with rule 'weights'"),
         (["arm.uniform.rule=weights", "arm.uniform.weights=[0.5, 0.5]"], "expected 100 numbers"),
         (["arm=[{name='a'}]"], "arm.a.cohort is missing"),
     ],

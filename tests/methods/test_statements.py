@@ -132,6 +132,14 @@ def test_an_estimator_without_a_bound_is_refused_with_privacy(own):
     arm_of("uniform", name, "none", noise_multiplier=0.0)
 
 
+def test_a_largest_probability_that_is_none_is_refused(own):
+    for stated in (0.0, -1.0, float("nan")):
+        arm = arm_of(own(renamed(largest_probability=lambda arm, p=stated: p)))
+        with pytest.raises(ValueError, match=r"expected a number in \(0, 1\]"):
+            arm.sampled_round()
+    assert arm_of(own(renamed(largest_probability=lambda arm: 7.0))).largest_probability == 1.0
+
+
 def test_a_rule_cannot_release_what_it_does_not_ask_for():
     with pytest.raises(ValueError, match="does not ask for"):
         Rule("r", "", NORM_RULE.probability, released=True)
