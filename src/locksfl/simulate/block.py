@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from locksfl.arm import Dials
@@ -184,6 +185,14 @@ def _put(tree: Any, part: Any, start: Array) -> Any:
 
 def _zeros(shapes: Any) -> Any:
     return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+
+
+def in_batches(array: np.ndarray, filler: int, rows: int, multiple: int = 1) -> np.ndarray:
+    """Records as [batches, rows, ...], filled up to a multiple of so many batches."""
+    batches = -(-len(array) // (rows * multiple)) * multiple
+    missing = [(0, batches * rows - len(array)), *[(0, 0)] * (array.ndim - 1)]
+    filled = np.pad(array, missing, constant_values=filler)
+    return filled.reshape(batches, rows, *array.shape[1:])
 
 
 def evaluate(model: Model, weights: Array, test: TestData) -> tuple[Array, Array]:

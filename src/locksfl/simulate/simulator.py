@@ -35,6 +35,7 @@ from locksfl.simulate.block import (
     Program,
     Spending,
     TestData,
+    in_batches,
     play_block,
 )
 from locksfl.simulate.layout import (
@@ -279,17 +280,10 @@ class Simulator:
         floats = TEST_FLOATS if self.on_cpu else self._memory // SHARE
         most = min(TEST_ROWS, records_at_once(self.model, features.shape[1:], floats))
         rows = min(most, -(-len(labels) // self.mesh.size))
-        batches = -(-len(labels) // (rows * self.mesh.size)) * self.mesh.size
-        missing = batches * rows - len(labels)
-        dealt = {}
-        for name, array, filler in (("features", features, 0), ("labels", labels, -1)):
-            pad = [(0, missing), *[(0, 0)] * (array.ndim - 1)]
-            padded = np.pad(array, pad, constant_values=filler)
-            dealt[name] = padded.reshape(batches, rows, *array.shape[1:])
-        split = NamedSharding(self.mesh, P(AXIS))
+        split, each = NamedSharding(self.mesh, P(AXIS)), (rows, self.mesh.size)
         return TestData(
-            jax.device_put(dealt["features"], split),
-            jax.device_put(dealt["labels"], split),
+            jax.device_put(in_batches(features, 0, *each), split),
+            jax.device_put(in_batches(labels, -1, *each), split),
             self._replicate(np.float32(population.scale)),
         )
 

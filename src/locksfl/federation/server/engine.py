@@ -39,7 +39,7 @@ from locksfl.privacy.ledger import LEDGER
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server, ServerState
-from locksfl.simulate.block import TestData, evaluate
+from locksfl.simulate.block import TestData, evaluate, in_batches
 from locksfl.simulate.simulator import TEST_ROWS, BlockLog, RoundLog
 
 DrawRound = Callable[[Arm, Randomness, int, int], Draws]
@@ -191,14 +191,8 @@ def _scorer(
     """Accuracy and mean loss on the held-out records, as the simulator finds them."""
     features, labels = population.test_features, population.test_labels
     rows = min(TEST_ROWS, len(labels))
-    missing = -len(labels) % rows
-
-    def batches(array: np.ndarray, filler: int) -> jax.Array:
-        pad = [(0, missing), *[(0, 0)] * (array.ndim - 1)]
-        padded = np.pad(array, pad, constant_values=filler)
-        return jnp.asarray(padded.reshape(-1, rows, *array.shape[1:]))
-
-    test = TestData(batches(features, 0), batches(labels, -1), jnp.float32(population.scale))
+    batches = (jnp.asarray(in_batches(a, f, rows)) for a, f in ((features, 0), (labels, -1)))
+    test = TestData(*batches, jnp.float32(population.scale))
     labelled = labels >= 0
     tests = int((labelled if labels.ndim == 1 else labelled.any(axis=-1)).sum())
 
