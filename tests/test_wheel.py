@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from locksfl.privacy.calibrate import calibrate_central
+from locksfl.privacy.calibration import calibrate_central
 
 pytestmark = pytest.mark.wheel
 

@@ -24,7 +24,7 @@ from typing import Any
 from locksfl import _validate
 from locksfl.methods.releases import RELATIONS, ClientReleases, SampledRound
 from locksfl.privacy.accountant import central_epsilon, local_epsilon
-from locksfl.privacy.calibrate import calibrate_central
+from locksfl.privacy.calibration import calibrate_central
 
 CLIENTS, COHORT, ROUNDS, DELTA = 100, 20, 100, 1e-5
 BUSIEST = 30  # uploads of the busiest client of a run, about

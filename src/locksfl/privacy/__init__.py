@@ -19,7 +19,7 @@ from locksfl.methods.releases import (
 )
 from locksfl.privacy.accountant import central_epsilon, central_epsilons, local_epsilon
 from locksfl.privacy.budget import Budget
-from locksfl.privacy.calibrate import calibrate, calibrate_central, calibrate_local
+from locksfl.privacy.calibration import calibrate, calibrate_central, calibrate_local
 from locksfl.privacy.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
 from locksfl.privacy.statement import (
     Cost,

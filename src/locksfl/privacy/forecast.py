@@ -45,7 +45,7 @@ from locksfl import _validate
 from locksfl.arm import Arm
 from locksfl.methods import TRUSTS
 from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
-from locksfl.privacy.calibrate import calibrate
+from locksfl.privacy.calibration import calibrate
 
 Floats = npt.NDArray[np.float64]
 

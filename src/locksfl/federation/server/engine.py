@@ -191,8 +191,11 @@ def _scorer(
     """Accuracy and mean loss on the held-out records, as the simulator finds them."""
     features, labels = population.test_features, population.test_labels
     rows = min(TEST_ROWS, len(labels))
-    batches = (jnp.asarray(in_batches(a, f, rows)) for a, f in ((features, 0), (labels, -1)))
-    test = TestData(*batches, jnp.float32(population.scale))
+    test = TestData(
+        jnp.asarray(in_batches(features, 0, rows)),
+        jnp.asarray(in_batches(labels, -1, rows)),
+        jnp.float32(population.scale),
+    )
     labelled = labels >= 0
     tests = int((labelled if labels.ndim == 1 else labelled.any(axis=-1)).sum())
 
