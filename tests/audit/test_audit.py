@@ -254,7 +254,7 @@ def test_the_command_audits_an_experiment(tmp_path):
     assert [f["attack"] for f in report["attacks"]] == ["repeated rounds"] * 2 + ["one run"]
     assert {f["rounds"] for f in report["attacks"]} == {3}
     assert "infinite" in report["not_attacked"][0]
-    assert len(report["checks"]) == 4
+    assert len(report["checks"]) == 5
 
 
 def test_the_command_says_what_is_wrong(tmp_path, monkeypatch):
