@@ -31,7 +31,7 @@ REPETITIONS, CANARIES, ALARM = 20_000, 2_000, 1e-6
 
 @pytest.fixture(scope="module")
 def arms():
-    return {plan.name: (plan, privacy) for plan, privacy in default_arms(2)}
+    return {arm.name: (arm, privacy) for arm, privacy in default_arms(2)}
 
 
 def attack(arm, repetitions=REPETITIONS, canaries=0, randomness=RANDOMNESS, significance=ALARM):
@@ -254,7 +254,7 @@ def test_the_command_audits_an_experiment(tmp_path):
     assert [f["attack"] for f in report["attacks"]] == ["repeated rounds"] * 2 + ["one run"]
     assert {f["rounds"] for f in report["attacks"]} == {3}
     assert "infinite" in report["not_attacked"][0]
-    assert len(report["checks"]) == 4
+    assert len(report["checks"]) == 5
 
 
 def test_the_command_says_what_is_wrong(tmp_path, monkeypatch):

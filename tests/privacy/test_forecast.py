@@ -142,9 +142,9 @@ def test_local_10_with_100_clients_will_fail():
     assert 300 < found["smallest_clients"] < 1000
     assert plan_cli.words(found)[0].startswith("Training will fail.")
     for rule in ("uniform", "norm"):
-        plan = calibrate(Arm("mine", 100, 100, rule, trust="local", cohort=20.0), 10.0, 1e-5)
-        assert "mine: training will fail" in (forecast_line(plan, 7850) or "")
-        assert forecast_line(plan, 10) is None
+        arm = calibrate(Arm("mine", 100, 100, rule, trust="local", cohort=20.0), 10.0, 1e-5)
+        assert "mine: training will fail" in (forecast_line(arm, 7850) or "")
+        assert forecast_line(arm, 10) is None
 
 
 def test_what_worked_is_not_called_hopeless():
@@ -158,8 +158,8 @@ def test_what_worked_is_not_called_hopeless():
         if clients == 100:
             assert arm.noise_multiplier == pytest.approx(1.25, abs=0.01)
     assert found[100] < found[1000]
-    plan = Arm("u", 100, 100, cohort=20.0)
-    assert forecast_line(calibrate(plan, 10.0, 1e-5), 7850) is None
+    uniform = Arm("u", 100, 100, cohort=20.0)
+    assert forecast_line(calibrate(uniform, 10.0, 1e-5), 7850) is None
     none = Arm("n", 100, 100, trust="none", cohort=20.0)
     assert forecast_line(none, 10**9) is None
 
@@ -240,8 +240,8 @@ def test_the_command():
         (("--trust", "centrl"), "trust = 'centrl': expected one of central, local (did you mean"),
         (("--delta", 0), "delta = 0.0: expected a number in (0, 1)"),
         (("--epsilon", -1), "epsilon = -1.0: expected a number > 0"),
-        (("--cohort", 200), "cohort = 200: expected at most 100"),
-        (("--cohort", 20, "--uploads", 30), "uploads = 30: expected at most 20"),
+        (("--cohort", 200), "cohort = 200: expected at most the 100 clients"),
+        (("--cohort", 20, "--uploads", 30), "uploads = 30: expected at most the cohort, 20"),
         (("--norm-share", 1.5), "norm_share = 1.5: expected a rate in (0, 1]"),
         (("--floor", 1), "floor = 1.0: expected a share in [0, 1)"),
     ],

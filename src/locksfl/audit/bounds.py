@@ -43,7 +43,7 @@ def repeated_bound(present: Floats, absent: Floats, delta: float, significance: 
 
 
 def largest_repeated(repetitions: int, delta: float, significance: float) -> float:
-    """What `repeated_bound` gives when every repetition of both worlds is told apart."""
+    """What `repeated_bound` gives when the attack distinguishes every repetition of both worlds."""
     tested = repetitions - repetitions // 2
     missed = 1 - (significance / 2) ** (1 / tested)
     return float(np.log(1 - missed - delta) - np.log(missed))

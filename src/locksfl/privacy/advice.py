@@ -65,14 +65,14 @@ def forecast(question: Question) -> dict[str, Any]:
 
 def _by_norm(q: Question, cohort: float, uploads: float, share: float | None) -> Arm:
     """Rule norm, with K_low at the norm sum that is expected."""
-    least = uploads / cohort
-    known = 1.0 if share is None else share  # of norms that nobody knows, all are the clip norm
-    low = q.norm_low if q.norm_low is not None else max(least, min(1.0, known))
-    if low < least:
-        raise ValueError(f"norm_low = {low!r}: expected at least uploads / cohort = {least:.4g}")
-    return q.arm(
-        "norm", rounds=q.rounds, cohort=cohort, uploads=uploads, floor=q.floor, norm_low=low
-    )
+    low = max(uploads / cohort, share or 1.0)  # of norms that nobody knows, all are the clip norm
+    numbers = {
+        "cohort": cohort,
+        "uploads": uploads,
+        "floor": q.floor,
+        "norm_low": q.norm_low or low,
+    }
+    return q.arm("norm", rounds=q.rounds, **numbers)
 
 
 def recommended(q: Question) -> tuple[int, float]:
@@ -98,20 +98,20 @@ def recommended(q: Question) -> tuple[int, float]:
 
 
 def _why(q: Question, rounds: int, rate: float) -> list[str]:
-    said = [
-        f"{rounds} rounds: with more, the noise that each needs outweighs the progress "
-        "(a guess that fits the digits; half or double costs little)"
-    ]
     if not TRUSTS[q.trust].amplified:
-        said.append("all clients upload: a client is charged for every round, asked or not")
+        asked = "all clients upload: a client is charged for every round, asked or not"
     elif rate < 1:
-        said.append(
-            f"{rate:.0%} of the clients a round: within {NEAR_FULL - 1:.0%} of the error of "
+        asked = (
+            f"{rate:.0%} of the clients per round: within {NEAR_FULL - 1:.0%} of the error of "
             "asking all, and cheaper"
         )
     else:
-        said.append("every client every round: a smaller cohort would add much noise")
-    return said
+        asked = "every client every round: a smaller cohort would add much noise"
+    return [
+        f"{rounds} rounds: with more, the noise that each needs outweighs the progress "
+        "(a guess that fits the digits; half or double costs little)",
+        asked,
+    ]
 
 
 def _told(q: Question, arm: Arm, expected: Expected) -> dict[str, Any]:

@@ -35,19 +35,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special
 
 from locksfl import _validate
-from locksfl.arm import Arm
+from locksfl._tables import Count, Positive, Probability, Settings
+from locksfl.arm import DEFAULT_FLOOR, Arm
 from locksfl.methods import TRUSTS
-from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
+from locksfl.methods.releases import Accountant, Relation
 from locksfl.privacy.calibrate import calibrate
 
 Floats = npt.NDArray[np.float64]
+Share = Annotated[float, _validate.rate]
 
 HOPELESS, HARD = 0.5, 1.5  # reach
 PROGRESS = 40.0
@@ -82,13 +84,12 @@ def norm_points(mean: float, spread: float = SPREAD, points: int = 200) -> tuple
     _validate.rate(norm_share=mean)
     if mean > 0.999:
         return (1.0,)
-    normal = special.ndtri((np.arange(points) + 0.5) / points)
 
-    def off(location: float) -> float:
-        return float(np.minimum(1.0, np.exp(location + spread * normal)).mean()) - mean
+    def norms(location: float) -> Floats:
+        return np.minimum(1.0, np.exp(location + spread * _normal(points)))
 
-    location = float(optimize.brentq(off, -30.0, 30.0))
-    return tuple(float(r) for r in np.minimum(1.0, np.exp(location + spread * normal)))
+    location = optimize.brentq(lambda location: norms(location).mean() - mean, -30.0, 30.0)
+    return tuple(norms(location).tolist())
 
 
 def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expected:
@@ -207,43 +208,30 @@ def forecast_line(arm: Arm, parameters: int) -> str | None:
 
 
 @dataclass(frozen=True)
-class Question:
+class Question(Settings):
     """What `forecast` is asked."""
 
     clients: int
-    parameters: int
+    parameters: Count
     rounds: int
-    epsilon: float
-    delta: float
+    epsilon: Positive
+    delta: Probability
     trust: str
     cohort: float | None = None  # of rule norm
     uploads: float | None = None  # of both rules
-    floor: float = 0.1
-    norm_low: float | None = None
-    norm_share: float | None = None  # mean clipped norm over C
-    alignment: float | None = None  # length of the mean update over the mean length
+    floor: float = DEFAULT_FLOOR
+    norm_low: Share | None = None
+    norm_share: Share | None = None  # mean clipped norm over C
+    alignment: Share | None = None  # length of the mean update over the mean length
     relation: Relation = "zero-out"
     accountant: Accountant = "pld"
 
-    def __post_init__(self) -> None:
-        _validate.count(clients=self.clients, parameters=self.parameters, rounds=self.rounds)
-        _validate.positive(epsilon=self.epsilon)
-        _validate.probability(delta=self.delta)
-        private = [name for name, trust in TRUSTS.items() if trust.private]
-        _validate.one_of(private, trust=self.trust)
-        _validate.one_of(RELATIONS, relation=self.relation)
-        _validate.one_of(ACCOUNTANTS, accountant=self.accountant)
-        for name in ("norm_share", "alignment", "norm_low"):
-            if getattr(self, name) is not None:
-                _validate.rate(**{name: getattr(self, name)})
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"floor = {self.floor!r}: expected a share in [0, 1)")
-        for name, most in (("cohort", self.clients), ("uploads", self.cohort or self.clients)):
-            value = getattr(self, name)
-            if value is not None:
-                _validate.positive(**{name: value})
-                if value > most:
-                    raise ValueError(f"{name} = {value:g}: expected at most {most:g}")
+    def check(self) -> None:
+        """Refuse a trust that claims nothing, and what no arm could have."""
+        _validate.one_of([name for name, t in TRUSTS.items() if t.private], trust=self.trust)
+        cohort = self.clients if self.cohort is None else self.cohort
+        numbers = {"rounds": self.rounds, "cohort": cohort, "uploads": self.uploads}
+        self.arm("norm", floor=self.floor, **numbers)
 
     def arm(self, rule: str, **numbers: Any) -> Arm:
         """An arm of this question, not yet calibrated."""

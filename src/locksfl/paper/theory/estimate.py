@@ -36,6 +36,7 @@ from locksfl.experiment.run import local_work, open_task, server_for
 from locksfl.paper.theory.bound import Constants, by_round, corrected, curves, printed
 from locksfl.paper.theory.methods import not_covered, with_method
 from locksfl.paper.theory.observe import Look, Observer
+from locksfl.paper.theory.problems import running_mean
 from locksfl.round.client import LocalWork, used_samples
 from locksfl.round.randomness import Purpose, Randomness, draw_key
 from locksfl.round.server import Server
@@ -47,11 +48,6 @@ NOTE = (
     "Seen by this simulation and released to nobody: every client's data were read. No privacy "
     "guarantee covers these numbers."
 )
-
-
-def running_mean(steps: Floats, gradient: Floats) -> Floats:
-    """Returns the mean of |grad F(w_t)|^2 so far, weighted by eta_t, after each round."""
-    return np.asarray(np.cumsum(steps * gradient, axis=-1) / np.cumsum(steps, axis=-1))
 
 
 def dissimilarity(gradient: Floats, clients: Floats) -> tuple[float, float]:
