@@ -34,10 +34,7 @@ def repeated_bound(present: Floats, absent: Floats, delta: float, significance: 
     auditor = auditing.CanaryScoreAuditor(present[half_in:], absent[half_out:])
     return float(
         auditor.epsilon_clopper_pearson(
-            significance,
-            delta,
-            one_sided=False,
-            threshold_strategy=auditing.Explicit(threshold),
+            significance, delta, one_sided=False, threshold_strategy=auditing.Explicit(threshold)
         )
     )
 

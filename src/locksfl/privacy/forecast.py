@@ -22,12 +22,7 @@ one seed, the best held-out accuracy of 8 pairs of clip and step, so a little to
     accuracy  .82   .72   .52   .40   .30   .2
 
 HOPELESS = 0.5 was chosen after seeing this table: below it, accuracy is .4 or less there. It is a
-rule of thumb from one task, as are the two constants below.
-The rounds are those that minimise 2 PROGRESS / T + noise^2 + sampling, the bound on the mean
-squared gradient at a constant step 1/L; PROGRESS = L (F(first) - F(best)) / C^2 is a guess that
-was fitted to one measurement: 15 to 30 rounds were best for the digits at n = 100, epsilon 8 and
-full participation. NEAR_FULL was chosen so that 200 of 1,000 clients, as good as all when measured,
-pass.
+rule of thumb from one task.
 """
 
 from __future__ import annotations
@@ -52,14 +47,7 @@ Floats = npt.NDArray[np.float64]
 Share = Annotated[float, _validate.rate]
 
 HOPELESS, HARD = 0.5, 1.5  # reach
-PROGRESS = 40.0
 SPREAD = 1.0
-PAYS = 0.97  # of uniform's error; less is worth the second message
-NEAR_FULL = 1.3  # the error that a cheaper cohort may have, over full participation's
-BYTES = 4
-SHARES = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-ROUNDS = (10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 1000, 2000)
-RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -230,12 +218,13 @@ class Question(Settings):
         """Refuse a trust that claims nothing, and what no arm could have."""
         _validate.one_of([name for name, t in TRUSTS.items() if t.private], trust=self.trust)
         cohort = self.clients if self.cohort is None else self.cohort
-        numbers = {"rounds": self.rounds, "cohort": cohort, "uploads": self.uploads}
-        self.arm("norm", floor=self.floor, **numbers)
+        self.arm("norm", cohort=cohort, uploads=self.uploads, floor=self.floor)
 
     def arm(self, rule: str, **numbers: Any) -> Arm:
-        """An arm of this question, not yet calibrated."""
-        return Arm("", self.clients, rule=rule, trust=self.trust, **numbers)
+        """An arm of this question, not yet calibrated. `numbers` are settings of the arm."""
+        return Arm(
+            "", self.clients, rule=rule, trust=self.trust, **{"rounds": self.rounds} | numbers
+        )
 
     def calibrated(self, arm: Arm, accountant: Accountant | None = None) -> Arm:
         """The arm with the multipliers that a run at this question's epsilon would be given."""

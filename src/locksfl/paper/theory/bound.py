@@ -254,10 +254,8 @@ def by_round(bound: Callable[[Constants], Bound], c: Constants) -> list[float]:
     return [math.nan if found is None else found.total for found, _ in each]
 
 
-def curves(
-    **bounds: Callable[[], list[float]],
-) -> tuple[dict[str, list[float] | None], dict[str, str]]:
-    """Returns the values of each bound by round, None where there are none, and then why."""
+def each_bound(**bounds: Callable[[], Result]) -> tuple[dict[str, Result | None], dict[str, str]]:
+    """Returns what each bound gives, None where there is none, and then why."""
     tried = {name: attempt(bound) for name, bound in bounds.items()}
-    found = {name: values for name, (values, _) in tried.items()}
+    found = {name: value for name, (value, _) in tried.items()}
     return found, {name: why for name, (_, why) in tried.items() if why}

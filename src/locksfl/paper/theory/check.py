@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from locksfl import _validate
 from locksfl.arm import Arm
-from locksfl.paper.theory.bound import Constants, attempt, corrected, printed
+from locksfl.paper.theory.bound import Constants, corrected, each_bound, printed
 from locksfl.paper.theory.methods import with_method
 from locksfl.paper.theory.problems import Descent, Problem, descend, logistic, quadratic
 
@@ -177,8 +177,10 @@ def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
     """Descend, and compare."""
     descent = descend(case.problem, case.arm, seeds, seed=seed)
     gradient, weighted = descent.gradient, descent.weighted()[:, -1]
-    sound, why_not = attempt(lambda: corrected(case.constants).total)
-    as_printed, why_not_printed = attempt(lambda: printed(case.printed_constants).total)
+    bounds, reasons = each_bound(
+        corrected=lambda: corrected(case.constants).total,
+        printed=lambda: printed(case.printed_constants).total,
+    )
     row = Row(
         case=case.arm.name,
         rounds=case.arm.rounds,
@@ -188,9 +190,8 @@ def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
         weighted=float(weighted.mean()),
         standard_error=float(weighted.std(ddof=1) / math.sqrt(seeds)),
         worst_seed=float(weighted.max()),
-        corrected=sound,
-        printed=as_printed,
-        why="; ".join(why for why in (why_not, why_not_printed) if why),
+        **bounds,
+        why="; ".join(reasons.values()),
         paths_hold=_paths_hold(case, descent),
     )
     return row, descent

@@ -14,13 +14,7 @@ from jax import Array
 
 from locksfl.arm import Arm, Dials
 from locksfl.methods import Method, find_rule
-from locksfl.round.algorithm import (
-    GivenClients,
-    no_norms,
-    play,
-    query_norms,
-    upload_probability,
-)
+from locksfl.round.algorithm import GivenClients, no_norms, play, query_norms, upload_probability
 from locksfl.round.draws import Members, ServerDraws
 
 Floats = npt.NDArray[np.float64]

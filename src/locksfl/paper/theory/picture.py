@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
-from locksfl.paper.theory.bound import by_round, corrected, curves, printed
+from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
 from locksfl.paper.theory.check import cases, measure
 from locksfl.paper.theory.estimate import Study
 
@@ -41,7 +41,7 @@ def draw_known(seeds: int, path: Path) -> None:
     figure, panels = plotting().subplots(1, len(shown), figsize=(11, 3.8))
     for case, axes in zip(shown, panels, strict=True):
         _, descent = measure(case, seeds)
-        bounds, reasons = curves(
+        bounds, reasons = each_bound(
             corrected=partial(by_round, corrected, case.constants),
             printed=partial(by_round, printed, case.printed_constants),
         )
