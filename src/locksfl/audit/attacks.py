@@ -58,7 +58,7 @@ WORLDS = {"in": 1.0, "out": 0.0, "negated": -1.0}  # what the canary's update is
 BATCH = 10_000
 ONE_RUN_DELTA = 1e-3  # over the canaries: that bound charges 2 delta for every one of them
 # threefry takes longer to optimise than to run 50,000 times
-_COMPILE_QUICKLY: Any = {"xla_backend_optimization_level": 1}
+_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def repeated_rounds(
     """
 
     # made anew for every audit, so that what is attacked is the code as it is now
-    @functools.partial(jax.jit, compiler_options=_COMPILE_QUICKLY)
+    @_jit
     @functools.partial(jax.vmap, in_axes=(None, 0, 0))
     def repetition(updates: Array, arm_key: Array, cohorts: Array) -> Seen:
         def one(t: Array, numbers: Array) -> Seen:
@@ -280,7 +280,7 @@ def one_run_scores(
     cohorts = draw_cohorts(randomness, name, 1, (1, rounds), rate, canaries)[0]
     _, c = shifts(scaled)
 
-    @functools.partial(jax.jit, compiler_options=_COMPILE_QUICKLY)
+    @_jit
     def one(t: Array, numbers: Array) -> Array:
         result, _ = one_round(scaled, Orthogonal(norms), arm_key, t, numbers, canaries)
         p = canary_probability(scaled, scaled.dials().clip_norm, result.used_norm_sum)

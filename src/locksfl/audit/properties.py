@@ -14,6 +14,7 @@ Each check calls a sound implementation broken with a probability below FALSE_AL
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +35,7 @@ FALSE_ALARM = 1e-6
 REPETITIONS = 4000
 SIZE = 3
 SLOTS = 6
-_COMPILE_QUICKLY: Any = {"xla_backend_optimization_level": 0}
+_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 Result = tuple[bool, str]  # whether a property holds, and what was found
 
@@ -94,10 +95,7 @@ def _noises(arm: Arm, randomness: Randomness) -> dict[str, np.ndarray]:
 
     found: dict[str, np.ndarray] = {}
     rounds = jnp.arange(2)
-    play = jax.jit(
-        jax.vmap(lambda key: jax.vmap(noise, (None, 0))(key, rounds)),
-        compiler_options=_COMPILE_QUICKLY,
-    )
+    play = _jit(jax.vmap(lambda key: jax.vmap(noise, (None, 0))(key, rounds)))
     for name in ("a", "b"):
         keys = jax.random.split(randomness.arm_key(f"checks-{name}-{arm.name}"), REPETITIONS)
         update, norm = (np.asarray(values, np.float64) for values in play(keys))
@@ -164,7 +162,7 @@ def _clipping(arm: Arm, randomness: Randomness) -> Result:
         moved = jnp.linalg.norm(result.update) * estimator.divisor(arm.dials())
         return jnp.where(uploads.uploaded[0], moved / most, 0.0)
 
-    play = jax.jit(jax.vmap(contribution), compiler_options=_COMPILE_QUICKLY)
+    play = _jit(jax.vmap(contribution))
     raw = jnp.tile(jnp.array([0.1, 1.0, 10.0, 1e6]), 64)
     worst = float(jnp.max(play(jnp.arange(raw.size), raw)))
     return worst <= 1 + 1e-5, f"{worst:.5f} of the bound at most"
@@ -179,7 +177,7 @@ def _public_divisor(arm: Arm, randomness: Randomness) -> Result:
     def update(t: Array, numbers: Array) -> Array:
         return one_round(arm, GivenClients(updates), key, t, numbers, SIZE)[0].update[0]
 
-    play = jax.jit(jax.vmap(update, (0, None)), compiler_options=_COMPILE_QUICKLY)
+    play = _jit(jax.vmap(update, (0, None)))
     found = [np.asarray(play(jnp.arange(64), numbers)) for numbers in (alone, together)]
     off = float(np.max(np.abs(found[0] - found[1])) / max(float(np.max(np.abs(found[0]))), 1e-30))
     return off <= 1e-5, f"zero updates alter it by {off:.1e}"

@@ -48,14 +48,11 @@ class Finding:
     @property
     def holds(self) -> bool:
         """Within the statistical and the rounding error, in both."""
-        for value, claimed, slack in (
-            (self.measured, self.claimed, ERRORS * self.standard_error),
-            (self.exact, self.exact_claimed, 1e-5 * max(1.0, abs(self.exact_claimed))),
-        ):
-            off = value - claimed if self.at_most else abs(value - claimed)
-            if off > slack:
-                return False
-        return True
+        tried = (
+            (self.measured - self.claimed, ERRORS * self.standard_error),
+            (self.exact - self.exact_claimed, 1e-5 * max(1.0, abs(self.exact_claimed))),
+        )
+        return all((off if self.at_most else abs(off)) <= slack for off, slack in tried)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
