@@ -55,20 +55,21 @@ def test_a_run_has_the_noise_that_was_forecast(simulator, trust, rule):
     q = Question(CLIENTS, simulator.model.size, ROUNDS, 8.0, 1e-4, trust, 30.0, 15.0)
     settings = {"floor": 0.1, "norm_low": 0.6} if rule == "norm" else {}
     cohort = 30.0 if rule == "norm" else 15.0
-    plan = Arm(
+    played = Arm(
         *("arm", CLIENTS, ROUNDS, rule, "capped", trust, cohort, 15.0, CLIP),
         step=1e-6,  # the model stays where it is, and so do the norms
         **settings,
     )
-    plan = calibrate(plan, 8.0, 1e-4)
+    played = calibrate(played, 8.0, 1e-4)
     server = Server(rounds=ROUNDS)
-    blocks = simulator.play(plan, LocalWork(), server, Randomness.seeded(2), evaluate_every=ROUNDS)
+    source = Randomness.seeded(2)
+    blocks = simulator.play(played, LocalWork(), server, source, evaluate_every=ROUNDS)
     rounds = [log for block in blocks for log in block.rounds]
     norms = np.concatenate([log.norms for log in rounds])
     share = float(np.minimum(norms / CLIP, 1).mean())
     arm = q.calibrated(q.arm(rule, rounds=ROUNDS, cohort=cohort, uploads=15.0, **settings))
-    assert arm.noise_multiplier == pytest.approx(plan.noise_multiplier, rel=1e-9)
-    assert arm.norm_multiplier == pytest.approx(plan.norm_multiplier, rel=1e-9)
+    assert arm.noise_multiplier == pytest.approx(played.noise_multiplier, rel=1e-9)
+    assert arm.norm_multiplier == pytest.approx(played.norm_multiplier, rel=1e-9)
     told = q.expected(arm, share)
     measured = np.mean([log.noise for log in rounds]) / CLIP
     assert told.noise == pytest.approx(measured, rel=0.05)

@@ -58,7 +58,6 @@ class Expected:
     sampling: float  # root mean square of what the two samples alone add
     kept: float  # the share of the mean that arrives: 1 where the estimator is unbiased
     uploads: float
-    norm_sum: float  # K' over m C
 
     @property
     def error(self) -> float:
@@ -96,11 +95,9 @@ def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expect
     own = r
     if arm.releases_norms and arm.parts[2].clients_add_noise:
         own = np.clip(r + arm.norm_multiplier * _normal(41)[None, :], 0.0, 1.0)
-    sums = _norm_sums(arm, own)
-    found = np.array([_given_sum(arm, parameters, r, own, k) for k in sums])
-    noise, sampling, kept, uploads = found.mean(axis=0)
-    used = float(sums.mean()) / arm.cohort
-    return Expected(float(noise), math.sqrt(max(0.0, sampling)), float(kept), float(uploads), used)
+    found = np.array([_given_sum(arm, parameters, r, own, k) for k in _norm_sums(arm, own)])
+    noise, sampling, kept, uploads = found.mean(axis=0).tolist()
+    return Expected(noise, math.sqrt(max(0.0, sampling)), kept, uploads)
 
 
 def _norm_sums(arm: Arm, own: Floats) -> Floats:

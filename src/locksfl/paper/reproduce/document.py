@@ -124,7 +124,7 @@ def cells(row: Row) -> list[str]:
         row.method,
         f"{row.clip_norm:g}, {row.step:.3g}",
         f"{row.accuracy:.3f}{error}".replace("0.", "."),
-        "never" if row.rounds_to is None else str(row.rounds_to),
+        row.rounds_text,
         f"{row.uploads:,.0f}",
         size_text(row.bytes_up),
         *(_epsilons(row, observer) for observer in OBSERVERS),

@@ -80,11 +80,7 @@ class Case:
     @property
     def constants(self) -> Constants:
         """What both bounds take. Every client's gradient is exact: no sigma_L."""
-        arm = self.arm
-        c = Constants.of(
-            self.problem, rounds=arm.rounds, step=arm.step, uploads=arm.uploads, sample_spread=0.0
-        )
-        return with_method(c, arm)
+        return with_method(self.problem, self.arm, sample_spread=0.0)
 
     @property
     def printed_constants(self) -> Constants:

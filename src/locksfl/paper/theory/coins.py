@@ -31,10 +31,6 @@ class Outcomes(NamedTuple):
     updates: Floats
     uploads: Floats
 
-    def mean(self, values: Floats) -> float:
-        """The mean of one number per round."""
-        return float(self.chance @ values)
-
 
 class FixedClients(NamedTuple):
     """Clients whose updates are fixed."""

@@ -33,7 +33,7 @@ from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.run import local_work, open_task, server_for
-from locksfl.paper.theory.bound import Constants, by_round, corrected, each_bound, printed
+from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
 from locksfl.paper.theory.methods import not_covered, with_method
 from locksfl.paper.theory.observe import Look, Observer
 from locksfl.paper.theory.problems import running_mean
@@ -205,15 +205,12 @@ def bounds_by_round(
 ) -> tuple[dict[str, list[float] | None], dict[str, str]]:
     """Both bounds after each number of rounds, or why there is none. How gradients differ says
     nothing about updates of local epochs: of those only the clip norm is known."""
-    c = Constants.of(
+    sound = with_method(
         e,
-        rounds=arm.rounds,
-        step=arm.step,
-        uploads=arm.uploads,
+        arm,
         sample_spread=0.0 if exact else e.sample_spread,
         client_spread=e.client_spread if work.update == "gradient" else None,
     )
-    sound = with_method(c, arm)
     paper = replace(
         sound,
         sample_spread=e.sample_spread,

@@ -174,7 +174,7 @@ def _try(claim: Claim, repetitions: int, seed: int) -> Finding:
         measured=float(np.mean(values)),
         standard_error=float(np.std(values, ddof=1) / math.sqrt(repetitions)),
         exact_claimed=exact_claimed,
-        exact=outcomes.mean(exact_values),
+        exact=float(outcomes.chance @ exact_values),
         at_most=claim.at_most,
         why=claim.why,
     )

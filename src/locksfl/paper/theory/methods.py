@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 from locksfl.arm import Arm
 from locksfl.paper.theory.bound import Constants
@@ -24,8 +24,8 @@ def not_covered(arm: Arm, server: Server) -> str | None:
     return None
 
 
-def with_method(c: Constants, arm: Arm) -> Constants:
-    """The constants with an arm's sampling and noise.
+def with_method(source: Any, arm: Arm, **given: Any) -> Constants:
+    """The constants of a problem or of a run under an arm's sampling and noise.
 
     * central: noise of std z S on the sum, S = C / p_C <= C m / b, over m: s_c = z C / b at most.
     * local: each upload's noise is z C before its weight 1/p (horvitz-thompson), or z C m / b after
@@ -35,17 +35,28 @@ def with_method(c: Constants, arm: Arm) -> Constants:
       floor no covered method has noised norms.)
     * By norm, rates follow the norms, and an average dissimilarity says nothing about that sum:
       only the clip norm does.
+
+    Args:
+        source: has constants under the names of `Constants`.
+        arm: the method and its numbers.
+        given: constants that replace those of the source.
+
+    Returns:
+        What both bounds take.
     """
     noise = arm.noise_multiplier * arm.clip_norm
     rule, _, trust = arm.parts
-    by_norm = rule.asks is not None
+    if by_norm := rule.asks is not None:
+        given["client_spread"] = None
     noised_norms = by_norm and trust.clients_add_noise and arm.floor > 0
-    return replace(
-        c,
+    return Constants.of(
+        source,
+        rounds=arm.rounds,
+        step=arm.step,
         uploads=arm.uploads,
         clip_norm=arm.clip_norm,
-        client_spread=None if by_norm else c.client_spread,
         server_noise=noise / arm.uploads if trust.server_adds_noise else 0.0,
         client_noise=noise if trust.clients_add_noise else 0.0,
         stretch=1 / arm.floor if noised_norms else 1.0,
+        **given,
     )
