@@ -15,8 +15,8 @@ Over T rounds the signal adds up to T at most and the noise, a random walk, to n
 
 At equal epsilon noise grows like sqrt(T), so that reach hardly depends on T: it is about
 n epsilon / sqrt(2 d ln(1/delta)) in central trust, sqrt(n) times less in local trust. Measured on
-the embedded digits (softmax, two classes a client, central uniform, 20 of 100 clients, 100 rounds,
-one seed, the best held-out accuracy of 8 pairs of clip and step, so a little too high):
+the embedded digits (softmax, two classes per client, central uniform, 20 of 100 clients, 100
+rounds, one seed, the best held-out accuracy of 8 pairs of clip and step, so a little too high):
 
     reach     3.5   1.7   .87   .56   .38   .23
     accuracy  .82   .72   .52   .40   .30   .2
