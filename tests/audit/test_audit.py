@@ -31,14 +31,14 @@ REPETITIONS, CANARIES, ALARM = 20_000, 2_000, 1e-6
 
 @pytest.fixture(scope="module")
 def arms():
-    return {plan.name: (plan, privacy) for plan, privacy in default_arms(2)}
+    return {arm.name: (arm, privacy) for arm, privacy in default_arms(2)}
 
 
-def attack(arm, repetitions=REPETITIONS, canaries=0, randomness=RANDOMNESS, significance=ALARM):
-    """The findings by (observer, relation, attack)."""
-    plan, privacy = arm
+def attack(claim, repetitions=REPETITIONS, canaries=0, randomness=RANDOMNESS, significance=ALARM):
+    """The findings by (observer, relation, attack); a claim is an arm with its privacy."""
+    arm, privacy = claim
     found = audit_arm(
-        plan,
+        arm,
         privacy,
         rounds=2,
         repetitions=repetitions,
@@ -46,12 +46,12 @@ def attack(arm, repetitions=REPETITIONS, canaries=0, randomness=RANDOMNESS, sign
         significance=significance,
         randomness=randomness,
     )
-    assert len(found) == planned_attacks(plan, canaries)
+    assert len(found) == planned_attacks(arm, canaries)
     return {(f.observer, f.relation, f.attack): f for f in found}
 
 
-def failing(arm):
-    return {check.name for check in check_arm(arm[0], RANDOMNESS) if not check.holds}
+def failing(claim):
+    return {check.name for check in check_arm(claim[0], RANDOMNESS) if not check.holds}
 
 
 # --- Bounds ------------------------------------------------
@@ -100,15 +100,15 @@ def test_one_run_bounds_hold():
 def test_nothing_is_refuted(arms):
     """Every attack stays below its claim, and those with all the information get a good part of
     it: the attacks are not idle."""
-    for name, arm in arms.items():
-        found = attack(arm, canaries=CANARIES if "central" in name else 0)
+    for name, claim in arms.items():
+        found = attack(claim, canaries=CANARIES if "central" in name else 0)
         for finding in found.values():
             assert not finding.refuted, finding
             assert finding.lower <= finding.claimed <= finding.largest or finding.claimed > 3.01
         strongest = found["PUBLIC" if "central" in name else "SERVER", "zero-out", *REPEATED]
         assert strongest.claimed == pytest.approx(3, abs=2e-3)
         assert strongest.lower > 1, strongest
-        assert failing(arm) == set()
+        assert failing(claim) == set()
 
 
 REPEATED = ("repeated rounds",)
@@ -116,12 +116,12 @@ REPEATED = ("repeated rounds",)
 
 @pytest.mark.parametrize("estimator", ["literal", "horvitz-thompson"])
 def test_other_estimators(arms, estimator):
-    plan, privacy = arms["local-norm"]
-    arm = dataclasses.replace(plan, estimator=estimator), privacy
-    found = attack(arm)
+    arm, privacy = arms["local-norm"]
+    claim = dataclasses.replace(arm, estimator=estimator), privacy
+    found = attack(claim)
     assert not any(f.refuted for f in found.values())
     assert found["SERVER", "zero-out", *REPEATED].lower > 1
-    assert failing(arm) == set()
+    assert failing(claim) == set()
 
 
 def test_an_audit_repeats_by_its_seed(arms):
@@ -151,23 +151,23 @@ def test_halved_noise_is_caught(arms, name, monkeypatch):
 def test_far_too_little_noise_is_caught_in_one_run(arms, monkeypatch):
     """An eighth of it: one run sees less (this bound at a false-alarm rate of 1e-3)."""
     one_run = ("PUBLIC", "zero-out", "one run")
-    arm = (
+    claim = (
         dataclasses.replace(arms["central-uniform"][0], noise_multiplier=4.0),
         arms["central-uniform"][1],
     )
-    assert not attack(arm, 1000, 8000, significance=1e-3)[one_run].refuted
+    assert not attack(claim, 1000, 8000, significance=1e-3)[one_run].refuted
     real = TRUSTS["central"].noise_std
     plant(monkeypatch, "central", noise_std=lambda *given: real(*given) / 8)
-    assert attack(arm, 1000, 8000, significance=1e-3)[one_run].refuted
+    assert attack(claim, 1000, 8000, significance=1e-3)[one_run].refuted
 
 
 @pytest.mark.parametrize("trust", ["central", "local"])
 def test_an_uncharged_norm_is_caught(arms, trust, monkeypatch):
     """With z_K = 0.5 and an accountant that forgets it; charged, the same round stands."""
-    plan, privacy = arms[f"{trust}-norm"]
-    arm = dataclasses.replace(plan, norm_multiplier=0.5), privacy
+    arm, privacy = arms[f"{trust}-norm"]
+    claim = dataclasses.replace(arm, norm_multiplier=0.5), privacy
     observer = "PUBLIC" if trust == "central" else "SERVER"
-    assert not attack(arm)[observer, "zero-out", *REPEATED].refuted
+    assert not attack(claim)[observer, "zero-out", *REPEATED].refuted
 
     def forgetful(self, uploads, norms=None):  # noqa: ARG001
         return ClientReleases(self.noise_multiplier, uploads)
@@ -178,7 +178,7 @@ def test_an_uncharged_norm_is_caught(arms, trust, monkeypatch):
         "sampled_round",
         lambda self: SampledRound(self.sampling_rate, self.noise_multiplier),
     )
-    assert attack(arm)[observer, "zero-out", *REPEATED].refuted
+    assert attack(claim)[observer, "zero-out", *REPEATED].refuted
 
 
 @pytest.mark.parametrize("name", ["central-uniform", "local-uniform"])
@@ -296,4 +296,4 @@ def test_trust_none_claims_nothing(tmp_path):
 
 def test_the_false_alarm_rate_of_all_bounds_together():
     """Bonferroni over the planned attacks: what the command states."""
-    assert sum(planned_attacks(plan, 100) for plan, _ in default_arms(1)) == 14
+    assert sum(planned_attacks(arm, 100) for arm, _ in default_arms(1)) == 14

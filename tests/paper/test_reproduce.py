@@ -242,15 +242,15 @@ def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, bench, monkeypatch)
     def score(*arguments: Any) -> Any:
         for cell in arguments[2]:
             runs = []
-            for plan, seed in cell.runs:
-                tried.append((plan.name, plan.clip_norm, round(plan.step, 6)))
-                best = (1.0, 1.0) if plan.name == "uniform" else (10.0, 3.0)
-                near = np.allclose((plan.clip_norm, plan.step), best)
+            for arm, seed in cell.runs:
+                tried.append((arm.name, arm.clip_norm, round(arm.step, 6)))
+                best = (1.0, 1.0) if arm.name == "uniform" else (10.0, 3.0)
+                near = np.allclose((arm.clip_norm, arm.step), best)
                 line = dict.fromkeys(COUNTED, 0) | {"accuracy": 0.9 if near else 0.1}
-                runs.append(Run(plan, seed, [line], np.zeros(0)))
+                runs.append(Run(arm, seed, [line], np.zeros(0)))
             yield cell, runs
 
-    monkeypatch.setattr(tune, "play_cells", score)
+    monkeypatch.setattr("locksfl.experiment.compare.play_cells", score)
     folder = tmp_path / "tuned"
     begin(folder, TINY)
     table = tune.tune(folder, bench, lambda text: None)

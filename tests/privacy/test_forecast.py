@@ -55,20 +55,21 @@ def test_a_run_has_the_noise_that_was_forecast(simulator, trust, rule):
     q = Question(CLIENTS, simulator.model.size, ROUNDS, 8.0, 1e-4, trust, 30.0, 15.0)
     settings = {"floor": 0.1, "norm_low": 0.6} if rule == "norm" else {}
     cohort = 30.0 if rule == "norm" else 15.0
-    plan = Arm(
+    played = Arm(
         *("arm", CLIENTS, ROUNDS, rule, "capped", trust, cohort, 15.0, CLIP),
         step=1e-6,  # the model stays where it is, and so do the norms
         **settings,
     )
-    plan = calibrate(plan, 8.0, 1e-4)
+    played = calibrate(played, 8.0, 1e-4)
     server = Server(rounds=ROUNDS)
-    blocks = simulator.play(plan, LocalWork(), server, Randomness.seeded(2), evaluate_every=ROUNDS)
+    source = Randomness.seeded(2)
+    blocks = simulator.play(played, LocalWork(), server, source, evaluate_every=ROUNDS)
     rounds = [log for block in blocks for log in block.rounds]
     norms = np.concatenate([log.norms for log in rounds])
     share = float(np.minimum(norms / CLIP, 1).mean())
     arm = q.calibrated(q.arm(rule, rounds=ROUNDS, cohort=cohort, uploads=15.0, **settings))
-    assert arm.noise_multiplier == pytest.approx(plan.noise_multiplier, rel=1e-9)
-    assert arm.norm_multiplier == pytest.approx(plan.norm_multiplier, rel=1e-9)
+    assert arm.noise_multiplier == pytest.approx(played.noise_multiplier, rel=1e-9)
+    assert arm.norm_multiplier == pytest.approx(played.norm_multiplier, rel=1e-9)
     told = q.expected(arm, share)
     measured = np.mean([log.noise for log in rounds]) / CLIP
     assert told.noise == pytest.approx(measured, rel=0.05)
@@ -142,9 +143,9 @@ def test_local_10_with_100_clients_will_fail():
     assert 300 < found["smallest_clients"] < 1000
     assert plan_cli.words(found)[0].startswith("Training will fail.")
     for rule in ("uniform", "norm"):
-        plan = calibrate(Arm("mine", 100, 100, rule, trust="local", cohort=20.0), 10.0, 1e-5)
-        assert "mine: training will fail" in (forecast_line(plan, 7850) or "")
-        assert forecast_line(plan, 10) is None
+        arm = calibrate(Arm("mine", 100, 100, rule, trust="local", cohort=20.0), 10.0, 1e-5)
+        assert "mine: training will fail" in (forecast_line(arm, 7850) or "")
+        assert forecast_line(arm, 10) is None
 
 
 def test_what_worked_is_not_called_hopeless():
@@ -158,8 +159,8 @@ def test_what_worked_is_not_called_hopeless():
         if clients == 100:
             assert arm.noise_multiplier == pytest.approx(1.25, abs=0.01)
     assert found[100] < found[1000]
-    plan = Arm("u", 100, 100, cohort=20.0)
-    assert forecast_line(calibrate(plan, 10.0, 1e-5), 7850) is None
+    uniform = Arm("u", 100, 100, cohort=20.0)
+    assert forecast_line(calibrate(uniform, 10.0, 1e-5), 7850) is None
     none = Arm("n", 100, 100, trust="none", cohort=20.0)
     assert forecast_line(none, 10**9) is None
 
@@ -240,8 +241,8 @@ def test_the_command():
         (("--trust", "centrl"), "trust = 'centrl': expected one of central, local (did you mean"),
         (("--delta", 0), "delta = 0.0: expected a number in (0, 1)"),
         (("--epsilon", -1), "epsilon = -1.0: expected a number > 0"),
-        (("--cohort", 200), "cohort = 200: expected at most 100"),
-        (("--cohort", 20, "--uploads", 30), "uploads = 30: expected at most 20"),
+        (("--cohort", 200), "cohort = 200: expected at most the 100 clients"),
+        (("--cohort", 20, "--uploads", 30), "uploads = 30: expected at most the cohort, 20"),
         (("--norm-share", 1.5), "norm_share = 1.5: expected a rate in (0, 1]"),
         (("--floor", 1), "floor = 1.0: expected a share in [0, 1)"),
     ],

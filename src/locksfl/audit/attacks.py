@@ -33,12 +33,13 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import log_ndtr
 
-from locksfl.arm import Arm, Dials
+from locksfl.arm import Arm
 from locksfl.audit import bounds
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.costs import statement
 from locksfl.methods.releases import Observer
 from locksfl.methods.trusts import Trust
+from locksfl.privacy import Cost
 from locksfl.round.algorithm import (
     GivenClients,
     RoundResult,
@@ -47,16 +48,17 @@ from locksfl.round.algorithm import (
     play,
     upload_probability,
 )
-from locksfl.round.draws import Members, draw_cohort, draw_members, draw_server
+from locksfl.round.draws import draw_cohort, draw_members, draw_server
 from locksfl.round.randomness import Purpose, Randomness
 
 SIZE = 2  # parameters of the attacked model: noise beside the canary's direction tells nothing
 SLOTS = 8  # clients: the canary, and seven that stand for all the others
 RAW = 10.0  # the canary's norm before clipping, in clip norms
+WORLDS = {"in": 1.0, "out": 0.0, "negated": -1.0}  # what the canary's update is times
 BATCH = 10_000
 ONE_RUN_DELTA = 1e-3  # over the canaries: that bound charges 2 delta for every one of them
 # threefry takes longer to optimise than to run 50,000 times
-_COMPILE_QUICKLY: Any = {"xla_backend_optimization_level": 1}
+_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
 
 
 @dataclass(frozen=True)
@@ -99,35 +101,28 @@ class Orthogonal(GivenClients):
         return uploads.coefficient * self.norms, uploads, self.norms
 
 
-@dataclass(frozen=True)
-class Public:
-    """What everybody knows of an arm: the attacker's whole knowledge beside what is released."""
+def shifts(arm: Arm) -> tuple[float, float]:
+    """a and c: the canary's shifts of x and of y, in standard deviations."""
+    norm = 1 / arm.norm_multiplier if arm.releases_norms else 0.0
+    return norm, 1 / arm.noise_multiplier
 
-    plan: Arm
-    dials: Dials
-    weight: float = 1.0  # the canary's public weight
 
-    @property
-    def norm_shift(self) -> float:
-        """a: the canary's shift of x, in standard deviations."""
-        return 1 / self.plan.norm_multiplier if self.plan.releases_norms else 0.0
+def canary_weight(arm: Arm) -> float:
+    """The canary's public weight: the largest."""
+    return float(np.max(arm.scaled_weights()))
 
-    @property
-    def shift(self) -> float:
-        """c: its shift of y."""
-        return 1 / self.plan.noise_multiplier
 
-    def probability(self, score: Array, used: Array) -> Array:
-        """The canary's upload probability at this score."""
-        weight = jnp.float32(self.weight)
-        return upload_probability(self.plan.method, score, used, weight, self.dials)
+def canary_probability(arm: Arm, score: Array, used: Array) -> Array:
+    """The canary's upload probability at this score."""
+    return upload_probability(arm.method, score, used, jnp.float32(canary_weight(arm)), arm.dials())
 
-    def in_deviations(self, value: Array, used: Array, p: Array) -> Array:
-        """A number of the averaged update, in standard deviations of one noise."""
-        _, estimator, _ = self.plan.parts
-        bounds = contribution_bounds(self.plan.method, p, used, self.dials)
-        std = self.dials.noise_multiplier * bounds
-        return value * estimator.divisor(self.dials) / std
+
+def in_deviations(arm: Arm, value: Array, used: Array, p: Array) -> Array:
+    """A number of the averaged update, in standard deviations of one noise."""
+    _, estimator, _ = arm.parts
+    dials = arm.dials()
+    std = dials.noise_multiplier * contribution_bounds(arm.method, p, used, dials)
+    return value * estimator.divisor(dials) / std
 
 
 class Seen(NamedTuple):
@@ -140,69 +135,55 @@ class Seen(NamedTuple):
     canary: Array  # whether the canary did: the server's knowledge
 
 
-Score = Callable[[Public, str, Seen], Array]
+Score = Callable[[Arm, str, Seen], Array]
 
 
 def _log_mixture(rate: Array | float, log_ratio: Array) -> Array:
-    """ln((1 - rate) + rate e^log_ratio), also at rate 1."""
+    """ln((1 - rate) + rate e^log_ratio), even at rate 1."""
     log_rest = jnp.where(jnp.asarray(rate) < 1, jnp.log1p(-jnp.minimum(rate, 1 - 1e-7)), -jnp.inf)
     return jnp.logaddexp(log_rest, jnp.log(rate) + log_ratio)
 
 
-def central_score(public: Public, relation: str, seen: Seen) -> Array:
-    """PUBLIC, central trust: the two releases together."""
-    a, c, dials = public.norm_shift, public.shift, public.dials
-    p = public.probability(dials.clip_norm, seen.used)
-    y = public.in_deviations(seen.along, seen.used, p)
-    x = seen.released * a / dials.clip_norm
+def public_score(arm: Arm, relation: str, seen: Seen) -> Array:
+    """PUBLIC: both sums of central trust together; of local trust the average alone, with the
+    noise of all who uploaded."""
+    clip = arm.dials().clip_norm
+    a, of_one = shifts(arm)
+    noises: Any = 1.0
+    if arm.parts[2].clients_add_noise:
+        a, noises = 0.0, jnp.sqrt(jnp.maximum(1.0, seen.uploads))
+    p = canary_probability(arm, clip, seen.used)
+    x = seen.released * a / clip
+    y, c = in_deviations(arm, seen.along, seen.used, p) / noises, of_one / noises
 
     def world(sign: float) -> Array:
         inner = _log_mixture(p, sign * c * y - c * c / 2)
-        return _log_mixture(public.plan.sampling_rate, a * x - a * a / 2 + inner)
+        return _log_mixture(arm.sampling_rate, a * x - a * a / 2 + inner)
 
     return world(1.0) - (world(-1.0) if relation == "replace" else 0.0)
 
 
-def server_score(public: Public, relation: str, seen: Seen) -> Array:
+def server_score(arm: Arm, relation: str, seen: Seen) -> Array:
     """SERVER, local trust: one client's own messages, from a cohort of one."""
-    a, c = public.norm_shift, public.shift
-    released = seen.released
-    p = public.probability(released, seen.used)
-    y = public.in_deviations(seen.along, seen.used, p)
+    a, c = shifts(arm)
+    p = canary_probability(arm, seen.released, seen.used)
+    y = in_deviations(arm, seen.along, seen.used, p)
     if relation == "replace":
         return jnp.where(seen.canary, 2 * c * y, 0.0)
     score = jnp.where(seen.canary, c * y - c * c / 2, 0.0)
     if a:  # the norm as sent: a Gaussian, with its tails gathered at 0 and at C
-        r = released / public.dials.clip_norm
+        r = seen.released / arm.dials().clip_norm
         end = jnp.log(0.5) - log_ndtr(jnp.float32(-a))
         score += jnp.where(r <= 0, -end, jnp.where(r >= 1, end, (r - 0.5) * a * a))
     return score
 
 
-def average_score(public: Public, relation: str, seen: Seen) -> Array:
-    """PUBLIC, local trust: the average alone, with the noise of all who uploaded."""
-    p = public.probability(public.dials.clip_norm, seen.used)
-    noises = jnp.sqrt(jnp.maximum(1.0, seen.uploads))
-    y = public.in_deviations(seen.along, seen.used, p) / noises
-    c = public.shift / noises
-    rate = public.plan.sampling_rate * p
-    score = _log_mixture(rate, c * y - c * c / 2)
-    return score - (_log_mixture(rate, -c * y - c * c / 2) if relation == "replace" else 0.0)
-
-
 def attacks_on(trust: Trust) -> dict[Observer, tuple[Score, int]]:
     """The score of each observer that the trust protects from, and the clients of its rounds."""
-    if trust.amplified:
-        return {"PUBLIC": (central_score, SLOTS)}
-    if trust.guards_server:
-        return {"SERVER": (server_score, 1), "PUBLIC": (average_score, SLOTS)}
-    return {}
-
-
-def public_knowledge(plan: Arm, weight: float | None = None) -> Public:
-    """The numbers of an arm; its canary has the largest public weight."""
-    largest = float(np.max(plan.scaled_weights()))
-    return Public(plan, plan.dials(), largest if weight is None else weight)
+    if not trust.private:
+        return {}
+    public: dict[Observer, tuple[Score, int]] = {"PUBLIC": (public_score, SLOTS)}
+    return {"SERVER": (server_score, 1), **public} if trust.guards_server else public
 
 
 def draw_cohorts(
@@ -220,40 +201,39 @@ def draw_cohorts(
 
 
 def one_round(
-    public: Public, clients: GivenClients, arm_key: Array, t: Array | int, numbers: Array, size: int
+    arm: Arm, clients: GivenClients, arm_key: Array, t: Array | int, numbers: Array, size: int
 ) -> tuple[RoundResult, Uploads]:
     """A round as it is played in training, with its own draws."""
-    weights = jnp.where(jnp.arange(numbers.shape[0]) == 0, public.weight, 1.0)
-    members: Members = draw_members(arm_key, t, numbers, weights)
+    weights = jnp.where(jnp.arange(numbers.shape[0]) == 0, canary_weight(arm), 1.0)
+    members = draw_members(arm_key, t, numbers, weights)
     server = draw_server(arm_key, t, size)
-    result, uploads, _ = play(public.plan.method, clients, members, server, public.dials)
+    result, uploads, _ = play(arm.method, clients, members, server, arm.dials())
     return result, uploads
 
 
-class Repetitions:
-    """Independent repetitions of an arm's rounds against one observer, each world played once."""
+def repeated_rounds(
+    arm: Arm, observer: Observer, slots: int, rounds: int, repetitions: int, randomness: Randomness
+) -> dict[str, Seen]:
+    """What an observer sees of independent repetitions of an arm's rounds, by world.
 
-    def __init__(
-        self,
-        plan: Arm,
-        observer: Observer,
-        rounds: int,
-        repetitions: int,
-        randomness: Randomness,
-    ) -> None:
-        self.plan, self.observer, self.rounds, self.count = plan, observer, rounds, repetitions
-        self.randomness, self.public = randomness, public_knowledge(plan)
-        self.score, self.slots = attacks_on(plan.parts[2])[observer]
-        # made anew for every audit, so that what is attacked is the code as it is now
-        self._play = jax.jit(
-            jax.vmap(self._repetition, (None, 0, 0)), compiler_options=_COMPILE_QUICKLY
-        )
-        self._seen: dict[str, Seen] = {}
+    Args:
+        arm: the attacked arm, with its multipliers.
+        observer: who looks.
+        slots: clients of a round, the canary first.
+        rounds: rounds of one repetition.
+        repetitions: of each world.
+        randomness: source of all draws.
 
-    def _repetition(self, updates: Array, arm_key: Array, cohorts: Array) -> Seen:
+    Returns:
+        For each world of WORLDS what is seen, [repetitions, rounds] each.
+    """
+
+    # made anew for every audit, so that what is attacked is the code as it is now
+    @_jit
+    @functools.partial(jax.vmap, in_axes=(None, 0, 0))
+    def repetition(updates: Array, arm_key: Array, cohorts: Array) -> Seen:
         def one(t: Array, numbers: Array) -> Seen:
-            clients = GivenClients(updates)
-            result, uploads = one_round(self.public, clients, arm_key, t, numbers, SIZE)
+            result, uploads = one_round(arm, GivenClients(updates), arm_key, t, numbers, SIZE)
             return Seen(
                 result.released_norm_sum,
                 result.used_norm_sum,
@@ -262,81 +242,67 @@ class Repetitions:
                 uploads.uploaded[0],
             )
 
-        return jax.vmap(one)(jnp.arange(self.rounds), cohorts)
+        return jax.vmap(one)(jnp.arange(rounds), cohorts)
 
-    def seen(self, world: str) -> Seen:
-        """What the observer sees in a world: the canary "in", "out" or "negated"."""
-        if world not in self._seen:
-            sign = {"in": 1.0, "out": 0.0, "negated": -1.0}[world]
-            raw = sign * RAW * self.plan.clip_norm
-            updates = jnp.zeros((self.slots, SIZE)).at[0, 0].set(raw)
-            arm = f"audit-{self.observer}-{world}-{self.plan.name}"
-            keys = jax.random.split(self.randomness.arm_key(arm), self.count)
-            batches = []
-            for start in range(0, self.count, BATCH):
-                part = keys[start : start + BATCH]
-                cohorts = jnp.asarray(self._cohorts(arm, start, len(part)))
-                batches.append(jax.tree.map(np.asarray, self._play(updates, part, cohorts)))
-            self._seen[world] = jax.tree.map(lambda *a: np.concatenate(a), *batches)
-        return self._seen[world]
-
-    def _cohorts(self, arm: str, batch: int, count: int) -> np.ndarray:
-        shape = (count, self.rounds)
-        if self.observer == "SERVER":  # it knows whom it asked, and the claim is for every round
-            return np.zeros((*shape, 1), np.int32)
-        rate = self.plan.sampling_rate
-        return draw_cohorts(self.randomness, arm, batch, shape, rate, self.slots)
-
-    def scores(self, relation: str) -> tuple[np.ndarray, np.ndarray]:
-        """Scores with the canary, and with it zeroed out or replaced by its negative."""
-        worlds = ("in", "out" if relation == "zero-out" else "negated")
-        found = [self.score(self.public, relation, self.seen(world)) for world in worlds]
-        first, second = (np.asarray(s, np.float64).sum(axis=1) for s in found)
-        return first, second
+    seen = {}
+    for world, sign in WORLDS.items():
+        updates = jnp.zeros((slots, SIZE)).at[0, 0].set(sign * RAW * arm.clip_norm)
+        name = f"audit-{observer}-{world}-{arm.name}"
+        keys = jax.random.split(randomness.arm_key(name), repetitions)
+        batches = []
+        for start in range(0, repetitions, BATCH):
+            part = keys[start : start + BATCH]
+            shape = (len(part), rounds)
+            if observer == "SERVER":  # it knows whom it asked; the claim is for every round
+                cohorts = np.zeros((*shape, 1), np.int32)
+            else:
+                cohorts = draw_cohorts(randomness, name, start, shape, arm.sampling_rate, slots)
+            found = repetition(updates, part, jnp.asarray(cohorts))
+            batches.append(jax.tree.map(np.asarray, found))
+        seen[world] = jax.tree.map(lambda *a: np.concatenate(a), *batches)
+    return seen
 
 
 def one_run_scores(
-    plan: Arm, rounds: int, canaries: int, randomness: Randomness
+    arm: Arm, rounds: int, canaries: int, randomness: Randomness
 ) -> tuple[np.ndarray, np.ndarray]:
     """(scores, who was in) of many canaries in one run of central trust, against PUBLIC.
 
     The population is the canaries: cohort and uploads grow with it, so q, p and the charge stay.
     """
-    rate, share = plan.sampling_rate, plan.uploads / plan.cohort
+    rate, share = arm.sampling_rate, arm.uploads / arm.cohort
     cohort = rate * canaries
-    scaled = replace(plan, clients=canaries, cohort=cohort, uploads=share * cohort, weights=None)
-    public = public_knowledge(scaled, weight=1.0)
-    arm = f"audit-one-run-{plan.name}"
-    inside = randomness.host(arm, 0, Purpose.MODEL).random(canaries) < 0.5
-    norms = jnp.where(inside, RAW * plan.clip_norm, 0.0)
-    arm_key = randomness.arm_key(arm)
-    cohorts = draw_cohorts(randomness, arm, 1, (1, rounds), rate, canaries)[0]
-    c = public.shift
+    scaled = replace(arm, clients=canaries, cohort=cohort, uploads=share * cohort)
+    name = f"audit-one-run-{arm.name}"
+    inside = randomness.host(name, 0, Purpose.MODEL).random(canaries) < 0.5
+    norms = jnp.where(inside, RAW * arm.clip_norm, 0.0)
+    arm_key = randomness.arm_key(name)
+    cohorts = draw_cohorts(randomness, name, 1, (1, rounds), rate, canaries)[0]
+    _, c = shifts(scaled)
 
-    @functools.partial(jax.jit, compiler_options=_COMPILE_QUICKLY)
+    @_jit
     def one(t: Array, numbers: Array) -> Array:
-        result, _ = one_round(public, Orthogonal(norms), arm_key, t, numbers, canaries)
-        p = public.probability(public.dials.clip_norm, result.used_norm_sum)
-        y = public.in_deviations(result.update, result.used_norm_sum, p)
+        result, _ = one_round(scaled, Orthogonal(norms), arm_key, t, numbers, canaries)
+        p = canary_probability(scaled, scaled.dials().clip_norm, result.used_norm_sum)
+        y = in_deviations(scaled, result.update, result.used_norm_sum, p)
         return _log_mixture(rate * p, c * y - c * c / 2)
 
     score = sum(np.asarray(one(jnp.int32(t), jnp.asarray(cohorts[t]))) for t in range(rounds))
     return np.asarray(score, np.float64), inside
 
 
-def planned_attacks(plan: Arm, canaries: int) -> int:
+def planned_attacks(arm: Arm, canaries: int) -> int:
     """How many bounds `audit_arm` gives, for the confidence of all of them together."""
-    trust = plan.parts[2]
-    return 2 * len(attacks_on(trust)) + _one_run(plan, canaries)
+    return 2 * len(attacks_on(arm.parts[2])) + _one_run(arm, canaries)
 
 
-def _one_run(plan: Arm, canaries: int) -> bool:
+def _one_run(arm: Arm, canaries: int) -> bool:
     """Whether many canaries in one run are an attack of its own."""
-    return plan.parts[2].amplified and plan.weights is None and canaries > 0
+    return arm.parts[2].amplified and arm.weights is None and canaries > 0
 
 
 def audit_arm(
-    plan: Arm,
+    arm: Arm,
     privacy: PrivacyConfig,
     *,
     rounds: int,
@@ -344,45 +310,32 @@ def audit_arm(
     canaries: int,
     significance: float,
     randomness: Randomness,
-    say: Callable[[str], None] = lambda text: None,
 ) -> list[Finding]:
     """Every attack on an arm; each bound holds with probability 1 - significance."""
-    observers = attacks_on(plan.parts[2])
-    if not observers:
-        raise ValueError(
-            f"trust = {plan.trust!r}: it claims nothing, so there is nothing to attack"
-        )
-    claims = {(c.observer, c.relation): c for c in statement([plan], [rounds], privacy)}
-    delta = privacy.delta
+
+    def finding(claim: Cost, attack: str, samples: int, lower: float, largest: float) -> Finding:
+        what = (arm.name, claim.observer, claim.relation, attack, rounds, samples, claim.delta)
+        claimed = np.inf if claim.epsilon is None else claim.epsilon
+        return Finding(*what, claimed, lower, largest)
+
     findings = []
-    attacks = {
-        observer: Repetitions(plan, observer, rounds, repetitions, randomness)
-        for observer in observers
-    }
-    for (observer, relation), claim in claims.items():
-        if claim.epsilon is None or observer not in attacks:
-            continue
-        say(f"{plan.name}: {observer}, {relation}")
-        scores = attacks[observer].scores(relation)
-        findings.append(
-            Finding(
-                *(plan.name, observer, relation, "repeated rounds", rounds, repetitions, delta),
-                claimed=claim.epsilon,
-                lower=bounds.repeated_bound(*scores, delta, significance),
-                largest=bounds.largest_repeated(repetitions, delta, significance),
-            )
-        )
-    if _one_run(plan, canaries):
-        say(f"{plan.name}: many canaries in one run")
-        small = replace(privacy, delta=min(delta, ONE_RUN_DELTA / canaries))
-        claim = next(c for c in statement([plan], [rounds], small) if c.observer == "PUBLIC")
-        score, inside = one_run_scores(plan, rounds, canaries, randomness)
-        findings.append(
-            Finding(
-                *(plan.name, "PUBLIC", claim.relation, "one run", rounds, canaries, claim.delta),
-                claimed=np.inf if claim.epsilon is None else claim.epsilon,
-                lower=bounds.one_run_bound(score, inside, claim.delta, significance),
-                largest=bounds.largest_one_run(canaries, claim.delta, significance),
-            )
-        )
+    test = (privacy.delta, significance)
+    for observer, (score, slots) in attacks_on(arm.parts[2]).items():
+        seen = repeated_rounds(arm, observer, slots, rounds, repetitions, randomness)
+        for claim in statement([arm], [rounds], privacy):
+            if claim.epsilon is None or claim.observer != observer:
+                continue
+            worlds = ("in", "out" if claim.relation == "zero-out" else "negated")
+            each = (score(arm, claim.relation, seen[world]) for world in worlds)
+            first, second = (np.asarray(one, np.float64).sum(axis=1) for one in each)
+            lower = bounds.repeated_bound(first, second, *test)
+            largest = bounds.largest_repeated(repetitions, *test)
+            findings.append(finding(claim, "repeated rounds", repetitions, lower, largest))
+    if _one_run(arm, canaries):
+        small = replace(privacy, delta=min(privacy.delta, ONE_RUN_DELTA / canaries))
+        claim = next(c for c in statement([arm], [rounds], small) if c.observer == "PUBLIC")
+        score_of_each, inside = one_run_scores(arm, rounds, canaries, randomness)
+        lower = bounds.one_run_bound(score_of_each, inside, claim.delta, significance)
+        largest = bounds.largest_one_run(canaries, claim.delta, significance)
+        findings.append(finding(claim, "one run", canaries, lower, largest))
     return findings

@@ -34,16 +34,13 @@ def repeated_bound(present: Floats, absent: Floats, delta: float, significance: 
     auditor = auditing.CanaryScoreAuditor(present[half_in:], absent[half_out:])
     return float(
         auditor.epsilon_clopper_pearson(
-            significance,
-            delta,
-            one_sided=False,
-            threshold_strategy=auditing.Explicit(threshold),
+            significance, delta, one_sided=False, threshold_strategy=auditing.Explicit(threshold)
         )
     )
 
 
 def largest_repeated(repetitions: int, delta: float, significance: float) -> float:
-    """What `repeated_bound` gives when every repetition of both worlds is told apart."""
+    """What `repeated_bound` gives when the attack distinguishes every repetition of both worlds."""
     tested = repetitions - repetitions // 2
     missed = 1 - (significance / 2) ** (1 / tested)
     return float(np.log(1 - missed - delta) - np.log(missed))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from locksfl import _validate
-from locksfl.arm import Arm
+from locksfl.arm import DERIVED, Arm
 from locksfl.audit.attacks import audit_arm, planned_attacks
 from locksfl.audit.properties import check_arm
 from locksfl.experiment.config import PrivacyConfig, read_config
@@ -58,28 +58,32 @@ def run_audit(
     arms = default_arms(rounds) if file is None else _configured(file, changes or [])
     if delta is not None:
         _validate.probability(delta=delta)
-        arms = [(plan, dataclasses.replace(privacy, delta=delta)) for plan, privacy in arms]
-    attacks = sum(planned_attacks(plan, canaries) for plan, _ in arms)
+        arms = [(arm, dataclasses.replace(privacy, delta=delta)) for arm, privacy in arms]
+    attacks = sum(planned_attacks(arm, canaries) for arm, _ in arms)
     source = Randomness.from_system() if seed is None else Randomness.seeded(seed)
     findings, checks = [], []
-    for plan, privacy in arms:
+    for arm, privacy in arms:
         findings += audit_arm(
-            plan,
+            arm,
             privacy,
-            rounds=min(rounds, plan.rounds),
+            rounds=min(rounds, arm.rounds),
             repetitions=repetitions,
             canaries=canaries,
             significance=(1 - confidence) / attacks,
             randomness=source,
         )
-        checks += check_arm(plan, source)
+        checks += check_arm(arm, source)
+    trusting = {arm.trust for arm, _ in arms if arm.parts[2].amplified}
     return {
         "sound": not any(f.refuted for f in findings) and all(c.holds for c in checks),
         "confidence": confidence,
         "seed": seed,
         "attacks": [f.as_dict() for f in findings],
-        "checks": [c.as_dict() for c in checks],
-        "not_attacked": sorted({_untouched(plan) for plan, _ in arms} - {""}),
+        "checks": [dataclasses.asdict(check) for check in checks],
+        "not_attacked": [
+            f"SERVER under trust {trust}: it sees raw updates, its epsilon is infinite"
+            for trust in sorted(trusting)
+        ],
         "note": NOTE,
     }
 
@@ -90,26 +94,17 @@ def default_arms(rounds: int) -> list[tuple[Arm, PrivacyConfig]]:
     Delta is large: at a small one most of epsilon lies in tails that no repetition ever reaches.
     """
     arms = []
-    for trust in ("central", "local"):
+    for trust in (name for name, trust in TRUSTS.items() if trust.private):
         privacy = PrivacyConfig(trust=trust, epsilon=DEFAULT_EPSILON, delta=DEFAULT_DELTA)
-        for rule, cohort, floor, norm_low in (
-            ("uniform", 50.0, 0.0, 1.0),
-            ("norm", 60.0, 0.1, 0.9),
-        ):
-            plan = Arm(
-                name=f"{trust}-{rule}",
-                rule=rule,
+        for rule, cohort, norm_low in (("uniform", 50.0, DERIVED), ("norm", 60.0, 0.9)):
+            arm = Arm(
+                *(f"{trust}-{rule}", 100, rounds, rule),
                 trust=trust,
-                clients=100,
-                rounds=rounds,
-                uploads=50.0,
-                clip_norm=1.0,
-                step=1.0,
                 cohort=cohort,
-                floor=floor,
+                uploads=50.0,
                 norm_low=norm_low,
             )
-            arms.append((calibrated(plan, privacy), privacy))
+            arms.append((calibrated(arm, privacy), privacy))
     return arms
 
 
@@ -121,10 +116,4 @@ def _configured(file: Path, changes: list[str]) -> list[tuple[Arm, PrivacyConfig
         raise ValueError(
             f"privacy.trust = {trust!r}: it claims nothing, so there is nothing to attack"
         )
-    return [(plan, config.privacy) for plan in plan_arms(config)]
-
-
-def _untouched(plan: Arm) -> str:
-    if plan.parts[2].amplified:
-        return f"SERVER under trust {plan.trust}: it sees raw updates, its epsilon is infinite"
-    return ""
+    return [(arm, config.privacy) for arm in plan_arms(config)]

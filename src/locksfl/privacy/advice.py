@@ -1,4 +1,11 @@
-"""From a question to advice: rounds, cohort and rule, with the numbers behind them."""
+"""From a question to advice: rounds, cohort and rule, with the numbers behind them.
+
+The rounds are those that minimise 2 PROGRESS / T + noise^2 + sampling, the bound on the mean
+squared gradient at a constant step 1/L; PROGRESS = L (F(first) - F(best)) / C^2 is a guess that
+was fitted to one measurement: 15 to 30 rounds were best for the digits at n = 100, epsilon 8 and
+full participation. NEAR_FULL was chosen so that 200 of 1,000 clients, as good as all when measured,
+pass. Both are rules of thumb from one task.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +16,7 @@ from typing import Any
 from locksfl.arm import Arm
 from locksfl.methods import TRUSTS
 from locksfl.privacy.forecast import (
-    BYTES,
     HOPELESS,
-    NEAR_FULL,
-    PAYS,
-    PROGRESS,
-    RATES,
-    ROUNDS,
-    SHARES,
     SPREAD,
     Expected,
     Question,
@@ -25,6 +25,14 @@ from locksfl.privacy.forecast import (
     verdict,
 )
 
+PROGRESS = 40.0
+PAYS = 0.97  # of uniform's error; less is worth the second message
+NEAR_FULL = 1.3  # the error that a cheaper cohort may have, over full participation's
+BYTES = 4
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+ROUNDS = (10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 1000, 2000)
+RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
 
 def forecast(question: Question) -> dict[str, Any]:
     """Everything that `locks privacy plan` says, as plain tables."""
@@ -32,12 +40,9 @@ def forecast(question: Question) -> dict[str, Any]:
     share = q.norm_share or 1.0
     rounds, rate = recommended(q)
     uploads = q.uploads or q.cohort or max(1.0, round(rate * q.clients))
-    cohort = min(float(q.clients), 3 * uploads)
-    if q.cohort is not None and q.uploads is not None:
-        cohort = q.cohort
-    uniform = q.calibrated(q.arm("uniform", rounds=q.rounds, cohort=uploads, uploads=uploads))
-    by_norm = q.calibrated(_by_norm(q, cohort, uploads, q.norm_share))
-    arms = {"uniform": uniform, "norm": by_norm}
+    cohort = q.cohort if q.cohort and q.uploads else min(float(q.clients), 3 * uploads)
+    uniform = q.calibrated(q.arm("uniform", cohort=uploads))
+    arms = {"uniform": uniform, "norm": q.calibrated(_by_norm(q, cohort, uploads, q.norm_share))}
     expected = {name: q.expected(arm, share) for name, arm in arms.items()}
     found = reach(uniform, expected["uniform"].noise)
     table = [_row(q, uniform, cohort, uploads, mean) for mean in SHARES]
@@ -65,14 +70,9 @@ def forecast(question: Question) -> dict[str, Any]:
 
 def _by_norm(q: Question, cohort: float, uploads: float, share: float | None) -> Arm:
     """Rule norm, with K_low at the norm sum that is expected."""
-    least = uploads / cohort
-    known = 1.0 if share is None else share  # of norms that nobody knows, all are the clip norm
-    low = q.norm_low if q.norm_low is not None else max(least, min(1.0, known))
-    if low < least:
-        raise ValueError(f"norm_low = {low!r}: expected at least uploads / cohort = {least:.4g}")
-    return q.arm(
-        "norm", rounds=q.rounds, cohort=cohort, uploads=uploads, floor=q.floor, norm_low=low
-    )
+    # of norms that nobody knows, all are the clip norm
+    low = q.norm_low or max(uploads / cohort, share or 1.0)
+    return q.arm("norm", cohort=cohort, uploads=uploads, floor=q.floor, norm_low=low)
 
 
 def recommended(q: Question) -> tuple[int, float]:
@@ -86,7 +86,7 @@ def recommended(q: Question) -> tuple[int, float]:
 
     def error(rounds: int, rate: float) -> float:
         asked = max(1.0, rate * q.clients)
-        arm = q.calibrated(q.arm("uniform", rounds=rounds, cohort=asked, uploads=asked), "rdp")
+        arm = q.calibrated(q.arm("uniform", rounds=rounds, cohort=asked), "rdp")
         return q.expected(arm, share).error
 
     rounds = min(ROUNDS, key=lambda t: 2 * PROGRESS / t + error(t, 1.0) ** 2)
@@ -98,20 +98,20 @@ def recommended(q: Question) -> tuple[int, float]:
 
 
 def _why(q: Question, rounds: int, rate: float) -> list[str]:
-    said = [
-        f"{rounds} rounds: with more, the noise that each needs outweighs the progress "
-        "(a guess that fits the digits; half or double costs little)"
-    ]
     if not TRUSTS[q.trust].amplified:
-        said.append("all clients upload: a client is charged for every round, asked or not")
+        asked = "all clients upload: a client is charged for every round, asked or not"
     elif rate < 1:
-        said.append(
-            f"{rate:.0%} of the clients a round: within {NEAR_FULL - 1:.0%} of the error of "
+        asked = (
+            f"{rate:.0%} of the clients per round: within {NEAR_FULL - 1:.0%} of the error of "
             "asking all, and cheaper"
         )
     else:
-        said.append("every client every round: a smaller cohort would add much noise")
-    return said
+        asked = "every client every round: a smaller cohort would add much noise"
+    return [
+        f"{rounds} rounds: with more, the noise that each needs outweighs the progress "
+        "(a guess that fits the digits; half or double costs little)",
+        asked,
+    ]
 
 
 def _told(q: Question, arm: Arm, expected: Expected) -> dict[str, Any]:
@@ -172,8 +172,7 @@ def _norm_advice(
     if q.norm_share is None:
         said = (
             f"norm-based sampling pays {about} if the mean norm is at most about {below:g} clip "
-            "norms; with a clip so small that all norms equal it, take uniform"
-            f"{biased}"
+            f"norms; with a clip so small that all norms equal it, take uniform{biased}"
         )
         rule = "norm" if below >= 0.9 else "uniform"
     else:

@@ -15,19 +15,14 @@ Over T rounds the signal adds up to T at most and the noise, a random walk, to n
 
 At equal epsilon noise grows like sqrt(T), so that reach hardly depends on T: it is about
 n epsilon / sqrt(2 d ln(1/delta)) in central trust, sqrt(n) times less in local trust. Measured on
-the embedded digits (softmax, two classes a client, central uniform, 20 of 100 clients, 100 rounds,
-one seed, the best held-out accuracy of 8 pairs of clip and step, so a little too high):
+the embedded digits (softmax, two classes per client, central uniform, 20 of 100 clients, 100
+rounds, one seed, the best held-out accuracy of 8 pairs of clip and step, so a little too high):
 
     reach     3.5   1.7   .87   .56   .38   .23
     accuracy  .82   .72   .52   .40   .30   .2
 
 HOPELESS = 0.5 was chosen after seeing this table: below it, accuracy is .4 or less there. It is a
-rule of thumb from one task, as are the two constants below.
-The rounds are those that minimise 2 PROGRESS / T + noise^2 + sampling, the bound on the mean
-squared gradient at a constant step 1/L; PROGRESS = L (F(first) - F(best)) / C^2 is a guess that
-was fitted to one measurement: 15 to 30 rounds were best for the digits at n = 100, epsilon 8 and
-full participation. NEAR_FULL was chosen so that 200 of 1,000 clients, as good as all when measured,
-pass.
+rule of thumb from one task.
 """
 
 from __future__ import annotations
@@ -35,29 +30,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special
 
 from locksfl import _validate
-from locksfl.arm import Arm
+from locksfl._tables import Count, Positive, Probability, Settings
+from locksfl.arm import DEFAULT_FLOOR, Arm
 from locksfl.methods import TRUSTS
-from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
+from locksfl.methods.releases import Accountant, Relation
 from locksfl.privacy.calibration import calibrate
 
 Floats = npt.NDArray[np.float64]
+Share = Annotated[float, _validate.rate]
 
 HOPELESS, HARD = 0.5, 1.5  # reach
-PROGRESS = 40.0
 SPREAD = 1.0
-PAYS = 0.97  # of uniform's error; less is worth the second message
-NEAR_FULL = 1.3  # the error that a cheaper cohort may have, over full participation's
-BYTES = 4
-SHARES = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-ROUNDS = (10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 1000, 2000)
-RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,6 @@ class Expected:
     sampling: float  # root mean square of what the two samples alone add
     kept: float  # the share of the mean that arrives: 1 where the estimator is unbiased
     uploads: float
-    norm_sum: float  # K' over m C
 
     @property
     def error(self) -> float:
@@ -82,13 +71,12 @@ def norm_points(mean: float, spread: float = SPREAD, points: int = 200) -> tuple
     _validate.rate(norm_share=mean)
     if mean > 0.999:
         return (1.0,)
-    normal = special.ndtri((np.arange(points) + 0.5) / points)
 
-    def off(location: float) -> float:
-        return float(np.minimum(1.0, np.exp(location + spread * normal)).mean()) - mean
+    def norms(location: float) -> Floats:
+        return np.minimum(1.0, np.exp(location + spread * _normal(points)))
 
-    location = float(optimize.brentq(off, -30.0, 30.0))
-    return tuple(float(r) for r in np.minimum(1.0, np.exp(location + spread * normal)))
+    location = optimize.brentq(lambda location: norms(location).mean() - mean, -30.0, 30.0)
+    return tuple(norms(location).tolist())
 
 
 def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expected:
@@ -107,11 +95,9 @@ def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expect
     own = r
     if arm.releases_norms and arm.parts[2].clients_add_noise:
         own = np.clip(r + arm.norm_multiplier * _normal(41)[None, :], 0.0, 1.0)
-    sums = _norm_sums(arm, own)
-    found = np.array([_given_sum(arm, parameters, r, own, k) for k in sums])
-    noise, sampling, kept, uploads = found.mean(axis=0)
-    used = float(sums.mean()) / arm.cohort
-    return Expected(float(noise), math.sqrt(max(0.0, sampling)), float(kept), float(uploads), used)
+    found = np.array([_given_sum(arm, parameters, r, own, k) for k in _norm_sums(arm, own)])
+    noise, sampling, kept, uploads = found.mean(axis=0).tolist()
+    return Expected(noise, math.sqrt(max(0.0, sampling)), kept, uploads)
 
 
 def _norm_sums(arm: Arm, own: Floats) -> Floats:
@@ -207,47 +193,35 @@ def forecast_line(arm: Arm, parameters: int) -> str | None:
 
 
 @dataclass(frozen=True)
-class Question:
+class Question(Settings):
     """What `forecast` is asked."""
 
     clients: int
-    parameters: int
+    parameters: Count
     rounds: int
-    epsilon: float
-    delta: float
+    epsilon: Positive
+    delta: Probability
     trust: str
     cohort: float | None = None  # of rule norm
     uploads: float | None = None  # of both rules
-    floor: float = 0.1
-    norm_low: float | None = None
-    norm_share: float | None = None  # mean clipped norm over C
-    alignment: float | None = None  # length of the mean update over the mean length
+    floor: float = DEFAULT_FLOOR
+    norm_low: Share | None = None
+    norm_share: Share | None = None  # mean clipped norm over C
+    alignment: Share | None = None  # length of the mean update over the mean length
     relation: Relation = "zero-out"
     accountant: Accountant = "pld"
 
-    def __post_init__(self) -> None:
-        _validate.count(clients=self.clients, parameters=self.parameters, rounds=self.rounds)
-        _validate.positive(epsilon=self.epsilon)
-        _validate.probability(delta=self.delta)
-        private = [name for name, trust in TRUSTS.items() if trust.private]
-        _validate.one_of(private, trust=self.trust)
-        _validate.one_of(RELATIONS, relation=self.relation)
-        _validate.one_of(ACCOUNTANTS, accountant=self.accountant)
-        for name in ("norm_share", "alignment", "norm_low"):
-            if getattr(self, name) is not None:
-                _validate.rate(**{name: getattr(self, name)})
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"floor = {self.floor!r}: expected a share in [0, 1)")
-        for name, most in (("cohort", self.clients), ("uploads", self.cohort or self.clients)):
-            value = getattr(self, name)
-            if value is not None:
-                _validate.positive(**{name: value})
-                if value > most:
-                    raise ValueError(f"{name} = {value:g}: expected at most {most:g}")
+    def check(self) -> None:
+        """Refuse a trust that claims nothing, and what no arm could have."""
+        _validate.one_of([name for name, t in TRUSTS.items() if t.private], trust=self.trust)
+        cohort = self.clients if self.cohort is None else self.cohort
+        self.arm("norm", cohort=cohort, uploads=self.uploads, floor=self.floor)
 
     def arm(self, rule: str, **numbers: Any) -> Arm:
-        """An arm of this question, not yet calibrated."""
-        return Arm("", self.clients, rule=rule, trust=self.trust, **numbers)
+        """An arm of this question, not yet calibrated. `numbers` are settings of the arm."""
+        return Arm(
+            "", self.clients, rule=rule, trust=self.trust, **{"rounds": self.rounds} | numbers
+        )
 
     def calibrated(self, arm: Arm, accountant: Accountant | None = None) -> Arm:
         """The arm with the multipliers that a run at this question's epsilon would be given."""

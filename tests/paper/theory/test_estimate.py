@@ -19,6 +19,7 @@ from locksfl.paper.theory import estimate
 from locksfl.paper.theory.estimate import Estimates, bounds_by_round, dissimilarity, study
 from locksfl.paper.theory.observe import Observer
 from locksfl.round.client import LocalWork
+from locksfl.simulate.simulator import Simulator
 from small_runs import QUICK, quick, shared
 
 FEATURES, CLASSES = 6, 3
@@ -43,7 +44,7 @@ def task(hidden=()):
 def test_a_look_is_the_reference(hidden):
     """Loss, gradients, spread of clients and of samples, and what clipping takes, in NumPy."""
     population, model, widths, flat = task(hidden)
-    observer = Observer(population, model, LocalWork())
+    observer = Observer(Simulator(population, model), LocalWork())
     weights = jnp.asarray(flat, jnp.float32)
     clip = 0.7
     look = observer.look(weights, clip, jax.random.key(0))
@@ -73,7 +74,7 @@ def test_the_smoothness_is_the_hessians(hidden):
     """Power iteration finds the largest eigenvalue in size, from below; softmax's known L is above
     it at every w, and is the Hessian's own bound."""
     population, model, _, flat = task(hidden)
-    observer = Observer(population, model, LocalWork())
+    observer = Observer(Simulator(population, model), LocalWork())
 
     def loss(w):
         total = 0.0
@@ -103,11 +104,11 @@ def test_random_updates_count_as_bias():
     """Subsampled or drifting clients: the update that a round would have, not the gradient."""
     population, model, _, flat = task()
     weights, key = jnp.asarray(flat, jnp.float32), jax.random.key(1)
-    whole = Observer(population, model, LocalWork())
+    whole = Observer(Simulator(population, model), LocalWork())
     assert whole.exact
     assert whole.look(weights, 1e6, key).bias == pytest.approx(0, abs=1e-9)
     for work in (LocalWork(max_samples=2), LocalWork("epochs", epochs=3, batch=2, step=0.1)):
-        observer = Observer(population, model, work)
+        observer = Observer(Simulator(population, model), work)
         assert not observer.exact
         look = observer.look(weights, 1e6, key)
         assert look.bias > 1e-4
@@ -130,13 +131,13 @@ def test_the_path_is_the_runs_own():
     config = parse_config((run / "config.toml").read_text("utf-8"))
     with shared():
         population, model = experiment.open_task(config)
-        simulator = experiment.Simulator(population, model)
-    plan = experiment.plan_arms(config)[0]
-    server = experiment.server_for(config.train, plan.rounds)
+        simulator = Simulator(population, model)
+    arm = experiment.plan_arms(config)[0]
+    server = experiment.server_for(config.train, arm.rounds)
     randomness = experiment.Randomness.seeded(config.seed)
     work = experiment.local_work(config.local)
-    weights = list(estimate.path(simulator, plan, work, server, randomness))
-    assert len(weights) == plan.rounds + 1
+    weights = list(estimate.path(simulator, arm, work, server, randomness))
+    assert len(weights) == arm.rounds + 1
     saved = np.load(run / "model-locks.npz")["weights"]
     np.testing.assert_array_equal(np.asarray(weights[-1]), saved)
     assert not np.array_equal(weights[-2], saved)
@@ -189,10 +190,10 @@ def test_a_run_lies_under_its_corrected_bound():
 def bounded(changes=(), arm=0):
     """The bounds that a study would draw, of made-up estimates with L = 1."""
     config = parse_config(SMALL, changes, 0)
-    plan = experiment.plan_arms(config)[arm]
+    planned = experiment.plan_arms(config)[arm]
     made_up = Estimates(0.9, 1.0, 2.3, 1.0, 1.0, 0.5, 1.0, 0.5, 2.0, 0.1, 0.2, 20, 20, 7850)
     work, server = experiment.local_work(config.local), experiment.server_for(config.train)
-    return bounds_by_round(made_up, plan, server, work, exact=True)
+    return bounds_by_round(made_up, planned, server, work, exact=True)
 
 
 def test_where_there_is_no_bound_it_says_why():
@@ -230,4 +231,4 @@ def test_what_cannot_be_studied_is_refused():
     with pytest.raises(ValueError, match="seed is missing"):
         study(config)
     with pytest.raises(ValueError, match="--arm 'x': expected one of locks"):
-        study(dataclasses.replace(config, seed=1), arm="x")
+        study(dataclasses.replace(config, seed=1), name="x")

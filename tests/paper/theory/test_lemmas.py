@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from locksfl.methods import Method
-from locksfl.paper.theory.coins import every_outcome, plan_for, population
+from locksfl.paper.theory.coins import arm_for, every_outcome, population
 from locksfl.paper.theory.lemmas import CLAIMS, findings, weighted_variance
 
 FAILS = {
@@ -80,8 +79,8 @@ def test_every_outcome_has_its_probability():
     setting = population(6, 3.6, 2.0)
     mean = setting.clipped.mean(axis=0)
     for estimator, exact in (("capped", True), ("literal", False)):
-        plan = plan_for(setting, Method("norm", estimator, "none"))
-        outcomes = every_outcome(plan, setting.vectors)
+        arm = arm_for(setting, "norm", estimator=estimator)
+        outcomes = every_outcome(arm, setting.vectors)
         assert len(outcomes.chance) == 3**6
         assert outcomes.chance.sum() == pytest.approx(1, abs=1e-6)
         found_mean = outcomes.chance @ outcomes.updates
@@ -89,5 +88,5 @@ def test_every_outcome_has_its_probability():
 
 
 def test_too_few_repetitions_are_refused():
-    with pytest.raises(ValueError, match="repetitions = 5: expected 100 at least"):
+    with pytest.raises(ValueError, match="repetitions = 5: expected at least 100"):
         findings(5)

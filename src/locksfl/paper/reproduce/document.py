@@ -51,7 +51,9 @@ def write_report(
     said = conclusion(differences, rows)
     for model in scale.models:
         draw_accuracy(path, scale, model, by_panel)
-        figure = likeness_figure(alike[model], {m: _clip(rows, model, m) for m in METHODS})
+        silent = Panel(HONEST, model, math.inf)
+        clips = {row.method: row.clip_norm for row in rows if row.panel == silent}
+        figure = likeness_figure(alike[model], clips)
         figure.suptitle(f"{model}, epsilon infinity: exact; {SECRET}", x=0.01, ha="left")
         save_figure(figure, path / f"likeness-{model}")
     table = {
@@ -62,11 +64,6 @@ def write_report(
     write_atomically(path / "table.json", (json.dumps(table, indent=2) + "\n").encode())
     write_atomically(path / "report.md", report_text(scale, rows, said).encode())
     return rows, said
-
-
-def _clip(rows: list[Row], model: str, method: str) -> float:
-    panel = Panel(HONEST, model, math.inf)
-    return next(row.clip_norm for row in rows if (row.panel, row.method) == (panel, method))
 
 
 def _command(scale: Scale) -> str:
@@ -98,15 +95,11 @@ def report_text(scale: Scale, rows: list[Row], said: list[str]) -> str:
             f"How alike the clients are, without privacy ({SECRET}):",
             f"![norms, dissimilarity, drift, cosine, angle, correlation](likeness-{model}.png)",
         ]
-    readings = (
-        (
-            f"{row.claimed_epsilon:g}",
-            f"{row.noise_multiplier:g}",
-            row.reading,
-            *(" / ".join(map(epsilon_text, costs)) for costs in (row.server, row.public)),
-        )
-        for row in honest_table()
-    )
+    readings = []
+    for row in honest_table():
+        costs = (" / ".join(map(epsilon_text, by)) for by in (row.server, row.public))
+        numbers = (f"{row.claimed_epsilon:g}", f"{row.noise_multiplier:g}")
+        readings.append((*numbers, row.reading, *costs))
     parts += [
         "ε is zero-out/replace at δ = 1e-5; SERVER sees every message, PUBLIC the models. "
         "Accuracy is the mean over the last tenth of the rounds, ± its standard error over seeds; "
@@ -131,7 +124,7 @@ def cells(row: Row) -> list[str]:
         row.method,
         f"{row.clip_norm:g}, {row.step:.3g}",
         f"{row.accuracy:.3f}{error}".replace("0.", "."),
-        "never" if row.rounds_to is None else str(row.rounds_to),
+        row.rounds_text,
         f"{row.uploads:,.0f}",
         size_text(row.bytes_up),
         *(_epsilons(row, observer) for observer in OBSERVERS),
@@ -154,10 +147,10 @@ def draw_accuracy(path: Path, scale: Scale, model: str, by_panel: Mapping[Panel,
                 rounds = np.arange(1, curves.shape[1] + 1)
                 low, middle, high = curves.min(axis=0), curves.mean(axis=0), curves.max(axis=0)
                 draw_band(axes, rounds, low, middle, high, colour, lw=1.5, label=method)
-            text = f"{epsilon:g}"
-            stamp = f"claimed ε = {text}, NO GUARANTEE" if version == PRINTED else f"ε = {text}"
-            if version == HONEST and math.isfinite(epsilon):
-                stamp += " against PUBLIC"
+            stamp = {
+                PRINTED: f"claimed ε = {epsilon:g}, NO GUARANTEE",
+                HONEST: f"ε = {epsilon:g} against PUBLIC",
+            }[version]
             axes.set_title("ε = ∞" if math.isinf(epsilon) else stamp, fontsize=9)
         line[0].set_ylabel(f"{version}\n\naccuracy on held-out data")
     for axes in grid[1]:

@@ -40,6 +40,11 @@ class Row:
     claimed_epsilon: float | None
     privacy: list[Record]
 
+    @property
+    def rounds_text(self) -> str:
+        """The rounds to the bar in words."""
+        return "never" if self.rounds_to is None else str(self.rounds_to)
+
     def as_dict(self) -> Record:
         """For JSON, which has no infinity."""
         return {**asdict(self), "panel": self.panel.label}
@@ -152,11 +157,7 @@ def _speed(found: list[Difference], rows: list[Row]) -> str:
     """Rounds to the bar, of each model."""
     said = []
     for one in found:
-        uniform, locks = (
-            "never" if row.rounds_to is None else str(row.rounds_to)
-            for row in rows
-            if row.panel == one.panel
-        )
+        uniform, locks = (row.rounds_text for row in rows if row.panel == one.panel)
         said.append(f"{one.panel.model} {uniform} rounds with uniform, {locks} with LOCKS")
     return "; ".join(said)
 

@@ -75,13 +75,10 @@ class Bench:
         name = (config.model.name, tuning)
         if name not in self._simulators:
             population, model = open_task(config)
-            half = slice(0 if tuning else 1, None, 2)
-            population = dataclasses.replace(
-                population,
-                test_features=population.test_features[half],
-                test_labels=population.test_labels[half],
-            )
-            self._simulators[name] = Simulator(population, model)
+            tests = (population.test_features, population.test_labels)
+            features, labels = (test[0 if tuning else 1 :: 2] for test in tests)
+            half = dataclasses.replace(population, test_features=features, test_labels=labels)
+            self._simulators[name] = Simulator(half, model)
         return self._simulators[name]
 
     def check_data(self) -> None:
@@ -130,7 +127,7 @@ def _costs(arm: Arm, privacy: PrivacyConfig) -> dict[str, Any]:
 
 
 def watch_likeness(bench: Bench, config: Config, seed: int) -> dict[str, list[Record]]:
-    """The arms of a panel without privacy once more, with the clients laid side by side."""
+    """The non-private arms of a panel again, with diagnostics that compare the clients."""
     config = dataclasses.replace(config, diagnostics=DiagnosticsConfig(every=LIKENESS_EVERY))
     simulator, randomness = bench.simulator(config), Randomness.seeded(seed)
     work, server = local_work(config.local), server_for(config.train)

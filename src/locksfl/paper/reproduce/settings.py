@@ -7,6 +7,7 @@ RECONSTRUCTED is not in the paper; T and delta are those that lead to its multip
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -86,10 +87,7 @@ class Tuned(NamedTuple):
 
 def panels(scale: Scale) -> Iterator[Panel]:
     """Every comparison, in the order of the report."""
-    for version in VERSIONS:
-        for model in scale.models:
-            for epsilon in EPSILONS:
-                yield Panel(version, model, epsilon)
+    return itertools.starmap(Panel, itertools.product(VERSIONS, scale.models, EPSILONS))
 
 
 def config_for(

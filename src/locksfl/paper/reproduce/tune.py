@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tomllib
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -17,8 +18,8 @@ import numpy as np
 import tomli_w
 
 from locksfl._validate import positive
-from locksfl.experiment.compare import Cell, Record, play_cells
-from locksfl.experiment.folder import append_lines, read_lines, write_atomically
+from locksfl.experiment.compare import Cell, Record, Run, play_grid
+from locksfl.experiment.folder import write_atomically
 from locksfl.experiment.plan import plan_arms
 from locksfl.paper.reproduce.runs import Bench, OnRun
 from locksfl.paper.reproduce.settings import METHODS, Panel, Scale, Tuned, panels
@@ -48,10 +49,9 @@ def stored(scale: Scale, text: str, file: Path | str) -> Table:
                 pair = Tuned(entry["clip_norm"], entry["step"])
                 positive(**pair._asdict())
                 table[panel][entry["method"]] = pair
-    except KeyError as error:
-        raise ValueError(f"{file}: not a file that --tune wrote (no {error})") from None
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{file}: not a file that --tune wrote ({error})") from None
+    except (KeyError, ValueError, TypeError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{file}: not a file that --tune wrote ({why})") from None
     for panel, method in itertools.product(table, METHODS):
         if method not in table[panel]:
             raise ValueError(
@@ -62,12 +62,27 @@ def stored(scale: Scale, text: str, file: Path | str) -> Table:
 
 
 def tune(path: Path, bench: Bench, on_run: OnRun) -> Table:
-    """Try the grid for every method of every panel, and keep the best in tuned.toml."""
+    """Try the grid for every method of every panel, and keep the best in tuned.toml. Noise does not
+    depend on clip or step: one calibration serves all tries of a method."""
     entries, table = [], Table()
+
+    def on_cell(cell: Cell) -> None:
+        for _ in GRID:
+            on_run(f"tuning {cell.key['panel']}")
+
     for panel in panels(bench.scale):
-        table[panel] = {}
-        for method in METHODS:
-            scores = _try(path / "tuning.jsonl", bench, panel, method, on_run)
+        config = bench.config(panel, dict.fromkeys(METHODS, GRID[0]))
+        cells = []
+        for arm in plan_arms(config):
+            tries = [dataclasses.replace(arm, **pair._asdict()) for pair in GRID]
+            runs = list(itertools.product(tries, SEEDS))
+            cells.append(Cell({"panel": panel.label, "method": arm.name}, runs))
+        table[panel], file = {}, path / "tuning.jsonl"
+        simulator = bench.simulator(config, tuning=True)
+        for line in play_grid(simulator, config, cells, file, line=_scores, on_cell=on_cell):
+            method, scores = line["method"], line["scores"]
+            if len(scores) != len(GRID):
+                raise ValueError(f"{file}: {len(scores)} tries, expected the grid's {len(GRID)}")
             best = int(np.argmax(scores))
             table[panel][method] = GRID[best]
             entries.append(_entry(bench.scale, panel, method, best, scores))
@@ -77,30 +92,10 @@ def tune(path: Path, bench: Bench, on_run: OnRun) -> Table:
     return table
 
 
-def _try(file: Path, bench: Bench, panel: Panel, method: str, on_run: OnRun) -> list[float]:
-    """The score of every pair of the grid. Noise does not depend on clip or step: one calibration
-    serves all."""
-    name = {"panel": panel.label, "method": method}
-    scores: list[float] | None = None
-    for done in read_lines(file, resumed=True):
-        if name.items() <= done.items():
-            scores = list(done["scores"])
-    if scores is None:
-        config = bench.config(panel, dict.fromkeys(METHODS, GRID[0]))
-        (arm,) = (arm for arm in plan_arms(config) if arm.name == method)
-        tries = (dataclasses.replace(arm, clip_norm=clip, step=step) for clip, step in GRID)
-        cells = [Cell({}, [(one, seed) for seed in SEEDS]) for one in tries]
-        scores = []
-        for _, runs in play_cells(bench.simulator(config, tuning=True), config, cells):
-            scores.append(float(np.mean([last_tenth(run.outcome()["accuracy"]) for run in runs])))
-            on_run(f"tuning {panel.label}")
-        append_lines(file, [{**name, "scores": scores}])
-    else:
-        for _ in GRID:
-            on_run(f"tuning {panel.label}")
-    if len(scores) != len(GRID):
-        raise ValueError(f"{file}: {len(scores)} tries, expected the grid's {len(GRID)}")
-    return scores
+def _scores(runs: Sequence[Run]) -> Record:
+    """The score of every pair of the grid: the mean over its seeds."""
+    finals = [last_tenth(run.outcome()["accuracy"]) for run in runs]
+    return {"scores": np.reshape(finals, (len(GRID), len(SEEDS))).mean(axis=1).tolist()}
 
 
 def last_tenth(curve: list[float]) -> float:
@@ -112,9 +107,7 @@ def _entry(scale: Scale, panel: Panel, method: str, best: int, scores: list[floa
     clip, step = GRID[best]
     return {
         "scale": scale.name,
-        "version": panel.version,
-        "model": panel.model,
-        "epsilon": panel.epsilon,
+        **panel._asdict(),
         "method": method,
         "clip_norm": clip,
         "step": round(step, 6),

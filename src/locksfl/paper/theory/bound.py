@@ -27,56 +27,44 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from locksfl import _validate
+from locksfl._tables import Count, Positive, Settings
 
 SCHEDULES = ("inverse-sqrt", "constant")
-COUNTS = ("rounds", "parameters", "fewest_samples", "most_samples")
-POSITIVE = ("step", "smoothness", "uploads", "clip_norm", "stretch")  # the others may be 0
-OPTIONAL = ("client_spread", "clip_norm")
 
 Result = TypeVar("Result")
+NonNegative = Annotated[float, _validate.non_negative]
 
 
 @dataclass(frozen=True)
-class Constants:
+class Constants(Settings):
     """What the bounds take. The paper's letters stand beside each."""
 
-    rounds: int  # T
-    step: float  # eta_b
-    smoothness: float  # L
-    gap: float  # Delta F = F(w_0) - min F
-    uploads: float  # b
-    parameters: int = 1  # d
-    sample_spread: float = 0.0  # sigma_L, of one sample's gradient within a client
-    client_spread: float | None = None  # sigma_G: mean |grad f_i|^2 <= (A^2+1) |grad F|^2 + this^2
-    dissimilarity: float = 0.0  # A
-    clip_bias: float = 0.0  # c_nu: what clipping takes from the mean gradient
-    fewest_samples: int = 1  # K_min
-    most_samples: int = 1  # K_max
-    client_noise: float = 0.0  # sigma_0, std of each uploader's noise in a coordinate
-    server_noise: float = 0.0  # s_c, std of the noise on the average in a coordinate
-    clip_norm: float | None = None  # C
-    stretch: float = 1.0  # V_0: every client's rate is at least b / (n V_0)
+    rounds: Count  # T
+    step: Positive  # eta_b
+    smoothness: Positive  # L
+    gap: NonNegative  # Delta F = F(w_0) - min F
+    uploads: Positive  # b
+    parameters: Count = 1  # d
+    sample_spread: NonNegative = 0.0  # sigma_L, of one sample's gradient within a client
+    # sigma_G: mean |grad f_i|^2 <= (A^2 + 1) |grad F|^2 + sigma_G^2
+    client_spread: NonNegative | None = None
+    dissimilarity: NonNegative = 0.0  # A
+    clip_bias: NonNegative = 0.0  # c_nu: what clipping takes from the mean gradient
+    fewest_samples: Count = 1  # K_min
+    most_samples: Count = 1  # K_max
+    client_noise: NonNegative = 0.0  # sigma_0, std of each uploader's noise in a coordinate
+    server_noise: NonNegative = 0.0  # s_c, std of the noise on the average in a coordinate
+    clip_norm: Positive | None = None  # C
+    stretch: Positive = 1.0  # V_0: every client's rate is at least b / (n V_0)
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is None and name in OPTIONAL:
-                continue
-            check: Any = _validate.non_negative
-            if name in COUNTS:
-                check = _validate.count
-            elif name in POSITIVE:
-                check = _validate.positive
-            check(**{name: value})
+    def check(self) -> None:
+        """Refuse a stretch below 1, and K_max below K_min."""
         if self.stretch < 1:
             raise ValueError(f"stretch = {self.stretch!r}: expected a number >= 1")
-        if self.most_samples < self.fewest_samples:
-            raise ValueError(
-                f"most_samples = {self.most_samples}: expected at least fewest_samples = "
-                f"{self.fewest_samples}"
-            )
+        _validate.in_order(fewest_samples=self.fewest_samples, most_samples=self.most_samples)
 
     @classmethod
     def of(cls, source: Any, **given: Any) -> Constants:
@@ -144,10 +132,8 @@ def sum_constraint(inverse: float, c: Constants) -> Condition:
     """The paper's constraint on the mean of 1/p_i: inverse <= b / (L eta_b^2 (A^2 + 1))."""
     slope = inverse * c.smoothness * (c.dissimilarity**2 + 1)
     allowed = c.uploads * inverse / (slope * c.step**2)
-    name = (
-        f"sum 1/p_i = {inverse:.4g} n, expected at most b n / (L eta_b^2 (A^2 + 1)) = "
-        f"{allowed:.4g} n"
-    )
+    limit = f"b n / (L eta_b^2 (A^2 + 1)) = {allowed:.4g} n"
+    name = f"sum 1/p_i = {inverse:.4g} n, expected at most {limit}"
     return Condition(name, inverse <= allowed, math.sqrt(c.uploads / slope), slope * c.step**2)
 
 
@@ -224,9 +210,8 @@ def corrected(c: Constants, schedule: str = "inverse-sqrt") -> Bound:
     spreads = {"clip": c.clip_norm, "dissimilarity": c.client_spread}
     forms = [form for form, spread in spreads.items() if spread is not None]
     if not forms:
-        raise ValueError(
-            "clip_norm (C) and client_spread (sigma_G) are missing: expected at least one of them"
-        )
+        missing = "clip_norm (C) and client_spread (sigma_G) are missing"
+        raise ValueError(f"{missing}: expected at least one of them")
     sound = [f for f in forms if all(x.holds for x in corrected_conditions(c, f))]
     if not sound:
         require(corrected_conditions(c, forms[0]))
@@ -269,10 +254,8 @@ def by_round(bound: Callable[[Constants], Bound], c: Constants) -> list[float]:
     return [math.nan if found is None else found.total for found, _ in each]
 
 
-def curves(
-    **bounds: Callable[[], list[float]],
-) -> tuple[dict[str, list[float] | None], dict[str, str]]:
-    """Returns the values of each bound by round, None where there are none, and then why."""
+def each_bound(**bounds: Callable[[], Result]) -> tuple[dict[str, Result | None], dict[str, str]]:
+    """Returns what each bound gives, None where there is none, and then why."""
     tried = {name: attempt(bound) for name, bound in bounds.items()}
-    found = {name: values for name, (values, _) in tried.items()}
+    found = {name: value for name, (value, _) in tried.items()}
     return found, {name: why for name, (_, why) in tried.items() if why}

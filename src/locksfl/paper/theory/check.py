@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from locksfl import _validate
 from locksfl.arm import Arm
-from locksfl.methods import Method
-from locksfl.paper.theory.bound import Constants, attempt, corrected, printed
+from locksfl.paper.theory.bound import Constants, corrected, each_bound, printed
 from locksfl.paper.theory.methods import with_method
 from locksfl.paper.theory.problems import Descent, Problem, descend, logistic, quadratic
 
@@ -73,85 +72,57 @@ def logistics() -> Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, and how it is descended."""
+    """A problem, and the arm that descends it."""
 
     problem: Problem
-    method: Method
-    uploads: float
-    rounds: int = 200
-    cohort: float | None = None
-    step: float | None = None  # left out: 1/L, the largest that the corrected bound takes
-    noise_multiplier: float = 0.0
-
-    @property
-    def plan(self) -> Arm:
-        """As the program would run it."""
-        by_norm = self.method.rule == "norm"
-        cohort = self.cohort or self.uploads
-        local_norms = by_norm and self.method.trust == "local"
-        return Arm(
-            name="arm",
-            rule=self.method.rule,
-            estimator=self.method.estimator,
-            trust=self.method.trust,
-            clients=self.problem.clients,
-            rounds=self.rounds,
-            cohort=cohort,
-            uploads=self.uploads,
-            clip_norm=self.problem.clip_norm,
-            step=self.step or 0.999 / self.problem.smoothness,
-            floor=(0.5 if local_norms else 0.1) if by_norm else 0.0,
-            norm_low=self.uploads / cohort if by_norm else 1.0,
-            noise_multiplier=self.noise_multiplier,
-            norm_multiplier=1.0 if by_norm and self.method.trust != "none" else 0.0,
-        )
+    arm: Arm
 
     @property
     def constants(self) -> Constants:
-        """What both bounds take."""
-        plan = self.plan
-        return with_method(self.problem.constants(plan.rounds, plan.step, plan.uploads), plan)
+        """What both bounds take. Every client's gradient is exact: no sigma_L."""
+        return with_method(self.problem, self.arm, sample_spread=0.0)
 
     @property
     def printed_constants(self) -> Constants:
         """The same with sigma_G and sigma_L, which the printed bound has whatever the rule, and
         however many records a client uses."""
-        problem = self.problem
-        return replace(
-            self.constants,
-            client_spread=problem.client_spread,
-            sample_spread=problem.sample_spread,
-        )
+        spreads = {name: getattr(self.problem, name) for name in ("client_spread", "sample_spread")}
+        return replace(self.constants, **spreads)
 
-    @property
-    def name(self) -> str:
-        """For a table."""
-        step = "" if self.step is None else f", step {self.step:g}"
-        return f"{self.problem.name}: {self.method.rule}, trust {self.method.trust}{step}"
+
+def _case(
+    problem: Problem, rule: str, trust: str = "none", step: float | None = None, **settings: Any
+) -> Case:
+    """An arm as the program would run it. Without a step: 1/L, the largest that the corrected
+    bound takes."""
+    name = f"{problem.name}: {rule}, trust {trust}" + (f", step {step:g}" if step else "")
+    given = {"rounds": 200, "clip_norm": problem.clip_norm, **settings}
+    step = step or 0.999 / problem.smoothness
+    return Case(problem, Arm(name, problem.clients, rule=rule, trust=trust, step=step, **given))
 
 
 def cases() -> list[Case]:
     """Sampling, norms, noise of the server and of clients, clipping, and a step too large."""
     bowl, curve = quadratics(), logistics()
-    uniform, by_norm = Method("uniform", "capped", "none"), Method("norm", "capped", "none")
-    central, local = Method("uniform", "capped", "central"), Method("uniform", "capped", "local")
-    norm_central = Method("norm", "capped", "central")
-    norm_local = Method("norm", "horvitz-thompson", "local")
-    full = Method("full", "capped", "none")
+    ten: dict[str, Any] = {"cohort": 10}
+    by_norm: dict[str, Any] = {"rule": "norm", "cohort": 20, "uploads": 10}
+    noise: dict[str, Any] = {"noise_multiplier": 0.5}
+    norms: dict[str, Any] = {**by_norm, **noise, "norm_multiplier": 1.0}
+    local: dict[str, Any] = {"trust": "local", "estimator": "horvitz-thompson", "floor": 0.5}
     return [
-        Case(bowl, uniform, 10),
-        Case(bowl, by_norm, 10, cohort=20),
-        Case(bowl, central, 10, noise_multiplier=0.1),
-        Case(at_the_optimum(), replace(full, trust="central"), 1000, 30, noise_multiplier=100.0),
-        Case(one_far_away(), full, 10),
-        Case(curve, uniform, 10),
-        Case(curve, uniform, 10, step=5.0),
-        Case(curve, by_norm, 10, cohort=20, step=5.0),
-        Case(curve, central, 10, step=5.0, noise_multiplier=0.5),
-        Case(curve, norm_central, 10, cohort=20, step=5.0, noise_multiplier=0.5),
-        Case(curve, local, 10, step=5.0, noise_multiplier=0.5),
-        Case(curve, norm_local, 10, cohort=20, step=5.0, noise_multiplier=0.5),
-        Case(all_alike(), full, 100, rounds=20, step=10.0),
+        _case(bowl, "uniform", **ten),
+        _case(bowl, **by_norm),
+        _case(bowl, "uniform", "central", **ten, noise_multiplier=0.1),
+        _case(at_the_optimum(), "full", "central", rounds=30, noise_multiplier=100.0),
+        _case(one_far_away(), "full"),
+        _case(curve, "uniform", **ten),
+        _case(curve, "uniform", step=5.0, **ten),
+        _case(curve, step=5.0, **by_norm),
+        _case(curve, "uniform", "central", 5.0, **ten, **noise),
+        _case(curve, trust="central", step=5.0, **norms),
+        _case(curve, "uniform", "local", 5.0, **ten, **noise),
+        _case(curve, step=5.0, **norms, **local),
+        _case(all_alike(), "full", rounds=20, step=10.0),
     ]
 
 
@@ -200,22 +171,23 @@ class Row:
 
 def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
     """Descend, and compare."""
-    descent = descend(case.problem, case.plan, seeds, seed=seed)
-    gradient, weighted = descent.gradient, descent.weighted()
-    sound, why_not = attempt(lambda: corrected(case.constants).total)
-    as_printed, why_not_printed = attempt(lambda: printed(case.printed_constants).total)
+    descent = descend(case.problem, case.arm, seeds, seed=seed)
+    gradient, weighted = descent.gradient, descent.weighted()[:, -1]
+    bounds, reasons = each_bound(
+        corrected=lambda: corrected(case.constants).total,
+        printed=lambda: printed(case.printed_constants).total,
+    )
     row = Row(
-        case=case.name,
-        rounds=case.rounds,
+        case=case.arm.name,
+        rounds=case.arm.rounds,
         seeds=seeds,
         before=float(gradient[0, 0]),
         least=float(gradient.mean(axis=0).min()),
         weighted=float(weighted.mean()),
         standard_error=float(weighted.std(ddof=1) / math.sqrt(seeds)),
         worst_seed=float(weighted.max()),
-        corrected=sound,
-        printed=as_printed,
-        why="; ".join(why for why in (why_not, why_not_printed) if why),
+        **bounds,
+        why="; ".join(reasons.values()),
         paths_hold=_paths_hold(case, descent),
     )
     return row, descent
@@ -223,10 +195,10 @@ def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
 
 def _paths_hold(case: Case, descent: Descent) -> bool:
     """Up to float32's rounding of sums of this size. With L eta > 1 nothing is promised."""
-    if case.plan.step * case.problem.smoothness > 1:
+    if case.arm.step * case.problem.smoothness > 1:
         return True
     steps = descent.steps
-    size = descent.gap + np.sum(np.asarray(steps.step * (steps.gradient + steps.chance)), axis=1)
+    size = descent.gap + np.sum(steps.step * (steps.gradient + steps.chance), axis=1)
     return bool((descent.left_over() >= -1e-5 * size).all())
 
 
@@ -234,5 +206,5 @@ def rows(seeds: int = 64, seed: int = 0) -> list[Row]:
     """Every case."""
     _validate.count(seeds=seeds)
     if seeds < 2:
-        raise ValueError("seeds = 1: expected 2 at least, for a standard error")
+        raise ValueError("seeds = 1: expected at least 2, to estimate the standard error")
     return [measure(case, seeds, seed)[0] for case in cases()]

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from jax import Array
 
 from locksfl.arm import Arm, Dials
-from locksfl.methods import Method
-from locksfl.round.algorithm import GivenClients, play, query_norms, upload_probability
+from locksfl.methods import Method, find_rule
+from locksfl.round.algorithm import GivenClients, no_norms, play, query_norms, upload_probability
 from locksfl.round.draws import Members, ServerDraws
 
 Floats = npt.NDArray[np.float64]
@@ -30,10 +30,6 @@ class Outcomes(NamedTuple):
     chance: Floats
     updates: Floats
     uploads: Floats
-
-    def mean(self, values: Floats) -> float:
-        """The mean of one number per round."""
-        return float(self.chance @ values)
 
 
 class FixedClients(NamedTuple):
@@ -73,25 +69,12 @@ def population(clients: int, cohort: float, uploads: float, alike: bool = False)
     return FixedClients(vectors, cohort, uploads)
 
 
-def plan_for(fixed: FixedClients, method: Method, **settings: Any) -> Arm:
-    """A round of that method on a population."""
-    given: dict[str, Any] = {"uploads": fixed.uploads}
-    if method.rule == "norm":
-        given |= {"floor": 0.1, "norm_low": fixed.uploads / fixed.cohort}
-    if method.rule == "weights":
-        given |= {"weights": tuple(fixed.weights)}
-    return Arm(
-        name="arm",
-        rule=method.rule,
-        estimator=method.estimator,
-        trust=method.trust,
-        clients=len(fixed.vectors),
-        rounds=1,
-        cohort=fixed.cohort,
-        clip_norm=CLIP,
-        step=1.0,
-        **(given | settings),
-    )
+def arm_for(fixed: FixedClients, rule: str, **settings: Any) -> Arm:
+    """One round of a rule on a population, without noise unless the settings have it."""
+    if "weights" in find_rule(rule).takes:
+        settings["weights"] = tuple(fixed.weights)
+    given: dict[str, Any] = {"cohort": fixed.cohort, "uploads": fixed.uploads, "trust": "none"}
+    return Arm("", len(fixed.vectors), 1, rule, clip_norm=CLIP, **(given | settings))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -105,29 +88,27 @@ def _play(
         members = Members(jnp.arange(len(vectors)), there, weights, coins, norms)
         clients, zero = GivenClients(vectors), jnp.zeros(())
         result, uploads, _ = play(method, clients, members, ServerDraws(zero, update), dials)
+        known = no_norms(members, dials)
         if method.parts[0].released:
             known = query_norms(method, clients.norms, members, zero, dials, jnp.sum)
-            scores, used = known.scores, known.used
-        else:
-            scores, used = jnp.zeros(len(vectors)), zero
-        p = upload_probability(method, scores, used, weights, dials)
+        p = upload_probability(method, known.scores, known.used, weights, dials)
         return result.update, uploads.uploaded, p
 
     return jax.vmap(one)(there, coins, norm_noise, update_noise)
 
 
-def every_outcome(plan: Arm, vectors: Floats, weights: Floats | None = None) -> Outcomes:
+def every_outcome(arm: Arm, vectors: Floats, weights: Floats | None = None) -> Outcomes:
     """All 3^n outcomes of both coins, each with its probability. Without noise."""
-    n, q = len(vectors), plan.sampling_rate
+    n, q = len(vectors), arm.sampling_rate
     states = np.array(list(itertools.product((0, 1, 2), repeat=n)))
     quiet = np.zeros((len(states), n)), np.zeros((len(states), vectors.shape[1]))
-    updates, uploaded, p = _run(plan, vectors, weights, states > 0, (states < 2) * 1.0, *quiet)
+    updates, uploads, p = _run(arm, vectors, weights, states > 0, (states < 2) * 1.0, *quiet)
     factor = np.select([states == 0, states == 1], [np.full_like(p, 1 - q), q * (1 - p)], q * p)
-    return Outcomes(np.prod(factor, axis=1), updates, uploaded.sum(axis=1).astype(float))
+    return Outcomes(np.prod(factor, axis=1), updates, uploads)
 
 
 def sampled(
-    plan: Arm, vectors: Floats, repetitions: int, seed: int, weights: Floats | None = None
+    arm: Arm, vectors: Floats, repetitions: int, seed: int, weights: Floats | None = None
 ) -> Outcomes:
     """Rounds with fresh coins and noise."""
     rng = np.random.default_rng((seed, 3))
@@ -135,21 +116,20 @@ def sampled(
     parts = []
     for first in range(0, repetitions, BATCH):
         rows = min(BATCH, repetitions - first)
-        there = rng.random((rows, n)) < plan.sampling_rate
+        there = rng.random((rows, n)) < arm.sampling_rate
         coins, noise = rng.random((rows, n)), rng.standard_normal((rows, n))
-        updates, uploaded, _ = _run(
-            plan, vectors, weights, there, coins, noise, rng.standard_normal((rows, d))
-        )
-        parts.append((updates, uploaded.sum(axis=1)))
-    updates, uploads = (np.concatenate(part).astype(float) for part in zip(*parts, strict=True))
+        drawn = (there, coins, noise, rng.standard_normal((rows, d)))
+        parts.append(_run(arm, vectors, weights, *drawn))
+    updates, uploads, _ = (np.concatenate(part) for part in zip(*parts, strict=True))
     return Outcomes(np.full(repetitions, 1 / repetitions), updates, uploads)
 
 
-def _run(plan: Arm, vectors: Floats, weights: Floats | None, *draws: Any) -> tuple[Any, ...]:
-    public = plan.scaled_weights() if weights is None else weights
-    public = np.broadcast_to(public, len(vectors))
-    there, *numbers = draws
-    arrays = (jnp.asarray(a, jnp.float32) for a in (vectors, public))
-    drawn = (jnp.asarray(a, jnp.float32) for a in numbers)
-    found = _play(plan.method, *arrays, plan.dials(), jnp.asarray(there), *drawn)
-    return tuple(np.asarray(a, np.float64 if a.dtype != bool else bool) for a in found)
+def _run(
+    arm: Arm, vectors: Floats, weights: Floats | None, there: Any, *draws: Any
+) -> tuple[Floats, Floats, Floats]:
+    """The updates, how many uploaded, and each one's p_i."""
+    public = np.broadcast_to(arm.scaled_weights() if weights is None else weights, len(vectors))
+    fixed, weight, *drawn = (jnp.asarray(a, jnp.float32) for a in (vectors, public, *draws))
+    found = _play(arm.method, fixed, weight, arm.dials(), jnp.asarray(there), *drawn)
+    updates, uploaded, p = (np.asarray(a, np.float64) for a in found)
+    return updates, uploaded.sum(axis=1), p

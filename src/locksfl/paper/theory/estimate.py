@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax import Array
@@ -33,9 +33,10 @@ from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.run import local_work, open_task, server_for
-from locksfl.paper.theory.bound import Constants, by_round, corrected, curves, printed
+from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
 from locksfl.paper.theory.methods import not_covered, with_method
 from locksfl.paper.theory.observe import Look, Observer
+from locksfl.paper.theory.problems import running_mean
 from locksfl.round.client import LocalWork, used_samples
 from locksfl.round.randomness import Purpose, Randomness, draw_key
 from locksfl.round.server import Server
@@ -49,12 +50,7 @@ NOTE = (
 )
 
 
-def running_mean(steps: Floats, gradient: Floats) -> Floats:
-    """Returns the mean of |grad F(w_t)|^2 so far, weighted by eta_t, after each round."""
-    return np.asarray(np.cumsum(steps * gradient, axis=-1) / np.cumsum(steps, axis=-1))
-
-
-def dissimilarity(gradient: Floats, clients: Floats) -> tuple[float, float]:
+def dissimilarity(gradient: npt.ArrayLike, clients: npt.ArrayLike) -> tuple[float, float]:
     """(A, sigma_G) of the lowest line (A^2 + 1) x + sigma_G^2 above all points, A^2 >= 0."""
     x, y = np.asarray(gradient, float), np.asarray(clients, float)
     scale = max(float(y.max()), 1e-30)
@@ -94,14 +90,12 @@ class Estimates:
 
 
 def path(
-    simulator: Simulator, plan: Arm, work: LocalWork, server: Server, randomness: Randomness
+    simulator: Simulator, arm: Arm, work: LocalWork, server: Server, randomness: Randomness
 ) -> Iterator[Array]:
     """w_0, w_1, ..., w_T of an arm, as its run had them."""
     yield simulator.model.init(randomness.model_key())
-    blocks = simulator.play(
-        plan, work, server, randomness, evaluate_every=server.rounds, pause_every=1
-    )
-    for block in blocks:
+    task = (arm, work, server, randomness)
+    for block in simulator.play(*task, evaluate_every=server.rounds, pause_every=1):
         yield block.state.weights
 
 
@@ -139,7 +133,7 @@ class Study:
 
 def study(
     config: Config,
-    arm: str | None = None,
+    name: str | None = None,
     seeds: int = 1,
     looks: int = 5,
     say: Callable[[str], None] = lambda text: None,
@@ -148,52 +142,51 @@ def study(
     are the next ones, and the constants are the largest over all."""
     if config.seed is None:
         raise ValueError("seed is missing: expected one, so that the path can be played (again)")
-    names = [a.name for a in config.arms()]
-    wanted = names[0] if arm is None else arm
-    if wanted not in names:
-        raise ValueError(f"--arm {wanted!r}: expected one of {', '.join(names)}")
+    arms = {one.name: one for one in config.arms()}
+    if name is not None and name not in arms:
+        raise ValueError(f"--arm {name!r}: expected one of {', '.join(arms)}")
     say("opening the data")
-    population, model = open_task(config)
-    plan = plan_arms(config)[names.index(wanted)]
-    work, server = local_work(config.local), server_for(config.train, plan.rounds)
-    simulator, observer = Simulator(population, model), Observer(population, model, work)
-    closer = set(np.linspace(0, plan.rounds - 1, min(looks, plan.rounds)).round().astype(int))
+    simulator = Simulator(*open_task(config))
+    arm = plan_arms(config)[list(arms).index(name) if name else 0]
+    work, server = local_work(config.local), server_for(config.train, arm.rounds)
+    observer = Observer(simulator, work)
+    closer = set(np.linspace(0, arm.rounds - 1, min(looks, arm.rounds)).round().astype(int))
     seen: list[list[Look]] = []
     smooth, spread = 0.0, 0.0
     numbers = tuple(range(config.seed, config.seed + seeds))
     for seed in numbers:
         randomness, rows = Randomness.seeded(seed), []
-        for t, weights in enumerate(path(simulator, plan, work, server, randomness)):
-            if t == plan.rounds:
-                break
-            say(f"seed {seed}: round {t + 1} of {plan.rounds}")
-            key = draw_key(randomness.arm_key(plan.name), t, Purpose.LOCAL)
-            rows.append(observer.look(jnp.asarray(weights), plan.clip_norm, key))
+        weights_by_round = path(simulator, arm, work, server, randomness)
+        for t, weights in enumerate(islice(weights_by_round, arm.rounds)):
+            say(f"seed {seed}: round {t + 1} of {arm.rounds}")
+            key = draw_key(randomness.arm_key(arm.name), t, Purpose.LOCAL)
+            rows.append(observer.look(weights, arm.clip_norm, key))
             if t in closer:
-                smooth = max(smooth, observer.smoothness(jnp.asarray(weights)))
-                spread = max(spread, observer.sample_spread(jnp.asarray(weights)))
+                smooth = max(smooth, observer.smoothness(weights))
+                spread = max(spread, observer.sample_spread(weights))
         seen.append(rows)
     estimates = _estimates(seen, observer, smooth, spread)
-    falling = np.sqrt(1.0 + np.arange(plan.rounds)) if server.schedule == "inverse-sqrt" else 1.0
-    steps = plan.step / falling * np.ones(plan.rounds)
+    falling = np.sqrt(1.0 + np.arange(arm.rounds)) if server.schedule == "inverse-sqrt" else 1.0
+    steps = arm.step / falling * np.ones(arm.rounds)
     gradient = np.array([[look.gradient for look in rows] for rows in seen])
-    bounds, reasons = bounds_by_round(estimates, plan, server, work, observer.exact)
-    return Study(plan.name, numbers, estimates, steps, gradient, **bounds, reasons=reasons)
+    bounds, reasons = bounds_by_round(estimates, arm, server, work, observer.exact)
+    return Study(arm.name, numbers, estimates, steps, gradient, **bounds, reasons=reasons)
 
 
 def _estimates(
     seen: list[list[Look]], observer: Observer, smooth: float, spread: float
 ) -> Estimates:
     looks = Look(*np.array(seen, float).reshape(-1, len(Look._fields)).T)
-    average = dissimilarity(looks.gradient, looks.mean_client)  # type: ignore[arg-type]
-    worst = dissimilarity(looks.gradient, looks.worst_client)  # type: ignore[arg-type]
+    average, worst = (
+        dissimilarity(looks.gradient, each) for each in (looks.mean_client, looks.worst_client)
+    )
     used = used_samples(observer.population.sizes, observer.work)
-    starts = [rows[0].loss for rows in seen]
+    losses = [[look.loss for look in rows] for rows in seen]
     return Estimates(
-        smoothness_seen=smooth,
-        smoothness_known=observer.known_smoothness(),
-        gap=max(starts),
-        gap_seen=max(s - min(look.loss for look in r) for s, r in zip(starts, seen, strict=True)),
+        smooth,
+        observer.known_smoothness(),
+        gap=max(path[0] for path in losses),
+        gap_seen=max(path[0] - min(path) for path in losses),
         sample_spread=spread,
         dissimilarity=average[0],
         client_spread=average[1],
@@ -208,19 +201,16 @@ def _estimates(
 
 
 def bounds_by_round(
-    e: Estimates, plan: Arm, server: Server, work: LocalWork, exact: bool
+    e: Estimates, arm: Arm, server: Server, work: LocalWork, exact: bool
 ) -> tuple[dict[str, list[float] | None], dict[str, str]]:
     """Both bounds after each number of rounds, or why there is none. How gradients differ says
     nothing about updates of local epochs: of those only the clip norm is known."""
-    c = Constants.of(
+    sound = with_method(
         e,
-        rounds=plan.rounds,
-        step=plan.step,
-        uploads=plan.uploads,
+        arm,
         sample_spread=0.0 if exact else e.sample_spread,
         client_spread=e.client_spread if work.update == "gradient" else None,
     )
-    sound = with_method(c, plan)
     paper = replace(
         sound,
         sample_spread=e.sample_spread,
@@ -230,7 +220,7 @@ def bounds_by_round(
     )
 
     def by_corrected() -> list[float]:
-        if reason := not_covered(plan, server):
+        if reason := not_covered(arm, server):
             raise ValueError(reason)
         return by_round(lambda c: corrected(c, server.schedule), sound)
 
@@ -239,4 +229,4 @@ def bounds_by_round(
             raise ValueError(f"schedule {server.schedule!r}: Theorem 1 is for 'inverse-sqrt'")
         return by_round(printed, paper)
 
-    return curves(corrected=by_corrected, printed=by_printed)
+    return each_bound(corrected=by_corrected, printed=by_printed)

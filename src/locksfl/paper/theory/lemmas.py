@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from locksfl import _validate
-from locksfl.methods import Method
 from locksfl.paper.theory.coins import (
     FixedClients,
     Outcomes,
+    arm_for,
     every_outcome,
-    plan_for,
     population,
     sampled,
 )
@@ -49,13 +48,11 @@ class Finding:
     @property
     def holds(self) -> bool:
         """Within the statistical and the rounding error, in both."""
-        slack = ERRORS * self.standard_error
-        return self._agrees(self.measured, self.claimed, slack) and self._agrees(
-            self.exact, self.exact_claimed, 1e-5 * max(1.0, abs(self.exact_claimed))
+        tried = (
+            (self.measured - self.claimed, ERRORS * self.standard_error),
+            (self.exact - self.exact_claimed, 1e-5 * max(1.0, abs(self.exact_claimed))),
         )
-
-    def _agrees(self, value: float, claimed: float, slack: float) -> bool:
-        return value <= claimed + slack if self.at_most else abs(value - claimed) <= slack
+        return all((off if self.at_most else abs(off)) <= slack for off, slack in tried)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -100,20 +97,19 @@ class Claim:
 
     lemma: int
     text: str
-    method: Method
+    settings: dict[str, Any]  # of the arm
     measure: Measure
     why: str
     at_most: bool = False
     alike: bool = False  # all norms are C
     divisions: int = 0  # by k = m/b, beyond the right one
     lemma_3: bool = False  # rates b p_i / n, the sum times n/b: as printed
-    noise: bool = False
-    floor: float | None = None
 
 
-UNIFORM, NORM = Method("uniform", "capped", "none"), Method("norm", "capped", "none")
-NOISED, LITERAL = Method("norm", "horvitz-thompson", "local"), Method("norm", "literal", "none")
-WEIGHTS = Method("weights", "weighted", "none")
+UNIFORM, NORM, WEIGHTS = ({"rule": rule} for rule in ("uniform", "norm", "weights"))
+LITERAL, FLOORLESS = {**NORM, "estimator": "literal"}, {**NORM, "floor": 0.0}
+NOISE = {"noise_multiplier": 0.5, "norm_multiplier": 0.3}
+NOISED = {**NORM, **NOISE, "estimator": "horvitz-thompson", "trust": "local"}
 MEAN, WEIGHTED_MEAN = _along(FixedClients.mean), _along(FixedClients.weighted_mean)
 
 # fmt: off
@@ -125,14 +121,14 @@ CLAIMS = (
     Claim(1, "E|Z| <= b: by norm, all norms at C", NORM, _count,
           "K' <= m C while the cohort varies: a cohort above m sends b |X|/m",
           at_most=True, alike=True),
-    Claim(1, "E|Z| = b: Algorithm 1, coin p_j with its 1/k", NORM, _count,
-          "b^2/m at most: k = m/b is divided by once too often", divisions=1, floor=0.0),
-    Claim(1, "E|Z| = b: the lemma, coin p_j/k", NORM, _count,
-          "b^3/m^2 at most: k is divided by twice", divisions=2, floor=0.0),
+    Claim(1, "E|Z| = b: Algorithm 1, coin p_j with its 1/k", FLOORLESS, _count,
+          "b^2/m at most: k = m/b is divided by once too often", divisions=1),
+    Claim(1, "E|Z| = b: the lemma, coin p_j/k", FLOORLESS, _count,
+          "b^3/m^2 at most: k is divided by twice", divisions=2),
     Claim(2, "E Delta = mean g: capped, uniform", UNIFORM, MEAN, "weights are 1/p_i"),
     Claim(2, "E Delta = mean g: capped, by norm", NORM, MEAN, "weights are 1/p_i"),
     Claim(2, "E Delta = mean g: horvitz-thompson, noised norms", NOISED, MEAN,
-          "p_i depends on the cohort; given cohort and norms, the coin is p_i", noise=True),
+          "p_i depends on the cohort; given cohort and norms, the coin is p_i"),
     Claim(2, "E Delta = mean g: Algorithm 1, (1/b) sum, no 1/p", LITERAL, MEAN,
           "nothing undoes the coins: large norms count more"),
     Claim(3, "E Delta = sum p_i g_i: as printed", WEIGHTS, WEIGHTED_MEAN,
@@ -159,7 +155,9 @@ def findings(repetitions: int = 20_000, seed: int = 0) -> list[Finding]:
     _validate.count(repetitions=repetitions)
     _validate.non_negative(seed=seed)
     if repetitions < 100:
-        raise ValueError(f"repetitions = {repetitions}: expected 100 at least, for an error")
+        raise ValueError(
+            f"repetitions = {repetitions}: expected at least 100, to estimate the standard error"
+        )
     return [_try(claim, repetitions, seed) for claim in CLAIMS]
 
 
@@ -176,7 +174,7 @@ def _try(claim: Claim, repetitions: int, seed: int) -> Finding:
         measured=float(np.mean(values)),
         standard_error=float(np.std(values, ddof=1) / math.sqrt(repetitions)),
         exact_claimed=exact_claimed,
-        exact=outcomes.mean(exact_values),
+        exact=float(outcomes.chance @ exact_values),
         at_most=claim.at_most,
         why=claim.why,
     )
@@ -184,16 +182,12 @@ def _try(claim: Claim, repetitions: int, seed: int) -> Finding:
 
 def _rounds(claim: Claim, fixed: FixedClients, repetitions: int = 0, seed: int = 0) -> Outcomes:
     """The claim's rounds: sampled, or every outcome where no number of repetitions is given."""
-    plan = plan_for(fixed, claim.method)
-    if claim.floor is not None:
-        plan = replace(plan, floor=claim.floor)
-    plan = replace(plan, uploads=plan.uploads * (plan.uploads / plan.cohort) ** claim.divisions)
+    arm = arm_for(fixed, **claim.settings)
+    arm = replace(arm, uploads=arm.uploads * (arm.uploads / arm.cohort) ** claim.divisions)
     public = fixed.weights if claim.lemma_3 else None  # in place of n w_i
     if repetitions:
-        if claim.noise:
-            plan = replace(plan, noise_multiplier=0.5, norm_multiplier=0.3)
-        rounds = sampled(plan, fixed.vectors, repetitions, seed, public)
+        rounds = sampled(arm, fixed.vectors, repetitions, seed, public)
     else:
-        rounds = every_outcome(plan, fixed.vectors, public)
+        rounds = every_outcome(arm, fixed.vectors, public)
     scale = len(fixed.vectors) if claim.lemma_3 else 1
     return rounds._replace(updates=scale * rounds.updates)

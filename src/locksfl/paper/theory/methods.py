@@ -1,33 +1,31 @@
-"""Which methods the corrected bound covers, and what it takes from their plans."""
+"""Which methods the corrected bound covers, and what it takes from their arms."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 from locksfl.arm import Arm
 from locksfl.paper.theory.bound import Constants
 from locksfl.round.server import Server
 
 
-def not_covered(plan: Arm, server: Server) -> str | None:
-    """Why the corrected bound says nothing about a plan; None where it does."""
-    rule, estimator, trust = plan.parts
+def not_covered(arm: Arm, server: Server) -> str | None:
+    """Why the corrected bound says nothing about an arm; None where it does."""
+    rule, estimator, trust = arm.parts
     if server.optimizer != "sgd":
         return f"the server's optimizer is {server.optimizer!r}: the bound is for sgd"
     if not estimator.unbiased:
-        return f"estimator {plan.estimator!r} does not average to the mean update"
+        return f"estimator {arm.estimator!r} does not average to the mean update"
     if trust.clients_add_noise and rule.released and not estimator.own_bound:
-        return (
-            f"estimator {plan.estimator!r} shrinks the mean when norms are noised "
-            f"(trust {plan.trust!r})"
-        )
-    if plan.budget is not None:
+        noised = f"when norms are noised (trust {arm.trust!r})"
+        return f"estimator {arm.estimator!r} shrinks the mean {noised}"
+    if arm.budget is not None:
         return "a filter leaves exhausted clients out of the mean"
     return None
 
 
-def with_method(c: Constants, plan: Arm) -> Constants:
-    """The constants with a plan's sampling and noise.
+def with_method(source: Any, arm: Arm, **given: Any) -> Constants:
+    """The constants of a problem or of a run under an arm's sampling and noise.
 
     * central: noise of std z S on the sum, S = C / p_C <= C m / b, over m: s_c = z C / b at most.
     * local: each upload's noise is z C before its weight 1/p (horvitz-thompson), or z C m / b after
@@ -37,17 +35,28 @@ def with_method(c: Constants, plan: Arm) -> Constants:
       floor no covered method has noised norms.)
     * By norm, rates follow the norms, and an average dissimilarity says nothing about that sum:
       only the clip norm does.
+
+    Args:
+        source: has constants under the names of `Constants`.
+        arm: the method and its numbers.
+        given: constants that replace those of the source.
+
+    Returns:
+        What both bounds take.
     """
-    noise = plan.noise_multiplier * plan.clip_norm
-    rule, _, trust = plan.parts
-    by_norm = rule.asks is not None
-    noised_norms = by_norm and trust.clients_add_noise and plan.floor > 0
-    return replace(
-        c,
-        uploads=plan.uploads,
-        clip_norm=plan.clip_norm,
-        client_spread=None if by_norm else c.client_spread,
-        server_noise=noise / plan.uploads if trust.server_adds_noise else 0.0,
+    noise = arm.noise_multiplier * arm.clip_norm
+    rule, _, trust = arm.parts
+    if by_norm := rule.asks is not None:
+        given["client_spread"] = None
+    noised_norms = by_norm and trust.clients_add_noise and arm.floor > 0
+    return Constants.of(
+        source,
+        rounds=arm.rounds,
+        step=arm.step,
+        uploads=arm.uploads,
+        clip_norm=arm.clip_norm,
+        server_noise=noise / arm.uploads if trust.server_adds_noise else 0.0,
         client_noise=noise if trust.clients_add_noise else 0.0,
-        stretch=1 / plan.floor if noised_norms else 1.0,
+        stretch=1 / arm.floor if noised_norms else 1.0,
+        **given,
     )

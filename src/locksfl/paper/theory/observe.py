@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from locksfl.data.population import Population
+from locksfl.experiment.diagnostics import client_updates
 from locksfl.models.build import Model, records_at_once
 from locksfl.round.algorithm import clip_factor
 from locksfl.round.client import (
@@ -24,7 +24,6 @@ from locksfl.round.client import (
     Records,
     SizeClass,
     choose_rows,
-    epochs_update,
     gradient_update,
     mean_loss,
     measure,
@@ -33,6 +32,7 @@ from locksfl.round.client import (
 )
 from locksfl.round.randomness import client_keys
 from locksfl.simulate.layout import size_classes
+from locksfl.simulate.simulator import Simulator
 
 FLOATS = 2**25  # what a chunk of clients may hold at a time
 POWER_STEPS, POWER_TOLERANCE = 60, 1e-3
@@ -53,18 +53,9 @@ class Look(NamedTuple):
 class Observer:
     """A task that can be looked at, some clients at a time."""
 
-    def __init__(self, population: Population, model: Model, work: LocalWork) -> None:
-        self.population, self.model, self.work = population, model, work
-        self.records = Records(
-            features=jnp.asarray(population.features),
-            labels=jnp.asarray(population.labels),
-            starts=jnp.asarray(population.offsets[:-1].astype(np.int32)),
-            sizes=jnp.asarray(population.sizes.astype(np.int32)),
-            scale=jnp.float32(population.scale),
-        )
-        samples = population.samples  # every record as a client of its own
-        ones = jnp.ones(samples, jnp.int32)
-        self.alone = self.records._replace(starts=jnp.arange(samples, dtype=jnp.int32), sizes=ones)
+    def __init__(self, simulator: Simulator, work: LocalWork) -> None:
+        self.population, self.model = simulator.population, simulator.model
+        self.records, self.work = simulator.records, work
 
     @property
     def exact(self) -> bool:
@@ -79,13 +70,12 @@ class Observer:
         mean, kept = jnp.zeros(self.model.size), jnp.zeros(self.model.size)
         losses, squares, biases = [], [], []
         task = (self.model, weights, self.records)
-        for clients, whole, mine in self._groups(WHOLE, self.work):
-            keys = client_keys(key, clients)
-            loss, gradients = _gradients(*task, clients, keys, whole)
-            updates = gradients
+        for clients, shape in self._groups():
+            loss, gradients = _gradients(*task, clients, shape)
+            updates = jnp.where(jnp.isfinite(gradients), gradients, 0.0)
             if not self.exact:
-                updates = _updates(*task, clients, keys, mine, self.work)
-            updates = jnp.where(jnp.isfinite(updates), updates, 0.0)
+                whom = (self.population.sizes, np.asarray(clients))
+                updates = jnp.asarray(client_updates(*task, *whom, key, self.work))
             shrink = clip_factor(jnp.linalg.norm(updates, axis=1), jnp.float32(clip_norm))
             clipped = shrink[:, None] * updates
             mean += jnp.sum(gradients, axis=0) / n
@@ -110,10 +100,9 @@ class Observer:
         for _ in range(POWER_STEPS):
             vector = vector / jnp.linalg.norm(vector)
             product = jnp.zeros_like(weights)
-            for clients, shape in self._groups(WHOLE):
-                product += _hessian_product(
-                    self.model, weights, vector, self.records, clients, shape
-                )
+            for clients, shape in self._groups():
+                task = (self.model, weights, self.records, clients)
+                product += _hessian_product(*task, shape, vector)
             product = product / self.population.clients
             last, found = found, float(jnp.linalg.norm(product))
             if found == 0 or abs(found - last) <= POWER_TOLERANCE * found:
@@ -125,29 +114,31 @@ class Observer:
         """L where it is known: softmax regression, from the records alone."""
         if self.model.name != "softmax" or self.population.labels.ndim != 1:
             return None
-        features = self.population.features.reshape(self.population.samples, -1)
-        wide = features.shape[1] + 1
-        moment = np.zeros((wide, wide))
-        for i in range(self.population.clients):
-            rows = slice(self.population.offsets[i], self.population.offsets[i + 1])
-            x = features[rows].astype(np.float64) * self.population.scale
+
+        def moment(client: int) -> np.ndarray:
+            records, _ = self.population.client(client)
+            x = records.reshape(len(records), -1).astype(np.float64) * self.population.scale
             x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
-            moment += x.T @ x / len(x) / self.population.clients
-        return float(np.linalg.eigvalsh(moment)[-1] / 2) if np.isfinite(moment).all() else None
+            return np.asarray(x.T @ x / len(x))
+
+        clients = range(self.population.clients)
+        mean = functools.reduce(np.add, map(moment, clients)) / len(clients)
+        return float(np.linalg.eigvalsh(mean)[-1] / 2) if np.isfinite(mean).all() else None
 
     def sample_spread(self, weights: Array) -> float:
         """sigma_L: E|grad of one record|^2 - |grad f_i|^2, the largest client's."""
-        squares = []
+        samples, squares = self.population.samples, []
+        ones = jnp.ones(samples, jnp.int32)  # every record as a client of its own
+        alone = self.records._replace(starts=jnp.arange(samples, dtype=jnp.int32), sizes=ones)
         rows = max(1, min(4096, FLOATS // max(self.model.size, self._held)))
-        for first in range(0, self.population.samples, rows):
-            these = jnp.arange(first, min(first + rows, self.population.samples))
-            squares.append(_lengths(self.model, weights, self.alone, these) ** 2)
+        for first in range(0, samples, rows):
+            these = jnp.arange(first, min(first + rows, samples))
+            squares.append(_lengths(self.model, weights, alone, these) ** 2)
         mean = np.add.reduceat(np.concatenate(squares).astype(float), self.population.offsets[:-1])
         mean /= self.population.sizes
         whole = np.zeros(self.population.clients)
-        for clients, shape in self._groups(WHOLE):
-            keys = client_keys(jax.random.key(0), clients)
-            _, gradients = _gradients(self.model, weights, self.records, clients, keys, shape)
+        for clients, shape in self._groups():
+            _, gradients = _gradients(self.model, weights, self.records, clients, shape)
             whole[np.asarray(clients)] = np.asarray(jnp.sum(gradients**2, axis=1))
         return float(np.sqrt(max(0.0, np.max(mean - whole))))
 
@@ -157,55 +148,43 @@ class Observer:
         shape = self.population.features.shape[1:]
         return FLOATS // records_at_once(self.model, shape, FLOATS)
 
-    def _groups(self, *works: LocalWork) -> Iterator[tuple[Any, ...]]:
-        """Clients of one shape in each kind of work, few enough to fit, and these shapes."""
-        sizes = self.population.sizes
-        classes, class_of = zip(*(size_classes(sizes, work) for work in works), strict=True)
-        for kind in np.unique(np.stack(class_of, axis=1), axis=0):
-            members = np.flatnonzero((np.stack(class_of, axis=1) == kind).all(axis=1))
-            each = self.model.size + int(sizes[members].max()) * self._held
-            size = max(1, FLOATS // each)
+    def _groups(self) -> Iterator[tuple[Array, SizeClass]]:
+        """Clients of one shape, few enough to fit, and this shape."""
+        classes, class_of = size_classes(self.population.sizes, WHOLE)
+        for number, shape in enumerate(classes):
+            members = np.flatnonzero(class_of == number).astype(np.int32)
+            size = max(1, FLOATS // (self.model.size + shape.rows * self._held))
             for first in range(0, len(members), size):
-                clients = jnp.asarray(members[first : first + size], jnp.int32)
-                yield clients, *(one[k] for one, k in zip(classes, kind, strict=True))
+                yield jnp.asarray(members[first : first + size]), shape
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5))
-def _gradients(
-    model: Model, weights: Array, records: Records, clients: Array, keys: Array, shape: SizeClass
-) -> tuple[Array, Array]:
-    """f_i and grad f_i, over all records of each client."""
-    chunk = choose_rows(records, clients, keys, shape, WHOLE)
-    losses = _losses(model, weights, records, chunk)
-    return losses, gradient_update(model, weights, records, chunk)
+def _losses(
+    model: Model, weights: Array, records: Records, clients: Array, shape: SizeClass
+) -> tuple[Array, Chunk]:
+    """f_i over all records of each client, and these records."""
+    chunk = choose_rows(records, clients, client_keys(jax.random.key(0), clients), shape, WHOLE)
 
-
-def _losses(model: Model, weights: Array, records: Records, chunk: Chunk) -> Array:
     def loss(rows: Array, used: Array) -> Array:
         return mean_loss(model, model.unravel(weights), *read(records, rows), used)
 
-    return jax.vmap(loss)(chunk.rows, chunk.used)
+    return jax.vmap(loss)(chunk.rows, chunk.used), chunk
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 6))
-def _updates(
-    model: Model, weights: Array, records: Records, clients: Array, keys: Array, shape: SizeClass,
-    work: LocalWork,
-) -> Array:  # fmt: skip
-    """u_i as a round would have it."""
-    chunk = choose_rows(records, clients, keys, shape, work)
-    if work.update == "gradient":
-        return gradient_update(model, weights, records, chunk)
-    return epochs_update(model, weights, records, chunk, work)
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _gradients(
+    model: Model, weights: Array, records: Records, clients: Array, shape: SizeClass
+) -> tuple[Array, Array]:
+    """f_i and grad f_i, over all records of each client."""
+    losses, chunk = _losses(model, weights, records, clients, shape)
+    return losses, gradient_update(model, weights, records, chunk)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5))
+@functools.partial(jax.jit, static_argnums=(0, 4))
 def _hessian_product(
-    model: Model, weights: Array, vector: Array, records: Records, clients: Array, shape: SizeClass
+    model: Model, weights: Array, records: Records, clients: Array, shape: SizeClass, vector: Array
 ) -> Array:
     """The Hessian of the sum of these clients' losses, times a vector."""
-    chunk = choose_rows(records, clients, client_keys(jax.random.key(0), clients), shape, WHOLE)
-    slope = jax.grad(lambda flat: jnp.sum(_losses(model, flat, records, chunk)))
+    slope = jax.grad(lambda flat: jnp.sum(_losses(model, flat, records, clients, shape)[0]))
     product: Array = jax.jvp(slope, (weights,), (vector,))[1]
     return product
 

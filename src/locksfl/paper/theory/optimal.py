@@ -50,20 +50,14 @@ def best_rates(scores: npt.ArrayLike, uploads: float, rate: float = 1.0) -> Floa
             f"limit q = {rate:g}"
         )
     order = np.argsort(-a, kind="stable")
-    ordered = a[order]
+    ordered, rates = a[order], np.full(a.size, rate)
     rest = np.cumsum(ordered[::-1])[::-1]  # the sum from here on
-    rates = np.zeros(a.size)
-    for k in range(a.size):
-        if ordered[k] == 0:
-            break
-        left = max(0.0, uploads - k * rate)
-        if left * ordered[k] <= rate * rest[k]:
-            rates[k:] = left * (ordered[k:] / rest[k])
-            break
-        rates[k] = rate
-    result = np.empty(a.size)
-    result[order] = rates
-    return result
+    left = np.maximum(0.0, uploads - rate * np.arange(a.size))
+    below = np.flatnonzero(left * ordered <= rate * rest)
+    if below.size:
+        k = below[0]
+        rates[k:] = left[k] * (ordered[k:] / rest[k]) if rest[k] > 0 else 0.0
+    return rates[np.argsort(order)]
 
 
 def rate_variance(scores: npt.ArrayLike, rates: npt.ArrayLike) -> float:

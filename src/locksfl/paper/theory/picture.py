@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
-from locksfl.paper.theory.bound import by_round, corrected, curves, printed
+from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
 from locksfl.paper.theory.check import cases, measure
-from locksfl.paper.theory.estimate import Study, running_mean
+from locksfl.paper.theory.estimate import Study
 
 Floats = npt.NDArray[np.float64]
 MEASURED, CORRECTED, PRINTED = COLOURS[0], COLOURS[2], COLOURS[1]
@@ -25,11 +25,8 @@ def draw_study(study: Study, name: str, path: Path) -> None:
     _panel(axes, study.gradient, study.weighted(), bounds, study.reasons)
     axes.set_title(f"{name}, arm {study.arm}", fontsize=10, loc="left")
     axes.legend(frameon=False, fontsize=8)
-    _finish(
-        figure,
-        "Seen by a simulation, released to nobody: it reads every client's data.",
-        path,
-    )
+    words = "Seen by a simulation, released to nobody: it reads every client's data."
+    _finish(figure, words, path)
 
 
 def draw_known(seeds: int, path: Path) -> None:
@@ -40,17 +37,16 @@ def draw_known(seeds: int, path: Path) -> None:
         "logistic: uniform, trust none, step 5",
         "all alike",
     )
-    shown = [next(c for c in cases() if name in c.name) for name in wanted]
+    shown = [next(c for c in cases() if name in c.arm.name) for name in wanted]
     figure, panels = plotting().subplots(1, len(shown), figsize=(11, 3.8))
     for case, axes in zip(shown, panels, strict=True):
         _, descent = measure(case, seeds)
-        weighted = running_mean(np.asarray(descent.steps.step, float), descent.gradient)
-        bounds, reasons = curves(
+        bounds, reasons = each_bound(
             corrected=partial(by_round, corrected, case.constants),
             printed=partial(by_round, printed, case.printed_constants),
         )
-        _panel(axes, descent.gradient, weighted, bounds, reasons)
-        axes.set_title(case.name, fontsize=9, loc="left")
+        _panel(axes, descent.gradient, descent.weighted(), bounds, reasons)
+        axes.set_title(case.arm.name, fontsize=9, loc="left")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, fontsize=8, ncols=5, loc="lower right")
     _finish(figure, f"Known constants, {seeds} seeds: mean, and the range of all seeds.", path)

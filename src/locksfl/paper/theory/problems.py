@@ -26,7 +26,6 @@ import numpy.typing as npt
 from jax import Array
 
 from locksfl.arm import Arm
-from locksfl.paper.theory.bound import Constants
 from locksfl.round.algorithm import GivenClients, clip_factor, play
 from locksfl.round.draws import draw_members, draw_server
 from locksfl.round.server import Server
@@ -53,10 +52,6 @@ class Problem:
     def parameters(self) -> int:
         """d."""
         return int(self.start.size)
-
-    def constants(self, rounds: int, step: float, uploads: float) -> Constants:
-        """What the bounds take, without noise. Every client's gradient is exact: no sigma_L."""
-        return Constants.of(self, rounds=rounds, step=step, uploads=uploads, sample_spread=0.0)
 
 
 def quadratic(
@@ -115,7 +110,9 @@ def logistic(features: Floats, signs: Floats, name: str = "logistic") -> Problem
         bend = (flat * (share * (1 - share))[:, None]).T @ flat / len(flat)
         w = w - np.linalg.solve(bend, slope)
     if not np.linalg.norm(slope) < 1e-12:
-        raise ValueError("features: expected labels that no line separates, so that F has a least")
+        raise ValueError(
+            "features: expected labels that are not linearly separable, so that F has a minimum"
+        )
     return Problem(
         name=name,
         start=np.zeros(d),
@@ -132,13 +129,19 @@ def logistic(features: Floats, signs: Floats, name: str = "logistic") -> Problem
 class Step(NamedTuple):
     """One round of one seed: what the inequality above is made of."""
 
-    step: Array  # eta_t
-    gradient: Array  # |a|^2
-    bias: Array  # |beta|^2
-    chance: Array  # |xi|^2
-    gradient_chance: Array  # <a, xi>
-    mean_chance: Array  # <a - beta, xi>
-    longest: Array  # the longest update of a client
+    step: Any  # eta_t
+    gradient: Any  # |a|^2
+    bias: Any  # |beta|^2
+    chance: Any  # |xi|^2
+    gradient_chance: Any  # <a, xi>
+    mean_chance: Any  # <a - beta, xi>
+    longest: Any  # the longest update of a client
+
+
+def running_mean(steps: Floats, gradient: Floats) -> Floats:
+    """Returns the mean of |grad F(w_t)|^2 so far, weighted by eta_t, after each round: what is
+    bounded."""
+    return np.asarray(np.cumsum(steps * gradient, axis=-1) / np.cumsum(steps, axis=-1))
 
 
 @dataclass(frozen=True)
@@ -152,46 +155,44 @@ class Descent:
     @property
     def gradient(self) -> Floats:
         """|grad F(w_t)|^2."""
-        return np.asarray(self.steps.gradient, float)
+        return np.asarray(self.steps.gradient)
 
     def weighted(self) -> Floats:
-        """The mean of |grad F(w_t)|^2 over t, weighted by eta_t: what is bounded."""
-        eta = np.asarray(self.steps.step, float)
-        return np.asarray(np.sum(eta * self.gradient, axis=1) / np.sum(eta, axis=1))
+        """Its means so far."""
+        return running_mean(self.steps.step, self.gradient)
 
     def left_over(self) -> Floats:
         """Right minus left side of the inequality of one path: never negative, on any seed."""
-        s = Step(*(np.asarray(value, float) for value in self.steps))  # type: ignore[arg-type]
-        eta, smooth = s.step, self.smoothness
+        s, eta, smooth = self.steps, self.steps.step, self.smoothness
         right = eta / 2 * s.bias + smooth / 2 * eta**2 * s.chance
         right += -eta * s.gradient_chance + smooth * eta**2 * s.mean_chance
         return np.asarray(self.gap + np.sum(right - eta / 2 * s.gradient, axis=1))
 
 
 def descend(
-    problem: Problem, plan: Arm, seeds: int, schedule: str = "inverse-sqrt", seed: int = 0
+    problem: Problem, arm: Arm, seeds: int, schedule: str = "inverse-sqrt", seed: int = 0
 ) -> Descent:
-    """Play a plan's rounds on a problem, for seeds `seed`, `seed` + 1, ..."""
-    if plan.clients != problem.clients:
-        raise ValueError(f"clients = {plan.clients}: expected the problem's {problem.clients}")
-    server = Server(schedule=schedule, rounds=plan.rounds)
+    """Play an arm's rounds on a problem, for seeds `seed`, `seed` + 1, ..."""
+    if arm.clients != problem.clients:
+        raise ValueError(f"clients = {arm.clients}: expected the problem's {problem.clients}")
+    server = Server(schedule=schedule, rounds=arm.rounds)
     keys = jax.vmap(jax.random.key)(jnp.arange(seed, seed + seeds))
-    steps = _paths(problem, plan, server, keys)
+    steps = Step(*(np.asarray(value, float) for value in _paths(problem, arm, server, keys)))
     return Descent(steps, problem.smoothness, problem.gap)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _paths(problem: Problem, plan: Arm, server: Server, keys: Array) -> Step:
-    dials, n = plan.dials(), plan.clients
+def _paths(problem: Problem, arm: Arm, server: Server, keys: Array) -> Step:
+    dials, n = arm.dials(), arm.clients
 
     def one_round(key: Array, state: Any, t: Array) -> tuple[Any, Step]:
         first = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, 1), t), (n,))
-        clients = jnp.where(first < plan.sampling_rate, jnp.arange(n), -1)
+        clients = jnp.where(first < arm.sampling_rate, jnp.arange(n), -1)
         members = draw_members(jax.random.fold_in(key, 0), t, clients, jnp.ones(n))
         draws = draw_server(jax.random.fold_in(key, 0), t, problem.parameters)
         updates = problem.gradients(state.weights)
         given = GivenClients(updates)
-        result, _, _ = play(plan.method, given, members, draws, dials)
+        result, _, _ = play(arm.method, given, members, draws, dials)
         true = jnp.mean(updates, axis=0)
         kept = jnp.mean(clip_factor(given.norms, dials.clip_norm)[:, None] * updates, axis=0)
         chance = result.update - kept
@@ -209,7 +210,7 @@ def _paths(problem: Problem, plan: Arm, server: Server, keys: Array) -> Step:
 
     def path(key: Array) -> Step:
         state = server.init(jnp.asarray(problem.start, jnp.float32))
-        _, rows = jax.lax.scan(functools.partial(one_round, key), state, jnp.arange(plan.rounds))
+        _, rows = jax.lax.scan(functools.partial(one_round, key), state, jnp.arange(arm.rounds))
         return rows
 
     found: Step = jax.vmap(path)(keys)

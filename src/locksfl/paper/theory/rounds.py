@@ -21,11 +21,12 @@ from typing import Any
 
 from scipy import special
 
-from locksfl import _validate
+from locksfl import _validate, methods
+from locksfl._tables import Count, Positive, Probability, Settings
 from locksfl.paper.theory.bound import Bound, Constants, corrected
 from locksfl.privacy import calibrate_central, mu_from_epsilon
 
-TRUSTS = ("central", "local")
+TRUSTS = tuple(name for name, trust in methods.TRUSTS.items() if trust.private)
 MOST_ROUNDS = 10**6
 
 
@@ -43,32 +44,23 @@ def printed_rounds(parameters: int) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True)
-class Regime:
+class Regime(Settings):
     """What is fixed while T varies."""
 
-    clients: int  # n
-    uploads: float  # b
-    parameters: int  # d
-    epsilon: float
-    delta: float
-    clip_norm: float  # C
-    smoothness: float  # L
-    gap: float  # Delta F
+    clients: Count  # n
+    uploads: Positive  # b
+    parameters: Count  # d
+    epsilon: Positive
+    delta: Probability
+    clip_norm: Positive  # C
+    smoothness: Positive  # L
+    gap: Positive  # Delta F
 
-    def __post_init__(self) -> None:
-        _validate.count(clients=self.clients, parameters=self.parameters)
-        _validate.positive(
-            uploads=self.uploads,
-            epsilon=self.epsilon,
-            clip_norm=self.clip_norm,
-            smoothness=self.smoothness,
-            gap=self.gap,
-        )
-        _validate.probability(delta=self.delta)
+    def check(self) -> None:
+        """Refuse more uploads than clients."""
         if self.uploads > self.clients:
-            raise ValueError(
-                f"uploads = {self.uploads!r}: expected at most the {self.clients} clients"
-            )
+            expected = f"expected at most the {self.clients} clients"
+            raise ValueError(f"uploads = {self.uploads!r}: {expected}")
 
 
 def approximate_best(regime: Regime, trust: str) -> tuple[float, float]:
@@ -77,10 +69,9 @@ def approximate_best(regime: Regime, trust: str) -> tuple[float, float]:
     s = regime
     weight = s.smoothness * s.gap
     cost = s.parameters * math.log(1 / s.delta)
-    if trust == "central":
-        reach = s.clients * s.epsilon / s.clip_norm
-    else:
-        reach = s.epsilon * math.sqrt(s.clients) / (2 * s.clip_norm)
+    reach = s.clients * s.epsilon / s.clip_norm
+    if methods.TRUSTS[trust].clients_add_noise:
+        reach /= 2 * math.sqrt(s.clients)
     return reach * math.sqrt(weight / cost), 4 * math.sqrt(weight * cost) / reach
 
 
@@ -91,16 +82,14 @@ def noised(regime: Regime, rounds: int, trust: str) -> Constants:
     own, replace, exact; a client uploads T b / n times (a filter keeps it to that), at least once.
     """
     s = regime
-    client = server = 0.0
-    if trust == "central":
-        event = calibrate_central(
-            s.epsilon, s.delta, rounds, min(1.0, s.uploads / s.clients), accountant="rdp"
-        )
-        server = event.noise_multiplier * s.clip_norm / s.uploads
-    else:
+    if methods.TRUSTS[trust].clients_add_noise:
         releases = max(1.0, rounds * s.uploads / s.clients)
-        client = 2 * s.clip_norm * math.sqrt(releases) / mu_from_epsilon(s.epsilon, s.delta)
-    noise = {"client_noise": client, "server_noise": server}
+        std = 2 * s.clip_norm * math.sqrt(releases) / mu_from_epsilon(s.epsilon, s.delta)
+        noise = {"client_noise": std}
+    else:
+        rate = min(1.0, s.uploads / s.clients)
+        event = calibrate_central(s.epsilon, s.delta, rounds, rate, accountant="rdp")
+        noise = {"server_noise": event.noise_multiplier * s.clip_norm / s.uploads}
     return Constants.of(s, rounds=rounds, step=1 / s.smoothness, **noise)
 
 
@@ -145,7 +134,7 @@ def answer(regime: Regime) -> dict[str, Any]:
         about, error = approximate_best(regime, trust)
         best, bound = best_rounds(regime, trust)
         told[trust] = {
-            "relation": "zero-out" if trust == "central" else "replace",
+            "relation": "replace" if methods.TRUSTS[trust].clients_add_noise else "zero-out",
             "rounds": best,
             "bound": bound.as_dict(),
             "approximate_rounds": about,
