@@ -1,5 +1,8 @@
-"""LOCKS: federated learning that asks only the clients worth asking, and states what each user's
-privacy cost. Start with `train` and `Population`; the round is `locksfl.round.algorithm`."""
+"""LOCKS: federated learning that samples the clients whose updates matter most and states what the
+training cost each user in privacy.
+
+Start with `train` and `Population`; the round is `locksfl.round.algorithm`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""THE arm: one method with all its numbers, sound, from the TOML table to the ledger's header.
+"""The arm: one method with all its numbers, checked, from the TOML table to the ledger's header.
 
-What cannot be sound is refused here with the reason, from what the methods state of themselves.
-A compiled round sees its `dials`, an accountant its `sampled_round` or `client_releases`: views,
-derived and never typed again. Letters are those of the design. No JAX.
+Unsound combinations are refused here, with the reason, based on what the methods state about
+themselves. A compiled round sees the arm's `dials`, an accountant its `sampled_round` or
+`client_releases`: derived views that are never entered twice. Letters are those of the design. No
+JAX.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FLOOR = 0.1
 DERIVED: Any = None  # a default that follows from other settings
-SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the rest is the experiment's
+SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the others
     **dict.fromkeys(("name", "rule", "estimator"), str),
     **dict.fromkeys(("cohort", "uploads", "floor", "norm_low"), float),
     "weights": list[float],
@@ -39,12 +40,12 @@ FIXED = (  # settings with one sound value
         "sampling",
         "poisson",
         "the accountants charge for independent coins, and a sample of fixed size costs more than "
-        "they would say",
+        "they would report",
     ),
     (
         "denominator",
         "expected",
-        "the number that came depends on who took part, so dividing by it is a release without "
+        "the realised size depends on who took part, so dividing by it would be a release without "
         "noise",
     ),
 )
@@ -54,23 +55,23 @@ class Dials(NamedTuple):
     """The numbers of an arm that a compiled round takes as arguments (so it compiles once)."""
 
     cohort: Any  # m, the expected first sample: n times the sampling rate
-    uploads: Any  # b, the uploads wanted in a round
+    uploads: Any  # b, the uploads wanted per round
     clip_norm: Any  # C
-    floor: Any  # lambda, the share of the probability that every member has
+    floor: Any  # lambda, the share of the probability that is equal for all members
     least_norm_sum: Any  # K_low, the least value of the norm sum, fixed beforehand
     noise_multiplier: Any  # z, update noise over its zero-out sensitivity
     norm_multiplier: Any  # z_K or z_s, norm noise over its sensitivity
     step: Any  # the server's base step
-    largest_probability: Any  # that the rule may give a client: what is charged
+    largest_probability: Any  # the most that the rule may give a client: what is charged
 
 
 @dataclass(frozen=True)
 class Arm:
     """One method with all its numbers.
 
-    A multiplier of 0 says that it is not known yet (`privacy.calibrate` finds it) or, without
-    privacy, that there is no noise. `dropouts`: devices may be missing, so that nobody's noise can
-    be counted upon. `budget`: of each client, kept by a filter.
+    A multiplier of 0 means that it is not known yet (`privacy.calibrate` finds it) or, without
+    privacy, that there is no noise. `dropouts`: devices may drop out, so that no client's noise can
+    be relied upon. `budget`: of each client, enforced by a filter.
     """
 
     name: str
@@ -115,7 +116,7 @@ class Arm:
         if self.norm_low < self.uploads / self.cohort:
             raise ValueError(
                 f"{named('norm_low')} = {self.norm_low!r}: expected at least uploads / cohort = "
-                f"{self.uploads / self.cohort:.4g}, so that no probability passes 1"
+                f"{self.uploads / self.cohort:.4g}, so that no probability exceeds 1"
             )
         self._check_weights()
         for setting, value, problem in self._unsound():
@@ -126,12 +127,13 @@ class Arm:
         return f"arm.{self.name}.{setting}" if self.name else setting
 
     def _derive(self) -> None:
-        """Fill in what follows from other settings."""
+        """Fill in the settings that follow from others."""
         one_of(TRUSTS, **{self._named("trust"): self.trust})
         rule, trust = find_rule(self.rule, self._named("rule")), TRUSTS[self.trust]
         if self.cohort is None and not rule.everyone:
             raise ValueError(
-                f"{self._named('cohort')} is missing: expected the clients asked in a round"
+                f"{self._named('cohort')} is missing: expected the number of clients asked per "
+                "round"
             )
         self._default("cohort", self.clients)
         self._default("uploads", self.cohort)
@@ -154,7 +156,7 @@ class Arm:
             object.__setattr__(self, name, value)
 
     def _unsound(self) -> list[tuple[str, str, str]]:
-        """(setting, its value, what is wrong): first the methods, then numbers they forbid."""
+        """(setting, its value, the problem): first the methods, then numbers that they forbid."""
         rule, estimator, trust = self.method.parts
         names = {"rule": self.rule, "estimator": self.estimator, "trust": self.trust}
         found = [
@@ -176,7 +178,7 @@ class Arm:
         if self.weights is None:
             if takes:
                 raise ValueError(
-                    f"{where}: missing: rule {self.rule!r} needs one number for each client"
+                    f"{where}: missing: rule {self.rule!r} needs one number per client"
                 )
             return
         if not takes:
@@ -195,9 +197,9 @@ class Arm:
         """The arm of an [[arm]] table.
 
         Args:
-            table: the settings as typed; unknown ones, and those of other rules, are refused.
+            table: the settings as given; unknown ones and those of other rules are refused.
             experiment: what the experiment fixes for all arms: trust, clients, rounds, dropouts,
-                and the clip_norm and step of arms without their own.
+                and the clip_norm and step of arms that do not set them.
 
         Returns:
             The arm, not yet calibrated.
@@ -244,7 +246,7 @@ class Arm:
 
     @property
     def sampling_rate(self) -> float:
-        """q, the coin of the first sample."""
+        """q, the probability with which each client joins the cohort."""
         return self.cohort / self.clients
 
     @property
@@ -259,8 +261,9 @@ class Arm:
 
     @property
     def largest_probability(self) -> float:
-        """The most that any client's second coin can be, whatever the data: the rule states it,
-        the round clamps to it. Without a statement (and so without privacy) it is 1."""
+        """The largest upload probability that any client can have, whatever the data: the rule
+        states it and the round clamps to it. Without a statement (and so without privacy) it is
+        1."""
         largest = self.parts[0].largest_probability
         if largest is None:
             return 1.0
@@ -273,8 +276,8 @@ class Arm:
 
     @property
     def everyone_uploads(self) -> bool:
-        """Whether all n clients upload in every round, by rule and not by luck: the rule asks
-        nothing, so that its probability is a constant, and that constant is 1."""
+        """Whether all n clients upload in every round by rule rather than by chance: the rule asks
+        for nothing, so that its probability is a constant, and that constant is 1."""
         rule = self.parts[0]
         if rule.asks is not None or rule.jointly or self.dropouts or self.sampling_rate < 1:
             return False
@@ -284,7 +287,8 @@ class Arm:
 
     @property
     def credited(self) -> bool:
-        """Whether PUBLIC, who sees sums only, is charged less for the others' noise in them."""
+        """Whether PUBLIC, who sees only sums, is charged less because of the noise of the other
+        clients in them."""
         estimator = self.parts[1]
         return estimator.credited and not estimator.own_bound
 
@@ -298,8 +302,9 @@ class Arm:
         )
 
     def sampled_round(self) -> SampledRound:
-        """One round as PUBLIC sees it where only sums over a secret cohort leave the server. Two
-        coins with nothing released between them are one coin of their product."""
+        """One round as PUBLIC sees it if only sums over a secret cohort leave the server. Two draws
+        with nothing released between them equal one draw with the product of their
+        probabilities."""
         noise, p = self._noise("noise_multiplier"), self.largest_probability
         if not self.releases_norms:
             return SampledRound(self.sampling_rate * p, noise)
@@ -307,7 +312,12 @@ class Arm:
         return SampledRound(self.sampling_rate, noise, norm, upload_probability=p)
 
     def client_releases(self, uploads: int, norms: int | None = None) -> ClientReleases:
-        """One client's own noised messages: so many uploads, and a norm with each, or more."""
+        """One client's own noisy messages.
+
+        Args:
+            uploads: how many updates it sends.
+            norms: how many norms it sends, if the rule releases norms; without it, one per upload.
+        """
         noise = self._noise("noise_multiplier")
         if not self.releases_norms:
             return ClientReleases(noise, uploads)
@@ -321,7 +331,11 @@ class Arm:
         return value
 
     def dials(self, kind: Callable[[float], Any] = np.float32) -> Dials:
-        """The numbers that a round takes, of the kind that it calculates with."""
+        """The numbers that a round takes as arguments.
+
+        Args:
+            kind: converts each number to the type that the round computes with.
+        """
         values = (
             self.cohort,
             self.uploads,
@@ -336,13 +350,13 @@ class Arm:
         return Dials(*(kind(value) for value in values))
 
     def scaled_weights(self) -> np.ndarray:
-        """The public weights times n, as a round takes them; one number where all are alike."""
+        """The public weights times n, as a round takes them; a single 1 if there are none."""
         if self.weights is None:
             return np.ones((), np.float32)
         return np.asarray(self.weights, np.float32) * self.clients
 
     def warnings(self) -> list[str]:
-        """What is sound but not what a user may expect."""
+        """Messages about settings that are sound but may surprise the user."""
         if self.weights is None or self.uploads * max(self.weights) <= self.sampling_rate:
             return []
         return [
@@ -352,13 +366,14 @@ class Arm:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For the header of a ledger, which keeps the budget apart; `from_dict` is its inverse."""
+        """For the header of a ledger, which holds the budget separately; `from_dict` is the
+        inverse."""
         return {name: value for name, value in vars(self).items() if name != "budget"}
 
     @classmethod
     def from_dict(cls, header: Mapping[str, Any]) -> Arm:
-        """The arm of a ledger's header. One of version 0.1 has no name, no clip norm and, for the
-        weights, only the largest: others that sum with it to 1 cost the same."""
+        """The arm of a ledger's header. A header of version 0.1 has no name, no clip norm and, of
+        the weights, only the largest: any others that bring the sum to 1 cost the same."""
         given = dict(header)
         heaviest = given.pop("heaviest", None)
         if heaviest is not None:
@@ -377,14 +392,22 @@ def _either(names: Iterable[str]) -> str:
 
 
 def _merit(estimator: Estimator) -> tuple[bool, bool]:
-    """What makes one the default: unbiased first, then one bound for all."""
+    """The order of preference for the default: unbiased first, then one bound for all."""
     return not estimator.unbiased, estimator.own_bound
 
 
 def unsound(
     rule: Rule, estimator: Estimator, trust: Trust, names: Mapping[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    """Why these three cannot go together, from what they state: (setting, problem), or nothing."""
+    """Why these three cannot be combined, based on what they state.
+
+    Args:
+        rule, estimator, trust: the methods.
+        names: how the user named each of the three, for the messages.
+
+    Returns:
+        (setting, problem) for each problem; empty if they are sound together.
+    """
     named = names or {"rule": rule.name, "estimator": estimator.name, "trust": trust.name}
     found = []
     if trust.private:
@@ -405,14 +428,14 @@ def unsound(
             found.append(
                 (
                     "estimator",
-                    f"it states no bound of a contribution, so it cannot be accounted; {without}",
+                    f"it states no bound on a contribution, so it cannot be accounted; {without}",
                 )
             )
         if trust.guards_server and rule.asks is not None and not rule.released:
             found.append(
                 (
                     "rule",
-                    f"who uploads would depend on a {rule.asks.name} that is not released; under "
+                    f"uploads would depend on a {rule.asks.name} that is not released; under "
                     f"trust {named['trust']!r} expected a rule that releases what it asks for",
                 )
             )

@@ -224,7 +224,7 @@ def test_limits_of_natural_clients():
     assert opened(539).clients == 539
     with pytest.raises(ValueError, match=r"data.clients = 100: expected 539, the users of mnist-w"):
         opened(100)
-    with pytest.raises(ValueError, match="no client has so many, the largest 131"):
+    with pytest.raises(ValueError, match="no client has that many; the largest has 131"):
         opened(min_samples=1000)
 
 
@@ -241,7 +241,9 @@ def test_limits_of_dealt_clients():
 
 
 def test_splits_that_do_not_fit_the_data():
-    with pytest.raises(ValueError, match="mnist-embedded has no users of its own; expected iid"):
+    with pytest.raises(
+        ValueError, match="mnist-embedded does not say who owns its records; expected iid"
+    ):
         datasets.open_population("mnist-embedded", None, "natural", {}, 0)
     with pytest.raises(ValueError, match="clients is missing"):
         datasets.open_population("mnist-embedded", None, "iid", {}, 0)

@@ -174,7 +174,7 @@ BAD = [
     (cells(y=[0, 1, 3, 1]), {"classes": ("3",)}, "in row 3 is 3: expected a class in 0..2"),
     (cells(y=["cat", "dgo", "cat", "dog"]), {"classes": ("cat", "dog")},
      "in row 2 is 'dgo': expected one of cat, dog (did you mean 'dog'?)"),
-    (cells(user=[1, 1, 1, 1]), {}, "names one client only"),
+    (cells(user=[1, 1, 1, 1]), {}, "names only one client"),
     (cells(a=["x", "y", "z", "w"]), {}, "column 'a' in row 1 is 'x': expected a number"),
     (cells(), {"client": "user_id"}, "no column 'user_id' (--client); it has user, a, y"),
     (cells(), {"label": "label"}, "no column 'label' (--label); it has user, a, y"),
@@ -211,7 +211,7 @@ def test_a_truncated_file(records, tmp_path, kind, share):
     path = write(tmp_path / f"t{kind}", records)
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
-    with pytest.raises(ValueError, match=r"not a whole (Parquet|NPZ) file"):
+    with pytest.raises(ValueError, match=r"damaged or incomplete (Parquet|NPZ) file"):
         import_table(path, tmp_path / "out", REQUEST)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
@@ -221,7 +221,7 @@ def test_a_damaged_row_group_is_found(records, tmp_path):
     data = bytearray(path.read_bytes())
     data[len(data) // 3 : len(data) // 3 + 2000] = bytes(2000)
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"t.parquet: not a whole Parquet file"):
+    with pytest.raises(ValueError, match=r"t.parquet: damaged or incomplete Parquet file"):
         import_table(path, tmp_path / "out", REQUEST)
     assert not (tmp_path / "out").exists()
 
@@ -237,7 +237,7 @@ def test_an_import_that_stops_halfway_leaves_nothing(records, tmp_path, monkeypa
 
 def test_damaged_folders_are_refused(records, tmp_path):
     place = import_table(write(tmp_path / "t.csv", records), tmp_path / "out", REQUEST)
-    with pytest.raises(ValueError, match="already there; expected a new folder"):
+    with pytest.raises(ValueError, match="already exists; expected a new folder"):
         import_table(tmp_path / "t.csv", place, REQUEST)
     labels = place / "labels.npy"
     whole = labels.read_bytes()

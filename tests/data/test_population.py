@@ -237,7 +237,7 @@ def test_limited():
     assert some.offsets.tolist() == [0, 4, 7]
     assert some.features.tolist() == [2, 3, 4, 5, 7, 8, 9]
     assert some.labels.tolist() == [0, 1, 0, 1, 1, 0, 1]
-    with pytest.raises(ValueError, match="no client has so many, the largest 5"):
+    with pytest.raises(ValueError, match="no client has that many; the largest has 5"):
         everyone.limited(6)
     with pytest.raises(ValueError, match="max_samples = 1: expected at least min_samples = 2"):
         everyone.limited(2, 1)

@@ -400,7 +400,7 @@ def test_natural_users_fix_the_number_of_clients():
     assert parse_config(tomli_w.dumps(to_table(config))) == config
     with pytest.raises(ValueError, match=r"data.max_samples = 3: .* data.min_samples = 4"):
         parse_config(text, ["data.min_samples=4", "data.max_samples=3"])
-    with pytest.raises(ValueError, match="mnist-embedded has no users of its own"):
+    with pytest.raises(ValueError, match="mnist-embedded does not say who owns its records"):
         parse_config(text, ["data.name=mnist-embedded", "data.split.kind=natural"])
     with pytest.raises(ValueError, match=r"data.name = 'mnist-writer': .*mean 'mnist-writers'"):
         parse_config(text, ["data.name=mnist-writer"])

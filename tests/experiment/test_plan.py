@@ -81,7 +81,7 @@ REFUSED = [
     ),
     (
         {"rule": "weights", "estimator": "weighted", "weights": None},
-        "arm.a.weights: missing: rule 'weights' needs one number for each client",
+        "arm.a.weights: missing: rule 'weights' needs one number per client",
     ),
     (
         {"rule": "weights", "estimator": "weighted", "weights": (0.5, 0.5)},

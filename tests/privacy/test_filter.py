@@ -57,7 +57,7 @@ def test_no_client_passes_its_budget_whatever_the_sampler_does(
     budget = Budget(epsilon, 1e-5, relation)
     cost = terms.client_releases(1).mu_squared(relation)
     if cost > budget.mu_squared:
-        with pytest.raises(ValueError, match="smaller than one round costs"):
+        with pytest.raises(ValueError, match="less than the cost of one round"):
             Filter(terms, budget)
         return
     kept, rng, everyone = Filter(terms, budget), np.random.default_rng(seed), np.arange(6)
@@ -89,7 +89,7 @@ def test_the_filter_is_not_idle_and_refuses_who_cannot_pay():
     assert kept.ask(np.arange(4)).tolist() == [1, 3]
     assert kept.exhausted == 2
     for wrong in ([0], [1, 1]):
-        with pytest.raises(ValueError, match="cannot pay, or twice"):
+        with pytest.raises(ValueError, match="cannot pay was asked"):
             kept.enter(np.array(wrong), np.zeros(len(wrong), bool))
     assert kept.uploads.tolist() == [3, 0, 3, 0]
 
@@ -181,10 +181,10 @@ def test_without_releases_the_budget_lasts_for_the_rounds_expected():
         ),
         (["privacy.accounting=as-printed"], "expected trust 'local'"),
         (["arm.locks.sampling=fixed-size"], "arm.locks.sampling = 'fixed-size': expected 'poisson"),
-        (["arm.locks.denominator=realised"], "the number that came depends on who took part"),
+        (["arm.locks.denominator=realised"], "the realised size depends on who took part"),
         (
             [*FILTERED, "arm.uniform.noise_multiplier=0.01"],
-            "arm.uniform: privacy.epsilon = 20.0: smaller than one round costs",
+            "arm.uniform: privacy.epsilon = 20.0: less than the cost of one round",
         ),
         (
             [*FILTERED, "arm.locks.noise_multiplier=3.0"],

@@ -188,14 +188,16 @@ def test_an_older_file_is_refused_by_the_head_that_was_kept(tmp_path):
         guard.release_norm(asks(4), 0.5)
     shutil.copy2(tmp_path / "backup", path)
     for whole in (False, True):
-        with pytest.raises(ValueError, match=r"l\.db: not the one whose head was kept, or an old"):
+        with pytest.raises(
+            ValueError, match=r"l\.db: not the ledger whose head was saved, or an old"
+        ):
             DeviceLedger.open(path, whole=whole)
 
 
 def test_another_file_is_refused_by_the_head_that_was_kept(tmp_path):
     path, other = played(tmp_path / "l.db", 2), played(tmp_path / "other.db", 5)
     shutil.copy2(other, path)
-    with pytest.raises(ValueError, match="not the one whose head was kept"):
+    with pytest.raises(ValueError, match="not the ledger whose head was saved"):
         DeviceLedger.open(path)
 
 
@@ -247,7 +249,7 @@ def test_totals_that_were_altered_are_found_by_who_asks_for_everything(tmp_path)
     meta, changed = books.pack()
     table |= {"ledger": meta, "arrays": {k: v.tolist() for k, v in changed.items()}}
     head.write_text(json.dumps(table))
-    with pytest.raises(ValueError, match="kept totals do not fit"):
+    with pytest.raises(ValueError, match="saved totals do not match"):
         ledger_view(path, POLICY)
 
 

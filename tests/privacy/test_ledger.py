@@ -114,17 +114,17 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(tmp_path):
             (lambda: ledger.reserve("locks", 1, 3), "expected a number below 3"),
             (lambda: ledger.reserve("other", 1, 0), "expected one of locks"),
             (lambda: ledger.reserve_round("locks", 4), "not entered this way"),
-            (lambda: ledger.refund("locks", 1, 0), "resolved already"),
-            (lambda: ledger.commit("locks", 2, 0), "resolved already"),
+            (lambda: ledger.refund("locks", 1, 0), "already resolved"),
+            (lambda: ledger.commit("locks", 2, 0), "already resolved"),
             (lambda: ledger.refund("locks", 4, 0), "never reserved"),
             (lambda: ledger.commit("locks", 3, 0, uploaders=0), "expected a whole number >= 1"),
         ):
             with pytest.raises(ValueError, match=told):
                 call()
         assert ledger.head == before
-    with pytest.raises(ValueError, match="already there"):
+    with pytest.raises(ValueError, match="already exists"):
         new(path)
-    with pytest.raises(ValueError, match="smaller than one round costs"):
+    with pytest.raises(ValueError, match="less than the cost of one round"):
         new(tmp_path / "small.db", budget=Budget(0.01, 1e-5))
     assert not (tmp_path / "small.db").exists()
 
@@ -145,7 +145,7 @@ def test_central_rounds_are_charged_to_every_client_empty_or_not(tmp_path):
 
 def test_another_experiments_ledger_is_refused(tmp_path):
     path = filled(tmp_path / "l.db")
-    with pytest.raises(ValueError, match="of another experiment"):
+    with pytest.raises(ValueError, match="another experiment"):
         ServerLedger.open_for(path, "two")
     base = {"name": "a", "data": {"clients": 3, "dir": "/here"}}
     elsewhere = {"name": "a", "data": {"clients": 3, "dir": "/there"}}
@@ -260,7 +260,7 @@ def test_a_run_does_not_continue_on_another_experiments_ledger():
         config.read_text().replace("noise_multiplier = 0.1", "noise_multiplier = 0.2")
     )
     folder = RunFolder(run)
-    with pytest.raises(ValueError, match="of another experiment"):
+    with pytest.raises(ValueError, match="another experiment"):
         run_experiment(folder.config, folder, resume=True)
 
 

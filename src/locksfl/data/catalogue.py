@@ -1,7 +1,7 @@
-"""The data sets by name, as public facts: counts, files with their checksums, where they come from.
+"""The data sets by name, as public facts: counts, files with their checksums, and their sources.
 
-Nothing here looks at a disk. Counts are fixed, so an experiment on natural users knows its number
-of clients before the data are opened; tests hold every number against the files.
+Nothing here looks at the disk. Counts are fixed, so an experiment on natural users knows its number
+of clients before the data are opened; tests check every number against the files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class File:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a data set without opening it."""
+    """What is known about a data set without opening it."""
 
     name: str
     about: str
@@ -28,7 +28,7 @@ class Entry:
     test: int
     classes: int
     licence: str
-    clients: int | None = None  # natural users to train on; None: it has none, and is dealt
+    clients: int | None = None  # natural users to train on; None: it has none and needs a split
     files: tuple[File, ...] = ()
     archive: File | None = None  # one address that holds all the files
     needs: tuple[str, ...] = ()  # other sets whose files it reads
@@ -93,7 +93,7 @@ _ENTRIES = (
     ),
     Entry(
         "mnist-writers",
-        "MNIST by who wrote the digit (QMNIST); test: 297 other writers",
+        "MNIST by writer of the digit (QMNIST); test: 297 other writers",
         train=60_000,
         test=10_000,
         classes=10,

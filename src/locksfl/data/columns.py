@@ -1,7 +1,7 @@
 """Columns of a user's table as numbers: ids, classes, and what the model sees.
 
-Each kind of feature has two halves: `look` checks a batch and says how many samples each row makes,
-`take` gives them. Missing values are gathered, and reported together with their rows.
+Each kind of feature has two halves: `look` checks a batch and returns how many samples each row
+makes, `take` returns them. Missing values are collected and reported together with their rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Missing:
             self.counts[column] = self.counts.get(column, 0) + len(rows)
 
     def refuse(self) -> None:
-        """One line about all that was noted."""
+        """Raise one line about everything noted, if anything was."""
         if self.rows:
             told = []
             for column, rows in list(self.rows.items())[:3]:
@@ -81,7 +81,7 @@ def client_ids(column: Any, name: str, first: int, missing: Missing | None) -> N
 
 
 class Classes:
-    """The label column: whole numbers, or names that are known beforehand."""
+    """The label column: whole numbers, or names that are given beforehand."""
 
     def __init__(self, column: str | None, known: tuple[str, ...] | None) -> None:
         self.column = column
@@ -143,13 +143,13 @@ class Classes:
         return int(number)
 
     def take(self, column: Any) -> NDArray[np.int32]:
-        """[rows] labels of a batch that was looked at."""
+        """[rows] labels of a batch that was checked."""
         if self.index is None and isinstance(column, np.ndarray) and column.dtype.kind in "iu":
             return column.astype(np.int32)
         return np.array([self._number(value, 0, Path()) for value in column], np.int32)
 
     def number(self) -> int:
-        """How many classes there are: given, or (read off the data) the largest label + 1."""
+        """The number of classes: as given or, from the data, the largest label + 1."""
         if self.column is None:
             return 80
         if self.index is not None:
@@ -157,7 +157,7 @@ class Classes:
         return self.count if self.count is not None else self.largest + 1
 
     def names(self) -> list[str] | None:
-        """The names that were given."""
+        """The class names, if they were given."""
         return list(self.index) if self.index is not None else None
 
 
@@ -174,7 +174,7 @@ class Features(ABC):
 
     @abstractmethod
     def look(self, batch: Batch, first: int, missing: Missing) -> NDArray[np.int64]:
-        """Check a batch; [rows] samples that each row makes."""
+        """Check a batch. Returns [rows] how many samples each row makes."""
 
     @abstractmethod
     def take(self, batch: Batch) -> tuple[Rows, NDArray[Any], NDArray[np.int32]]:
@@ -182,10 +182,10 @@ class Features(ABC):
 
 
 class Numbers(Features):
-    """Columns of numbers side by side, float32."""
+    """Columns of numbers, joined as float32."""
 
     def look(self, batch: Batch, first: int, missing: Missing) -> NDArray[np.int64]:
-        """Check that all are numbers, and none is missing."""
+        """Check that all values are numbers and none is missing."""
         for name in self.columns:
             column = batch[name]
             if isinstance(column, np.ndarray) and column.dtype.kind in "iufb":
@@ -217,7 +217,7 @@ class Numbers(Features):
         return values
 
     def take(self, batch: Batch) -> tuple[Rows, NDArray[Any], NDArray[np.int32]]:
-        """One sample a row."""
+        """One sample per row."""
         columns = [np.asarray(batch[name], np.float64) for name in self.columns]
         values = np.stack(columns, axis=1).astype(np.float32)
         return np.arange(len(values)), values, np.zeros(0, np.int32)
@@ -234,7 +234,7 @@ class Images(Features):
         return "image" if len(self.shape) > 1 else "table"
 
     def look(self, batch: Batch, first: int, missing: Missing) -> NDArray[np.int64]:
-        """Check that all images are there and have the shape of the first."""
+        """Check that no image is missing and that all have the shape of the first."""
         (name,) = self.columns
         if (whole := self._whole(batch[name])) is not None:
             if len(whole):
@@ -254,7 +254,7 @@ class Images(Features):
         return np.ones(len(batch[name]), np.int64)
 
     def _same(self, image: NDArray[Any], name: str, row: int) -> None:
-        """The first image says what the others are like."""
+        """Take shape and type from the first image, and check that the others have the same."""
         if not self.known:
             self.shape, self.dtype, self.known = image.shape, image.dtype, True
             self.scale = 1 / 255 if image.dtype == np.uint8 else 1.0
@@ -265,7 +265,7 @@ class Images(Features):
             )
 
     def _whole(self, column: Any) -> NDArray[Any] | None:
-        """A column that is one array of numbers already, as uint8 or float32."""
+        """A column that is already one array of numbers, as uint8 or float32."""
         if isinstance(column, np.ndarray) and column.dtype.kind in "iufb" and column.ndim > 1:
             return column if column.dtype == np.uint8 else column.astype(np.float32)
         return None
@@ -289,14 +289,14 @@ class Images(Features):
             pixels = np.zeros(0, object)
         if pixels.dtype.kind not in "iufb":
             raise ValueError(f"{self.path}: image in row {row}: expected numbers of one shape")
-        if pixels.dtype.kind == "i" and isinstance(cell, list):  # Parquet's uint8 come so
+        if pixels.dtype.kind == "i" and isinstance(cell, list):  # how Parquet returns uint8
             if pixels.size and not 0 <= pixels.min() <= pixels.max() <= 255:
                 raise ValueError(f"{self.path}: image in row {row}: expected pixels in 0..255")
             return pixels.astype(np.uint8)
         return pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)
 
     def take(self, batch: Batch) -> tuple[Rows, NDArray[Any], NDArray[np.int32]]:
-        """One sample a row."""
+        """One sample per row."""
         if (whole := self._whole(batch[self.columns[0]])) is not None:
             return np.arange(len(whole)), whole, np.zeros(0, np.int32)
         images = np.stack([self._pixels(cell, 0) for cell in batch[self.columns[0]]])
@@ -330,7 +330,7 @@ class Text(Features):
         return -(-np.maximum(lengths - 1, 0) // LENGTH)
 
     def take(self, batch: Batch) -> tuple[Rows, NDArray[Any], NDArray[np.int32]]:
-        """One sample a row, or its windows."""
+        """One sample per row, or the windows of each row."""
         texts = [str(cell) for cell in batch[self.columns[0]]]
         if self.labelled:
             values = np.zeros((len(texts), LENGTH), np.uint8)
@@ -352,16 +352,16 @@ def features_of(
     taken: tuple[str, ...],
     labelled: bool = True,
 ) -> Features:
-    """The kind of features that was asked for; without a word, every other column as numbers."""
+    """The kind of features that was requested; by default, every other column as numbers."""
     if text is not None:
         return Text((text,), table.path, labelled)
     if image is not None:
         return Images((image,), table.path)
     rest = features or tuple(name for name in table.columns if name not in taken)
     if not rest:
-        raise ValueError(f"{table.path}: no feature columns beside {', '.join(taken)}")
+        raise ValueError(f"{table.path}: no feature columns besides {', '.join(taken)}")
     if features and (bad := [name for name in features if name in taken]):
-        raise ValueError(f"--features {bad[0]}: it is the client's or the label's column")
+        raise ValueError(f"--features {bad[0]}: it is the client column or the label column")
     if len(rest) == 1 and table.path.suffix.lower() == ".npz":
         return Images(rest, table.path)
     return Numbers(rest, table.path)

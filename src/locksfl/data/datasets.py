@@ -1,11 +1,11 @@
 """Data sets by name or folder: features and labels to train on, and held-out ones.
 
     mnist-embedded   10,000 + 2,000 digits inside the package, 1,000 + 200 of each class
-    mnist, fashion-mnist, cifar10            dealt to clients by a split
-    mnist-writers, shakespeare, a folder     have users of their own: the split "natural"
+    mnist, fashion-mnist, cifar10            distributed to clients by a split
+    mnist-writers, shakespeare, a folder     come with their own users: the split "natural"
 
-Named sets lie in data_dir/NAME (see catalogue.py). Files are checked before use: these numbers are
-what results are compared on. A folder is what `locks data import` makes (see folder.py).
+Named sets are in data_dir/NAME (see catalogue.py). Files are checked before use, because results
+are compared on these numbers. A folder is made by `locks data import` (see folder.py).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ DATA_VARIABLE = "LOCKS_DATA"
 EMBEDDED_FILE = "mnist_digits.idx.xz"
 EMBEDDED_SHA256 = "1d67ba3ee839d61c3bb3b27908eba7ce625a32c7364b59997636fc252ac5bb07"
 
-_SPLIT_STREAM = 0x5911  # keeps a split's draws apart from anything else seeded with that number
+_SPLIT_STREAM = 0x5911  # separates a split's draws from anything else with the same seed
 
 Directory = str | os.PathLike[str] | None
 
 
 class Dataset(NamedTuple):
-    """Features as stored, labels int32 (see Population); `owner` where there are natural users.
+    """Features as stored, labels int32 (see Population); `owner` if there are natural users.
 
     Digits and garments are [samples, 28, 28] uint8, photographs [samples, 32, 32, 3] uint8, texts
     [samples, 80] uint8 character numbers with labels [samples, 80].
@@ -54,11 +54,11 @@ class Dataset(NamedTuple):
 
 
 def load(name: str, data_dir: Directory = None) -> Dataset:
-    """A data set by name; its files are checked.
+    """Load a data set by name; its files are checked.
 
     Args:
         name: one of catalogue.NAMES.
-        data_dir: folder of downloaded data; without it, the environment variable LOCKS_DATA.
+        data_dir: the folder of downloaded data; without it, the environment variable LOCKS_DATA.
             The embedded digits need none.
 
     >>> load("mnist-embedded").train_features.shape
@@ -86,21 +86,21 @@ def open_population(
     min_samples: int | None = None,
     max_samples: int | None = None,
 ) -> Population:
-    """A data set, dealt to clients or with its own users ("natural").
+    """A data set, distributed to clients by a split or with its own users ("natural").
 
-    The split is public and part of the task, so it has a seed of its own, which is safe to
-    print: it says nothing about the seed of the coins and of the noise.
+    The split is public and part of the task, so it has its own seed, which is safe to print: it
+    reveals nothing about the seed of sampling and noise.
 
     Args:
         name: one of catalogue.NAMES, or a folder that `locks data import` made.
-        clients: how many. A natural split has its own number: None, or exactly that one.
+        clients: how many. A natural split fixes the number: None, or exactly that number.
         split_kind: "iid", "shards", "dirichlet" or "natural".
         split_options: what the split takes; see `locksfl.data.splits`.
         seed: of the split.
         data_dir: where the data are; without it, the environment variable LOCKS_DATA.
         min_samples: a natural client with fewer is left out; dirichlet fills its clients up to
-            it; the other splits refuse what they cannot give.
-        max_samples: a client with more keeps its first ones, in any split.
+            this many; the other splits refuse a number that they cannot provide.
+        max_samples: a client with more keeps only its first ones, in any split.
 
     >>> open_population("mnist-embedded", 100, "shards", {"classes": 2}, seed=0).clients
     100
@@ -115,7 +115,9 @@ def open_population(
             )
         return population
     if clients is None:
-        raise ValueError(f"data.clients is missing: split {split_kind!r} deals to so many")
+        raise ValueError(
+            f"data.clients is missing: split {split_kind!r} needs the number of clients"
+        )
     data = load(name, data_dir) if name in NAMES else _from_folder(name, data_dir)
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, _SPLIT_STREAM])))
     options = dict(split_options)
@@ -125,8 +127,8 @@ def open_population(
     if targets.ndim == 2:
         if split_kind != "iid":
             raise ValueError(
-                f"data.split.kind = {split_kind!r}: {name} has a label at every position, not one "
-                "per sample; expected natural or iid"
+                f"data.split.kind = {split_kind!r}: {name} has a label at every position instead "
+                "of one per sample; expected natural or iid"
             )
         targets = targets[:, 0]
     owner = splits.split(split_kind, targets, clients, rng, **options)
@@ -151,15 +153,15 @@ def natural_population(name: str, data_dir: Directory = None) -> Population:
         return folder.open_folder(find_folder(name, data_dir))
     if not has_users(name):
         raise ValueError(
-            f"data.split.kind = 'natural': {name} has no users of its own; expected iid, shards "
-            "or dirichlet"
+            f"data.split.kind = 'natural': {name} does not say who owns its records; expected "
+            "iid, shards or dirichlet"
         )
     data = load(name, data_dir)
     return _population(data, data.owner, name, CATALOGUE[name].clients)
 
 
 def natural_clients(name: str, data_dir: Directory = None, min_samples: int | None = None) -> int:
-    """How many users a set has: from the catalogue or a folder's header where these say it.
+    """How many users a set has: from the catalogue or a folder's header if these state it.
 
     Args:
         name, data_dir: as for `natural_population`.
@@ -173,7 +175,7 @@ def natural_clients(name: str, data_dir: Directory = None, min_samples: int | No
 
 
 def has_users(name: str) -> bool:
-    """Whether a set comes with users of its own, as every folder does."""
+    """Whether a set comes with its own users, as every folder does."""
     return name not in NAMES or CATALOGUE[name].clients is not None
 
 
@@ -214,7 +216,7 @@ def read_idx(entry: Entry, place: Path) -> Dataset:
 
 
 def read_writers(root: Path) -> Dataset:
-    """MNIST with the writer of every training digit. The test digits are other people's."""
+    """MNIST with the writer of every training digit. The test digits are by other writers."""
     entry, digits = CATALOGUE["mnist-writers"], read_mnist(root / "mnist")
     tables = [
         _idx_array(gzip.decompress(_read(entry, file, root / entry.name)))[0]
@@ -251,7 +253,7 @@ def read_shakespeare(place: Path) -> Dataset:
 
 
 def present(entry: Entry, data_dir: Directory = None) -> bool:
-    """Whether all files of a set are there (not whether they are whole: loading checks that)."""
+    """Whether all files of a set exist (not whether they are complete: loading checks that)."""
     root = _root(data_dir)
     if root is None:
         return not entry.files
@@ -294,7 +296,7 @@ def _unpack(packed: bytes) -> Dataset:
 
 
 def data_root(name: str, data_dir: Directory = None) -> Path:
-    """The data directory: the argument, else LOCKS_DATA."""
+    """The data directory: the argument or, without it, LOCKS_DATA."""
     root = _root(data_dir)
     if root is None:
         raise ValueError(
@@ -322,7 +324,7 @@ def _from_idx(buffer: bytes) -> Dataset:
 
 
 def _idx_array(buffer: bytes, start: int = 0) -> tuple[NDArray[Any], int]:
-    """One array in idx format, and where the next begins."""
+    """One array in idx format, and the position of the next."""
     # idx: two zero bytes, the type, the number of axes, their lengths; all big-endian
     kind, axes = np.dtype({8: ">u1", 12: ">i4"}[buffer[start + 2]]), buffer[start + 3]
     lengths = np.frombuffer(buffer, ">u4", axes, start + 4).astype(int)

@@ -19,7 +19,7 @@ EXAMPLES = 40
 
 
 def open_for_description(name: str, data_dir: datasets.Directory = None) -> Population:
-    """A set with its users, or with all samples as one client's where it has none; checked."""
+    """A set with its users, or with all samples in one client if it has none; checked."""
     if not datasets.has_users(name):
         return datasets.open_population(name, 1, "iid", {}, 0, data_dir)
     if name not in NAMES:
@@ -90,7 +90,7 @@ def lines(told: dict[str, Any]) -> list[str]:
 
 
 def picture(name: str, path: Path, data_dir: datasets.Directory = None) -> None:
-    """A PNG of examples, some of each of the first clients: images, lines of text, or rows."""
+    """A PNG of examples, a few from each of the first clients: images, lines of text, or rows."""
     from matplotlib.figure import Figure
 
     population = open_for_description(name, data_dir)
@@ -132,7 +132,7 @@ def _of_class(labels: NDArray[np.int32], classes: int) -> list[int]:
 
 
 def _histogram(sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """(least, most, clients) in bins of one width."""
+    """(least, most, clients) in bins of equal width."""
     low, high = int(sizes.min()), int(sizes.max())
     width = -(-(high - low + 1) // BINS)
     counts = np.bincount((sizes - low) // width)

@@ -1,7 +1,7 @@
 """Download a data set's files into the data directory, through pooch: checksum, cache, retry.
 
-A file takes its name only after its checksum is right. What arrives before lies in NAME.part, and a
-later attempt goes on from there where the server allows it.
+A file gets its name only once its checksum is correct. Until then its bytes are in NAME.part, and a
+later attempt continues from there if the server allows it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ATTEMPTS = 3
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 2**18
 
-OnBytes = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all
+OnBytes = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in total
 
 
 def fetch(
@@ -36,9 +36,9 @@ def fetch(
     on_bytes: OnBytes = lambda name, done, total: None,
     attempts: int = ATTEMPTS,
 ) -> list[Path]:
-    """Get what is missing of a set (and of the sets that it needs) into root/NAME.
+    """Download the missing files of a set (and of the sets that it needs) into root/NAME.
 
-    Files that are there and whole are not downloaded again; damaged ones are.
+    Files that are already complete are not downloaded again; damaged ones are.
 
     Args:
         entry: the set.
@@ -71,12 +71,12 @@ def fetch(
 
 
 def _get(file: File, address: str, place: Path, on_bytes: OnBytes, attempts: int) -> Path:
-    """The file, complete and of the right checksum, in `place`."""
+    """The file in `place`, complete and with the correct checksum."""
 
     def download(url: str, target: str, _: Any) -> None:
         part = place / f"{file.name}.part"
         _download(url, part, lambda done, total: on_bytes(file.name, done, total))
-        os.replace(part, target)  # pooch checks it there, and names it only if it is right
+        os.replace(part, target)  # pooch checks it there and names it only if it is correct
 
     pooch.get_logger().setLevel(logging.ERROR)
     store = pooch.create(
@@ -96,7 +96,8 @@ def _get(file: File, address: str, place: Path, on_bytes: OnBytes, attempts: int
 
 
 def _download(url: str, part: Path, on_bytes: Callable[[int, int | None], None]) -> None:
-    """All bytes of an address in `part`, from where an earlier attempt ended. ValueError if cut."""
+    """Download an address into `part`, from where an earlier attempt ended. ValueError if it is cut
+    off."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "locks-fl"})
     if have:
@@ -113,9 +114,9 @@ def _download(url: str, part: Path, on_bytes: Callable[[int, int | None], None])
                     have += len(chunk)
                     on_bytes(have, total)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing beyond what is there: not this file's beginning
+        if error.code == 416:  # nothing beyond what exists: it is not the beginning of this file
             part.unlink(missing_ok=True)
-        raise ValueError(f"the server says {error.code} {error.reason}") from None
+        raise ValueError(f"the server answered {error.code} {error.reason}") from None
     except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as e:
         raise ValueError(f"no connection, or cut after {have} bytes ({e})") from None
     if total is not None and have < total:
@@ -128,7 +129,7 @@ def _whole(path: Path, checksum: str) -> bool:
 
 
 def _unpack(packed: Path, place: Path, entry: Entry) -> None:
-    """The set's files out of an archive, each named only when it is whole."""
+    """Extract the set's files from an archive; each gets its name only when it is complete."""
     wanted = {file.name: file for file in entry.files}
     with tarfile.open(packed) as archive, tempfile.TemporaryDirectory(dir=place) as folder:
         for member in archive:
@@ -139,7 +140,10 @@ def _unpack(packed: Path, place: Path, entry: Entry) -> None:
             target = Path(folder) / file.name
             target.write_bytes(source.read())
             if not _whole(target, file.checksum):
-                raise ValueError(f"data set {entry.name}: {packed}: {file.name} is not the one")
+                raise ValueError(
+                    f"data set {entry.name}: {packed}: {file.name} does not have the expected "
+                    "checksum"
+                )
             os.replace(target, place / file.name)
     for name in wanted:
         if not (place / name).is_file():

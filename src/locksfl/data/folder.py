@@ -1,13 +1,13 @@
-"""A user's own data on disk: a folder of npy files and a header, made once and mapped afterwards.
+"""A user's own data on disk: a folder of npy files and a header, written once and memory-mapped.
 
     header.json        counts, classes, what the features are, and every file's size and sha256
     features.npy       [samples, ...] rows sorted by client      test_features.npy
     labels.npy         [samples] or [samples, length] int32      test_labels.npy
     offsets.npy        [clients + 1] int64
 
-The folder holds no client's name: client i is the i-th of the sorted ids. It is written beside its
-place and renamed when whole, so there is never half of one. Opening maps the arrays: a row is read
-from the disk when somebody touches it.
+The folder holds no client names: client i is the i-th of the sorted ids. It is written under a
+temporary name and renamed when complete, so there is never half of one. Opening maps the arrays: a
+row is read from disk when it is used.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from locksfl.data.population import Population
 HEADER = "header.json"
 FORMAT = 1
 ARRAYS = ("features", "labels", "offsets", "test_features", "test_labels")
-CHECKED_ON_OPENING = 64 * 2**20  # bytes: larger files by `verify` alone, or opening would read all
+CHECKED_ON_OPENING = 64 * 2**20  # bytes; larger files are checked only by `verify`, to open fast
 
 
 @dataclass(frozen=True)
 class Header:
-    """What header.json says."""
+    """The content of header.json."""
 
     name: str
     kind: str  # table, image or text
@@ -57,13 +57,13 @@ class Header:
 def new_folder(place: Path) -> Iterator[Path]:
     """A temporary folder that becomes `place` at the end, or vanishes on any error."""
     if place.exists():
-        raise ValueError(f"{place}: already there; expected a new folder (--out)")
+        raise ValueError(f"{place}: already exists; expected a new folder (--out)")
     place.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     try:
         yield building
         building.chmod(0o755 & ~_umask())
-        os.rename(building, place)  # refuses a folder that came up meanwhile, unless empty
+        os.rename(building, place)  # fails if the folder has appeared meanwhile, unless it is empty
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
@@ -84,7 +84,7 @@ def finish(building: Path, header: Header) -> None:
 
 
 def read_header(place: Path) -> Header:
-    """The header, with files of the noted sizes beside it."""
+    """Read the header, and check that the files next to it have the recorded sizes."""
     try:
         table = json.loads((place / HEADER).read_text("utf-8"))
         header = Header(**table)
@@ -108,7 +108,7 @@ def read_header(place: Path) -> Header:
 
 
 def verify(place: Path, largest: int | None = None) -> Header:
-    """Hold every file (or those up to `largest` bytes) against its checksum."""
+    """Check every file (or those of at most `largest` bytes) against its checksum."""
     header = read_header(place)
     for name, noted in header.files.items():
         if largest is None or noted["bytes"] <= largest:
@@ -122,7 +122,7 @@ def verify(place: Path, largest: int | None = None) -> Header:
 
 
 def open_folder(place: Path) -> Population:
-    """The population of a folder; its arrays stay on the disk until touched."""
+    """The population of a folder; its arrays remain on disk until they are used."""
     header = verify(place, CHECKED_ON_OPENING)
     arrays: dict[str, NDArray[Any]] = {}
     for name in ARRAYS:

@@ -1,7 +1,7 @@
-"""A user's own table as a data-set folder: one pass counts and checks, one places the rows.
+"""A user's own table as a data-set folder: one pass counts and checks, another places the rows.
 
-Memory holds one batch and a few numbers per client, never the table. Whatever is wrong is found in
-the first pass, before a byte of the folder is written.
+Memory holds one batch and a few numbers per client, never the table. All errors are found in the
+first pass, before anything is written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Counts = dict[int | str, int]  # samples of each client
 
 @dataclass(frozen=True)
 class Request:
-    """What to import: which column says whose a row is, what its label is, what the model sees."""
+    """What to import: the columns of the client and of the label, and what the model sees."""
 
     client: str
     label: str | None = None  # None with text: the label is the next character
@@ -40,18 +40,18 @@ class Request:
         if len(given) > 1:
             raise ValueError(f"--{given[0]} and --{given[1]}: expected only one of them")
         if self.label is None and self.text is None:
-            raise ValueError("--label is missing: expected the column of the class (or --text)")
+            raise ValueError("--label is missing: expected the class column (or --text)")
         _validate.probability(**{"--test-share": self.test_share})
 
 
 def import_table(path: Path, out: Path, request: Request, test: Path | None = None) -> Path:
     """Make the folder `out` from a table; held-out rows from `test`, or from some of the clients.
 
-    Held-out data belong to no training client: by hash of their ids a share of the clients is held
-    out whole, and a held-out file that names a training client is refused.
+    Held-out data belong to no training client: a share of the clients, chosen by the hash of their
+    ids, is held out entirely, and a held-out file that names a training client is refused.
     """
     if out.exists():
-        raise ValueError(f"{out}: already there; expected a new folder (--out)")
+        raise ValueError(f"{out}: already exists; expected a new folder (--out)")
     table = open_table(path)
     held = open_table(test) if test is not None else None
     _has_columns(table, request)
@@ -64,7 +64,7 @@ def import_table(path: Path, out: Path, request: Request, test: Path | None = No
     if len(counts) < 2:
         only = ", ".join(map(repr, counts))
         raise ValueError(
-            f"{path}: column {request.client!r} names one client only, {only}; expected at least "
+            f"{path}: column {request.client!r} names only one client, {only}; expected at least "
             "two"
         )
     if held is None:
@@ -83,7 +83,7 @@ def import_table(path: Path, out: Path, request: Request, test: Path | None = No
 
 @dataclass(frozen=True)
 class _Part:
-    """The training or the held-out rows: where they are, and whose they are."""
+    """The training or the held-out rows: where they are, and who owns them."""
 
     prefix: str  # of its files
     table: Table
@@ -136,7 +136,7 @@ def _wanted(request: Request, features: Features, named: bool) -> list[str]:
 def _count(
     table: Table, request: Request, features: Features, classes: Classes, named: bool = True
 ) -> Counts:
-    """The first pass: every value is looked at, samples are counted by client."""
+    """The first pass: check every value and count the samples of each client."""
     counts: Counts = {}
     missing, rows = Missing(table.path), 0
     for batch in table.read(_wanted(request, features, named)):
@@ -171,7 +171,7 @@ def _count_held_out(
     counts: Counts,
     table: Table,
 ) -> Counts:
-    """The same for a held-out file, whose clients, where it names them, must be others."""
+    """The same for a held-out file, whose clients, if it names them, must be different ones."""
     named = request.client in held.columns
     _has_columns(held, request, named)
     shape, dtype = features.shape, features.dtype
@@ -198,7 +198,7 @@ def _hold_out(counts: Counts, share: float) -> tuple[Counts, Counts]:
 def _place(
     building: Path, part: _Part, request: Request, features: Features, classes: Classes
 ) -> None:
-    """The second pass: the rows of a part go to their places in mapped files."""
+    """The second pass: write the rows of a part to their places in mapped files."""
     ids: NDArray[Any] = np.array(sorted(part.counts))
     sizes = [part.counts[name] for name in ids.tolist()]
     offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -218,7 +218,7 @@ def _place(
         if part.named:
             owners = client_ids(batch[request.client], request.client, 1, None)[rows]
             at = np.minimum(np.searchsorted(ids, owners), len(ids) - 1)
-            mine = ids[at] == owners  # the others are of the other part
+            mine = ids[at] == owners  # the others belong to the other part
             at, values, targets = at[mine], values[mine], targets[mine]
         where = _next_places(at, cursor)
         samples[where], labels[where] = values, targets
@@ -229,7 +229,7 @@ def _place(
 
 
 def _next_places(owner: NDArray[np.int64], cursor: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each sample goes, in order within its client; the cursors move on."""
+    """The position of each sample, in order within its client; advances the cursors."""
     order = np.argsort(owner, kind="stable")
     ordered = owner[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else ordered

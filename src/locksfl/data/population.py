@@ -4,7 +4,7 @@
     labels    [ . . . | . | . . ]
     offsets   [ 0       3   4     6 ]  clients + 1 numbers
 
-There is no object per client, so a million clients cost their bytes and nothing more.
+There is no object per client, so a million clients cost only their bytes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Population:
     """The clients, their samples, and held-out samples that belong to no client.
 
     The arrays are checked and become read-only views; nothing is copied. Features keep their
-    stored type. Float features may hold NaN or infinity: a broken client is the engine's to
-    handle, not a reason to refuse everyone's data.
+    stored type. Float features may hold NaN or infinity: the engine handles a broken client, which
+    is no reason to refuse all data.
 
     Attributes:
         features: [samples, ...] rows sorted by client, real numbers of any type.
         labels: [samples] int32, each in 0..classes-1; or, for sequences (features [samples,
-            length]), [samples, length] with one at every position, -1 where there is none.
+            length]), [samples, length] with one at every position, -1 if it has none.
         offsets: [clients + 1] int64, increasing from 0 to samples: no client is empty.
         test_features: [tests, ...] like features; test_labels: [tests, ...] like labels.
-        classes: number of classes. Given, never read off the data: it is public.
+        classes: the number of classes. It is public, and given rather than read from the data.
         name: what to call these data in reports.
         scale: what a stored feature is multiplied by before the model sees it. The
             constructors below take uint8 for pixels (1/255) and leave other types alone (1).
@@ -80,7 +80,7 @@ class Population:
             "test_labels": test_labels,
         }
         for name, array in checked.items():
-            view = array.view()  # read-only through here; the caller's own array stays as it was
+            view = array.view()  # read-only; the caller's own array is unchanged
             view.flags.writeable = False
             object.__setattr__(self, name, view)
 
@@ -136,13 +136,13 @@ class Population:
     ) -> Population:
         """A population from one row per sample, with the number of its client.
 
-        Rows are sorted by client, each client's in their order; rows that are sorted already are
-        not copied.
+        Rows are sorted by client, keeping their order within each client; rows that are already
+        sorted are not copied.
 
         Args:
             owner: [samples] the client, 0..clients-1, of each sample: what `locksfl.data.splits`
                 gives.
-            clients: how many there are; None: as many as the largest number says.
+            clients: how many there are; None: the largest number + 1.
             features, labels, test_features, test_labels, classes, name, scale: as in
                 `from_arrays`.
         """
@@ -184,7 +184,8 @@ class Population:
         kept = np.where(sizes >= min_samples, sizes, 0)
         if not kept.any():
             raise ValueError(
-                f"min_samples = {min_samples}: no client has so many, the largest {sizes.max()}"
+                f"min_samples = {min_samples}: no client has that many; the largest has "
+                f"{sizes.max()}"
             )
         if max_samples is not None:
             _validate.count(max_samples=max_samples)
@@ -203,12 +204,12 @@ class Population:
 
     @property
     def clients(self) -> int:
-        """Number of clients: the n of the privacy statements."""
+        """The number of clients, n in the privacy statements."""
         return len(self.offsets) - 1
 
     @property
     def samples(self) -> int:
-        """Number of samples of all clients together."""
+        """The number of samples of all clients together."""
         return len(self.labels)
 
     @property
@@ -251,7 +252,7 @@ def _labels(name: str, given: ArrayLike, classes: int, features: NDArray[Any]) -
             f"{features.shape}{_got(labels)}"
         )
     lowest = 0 if labels.ndim == 1 else -1  # no label: only a padded position may have none
-    # two numbers first: no array of millions is made where all is well
+    # two numbers first: no array of millions is made if all labels are valid
     if labels.min() < lowest or labels.max() >= classes:
         where = np.unravel_index(
             int(((labels < lowest) | (labels >= classes)).argmax()), labels.shape
@@ -284,7 +285,7 @@ def _offsets(given: ArrayLike, samples: int) -> NDArray[np.int64]:
 
 
 def _ids(client_ids: ArrayLike) -> NDArray[Any]:
-    """Ids as an array of one kind: numpy alone would take [1, "1"] for two equal strings."""
+    """Ids as an array of one kind: numpy alone would treat [1, "1"] as two equal strings."""
     ids: NDArray[Any]
     if isinstance(client_ids, np.ndarray) and client_ids.dtype.kind != "O":
         ids = client_ids
@@ -305,7 +306,7 @@ def _sizes(owner: NDArray[Any], clients: int) -> NDArray[np.int64]:
     if low < 0 or high >= clients:
         wrong = low if low < 0 else high
         raise ValueError(f"client of a sample = {wrong}: expected a number in 0..{clients - 1}")
-    # More clients than samples cannot all own one; said before an array of that length is made.
+    # More clients than samples cannot all own one; checked before an array of that length is made.
     if clients > len(owner):
         raise ValueError(f"clients = {clients}: expected at most {len(owner)}, one per sample")
     return np.bincount(owner, minlength=clients)

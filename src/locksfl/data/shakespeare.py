@@ -5,10 +5,10 @@ cut into windows of 80 characters; the label of a position is the character that
 
     text      T o   b e ,   o r   n o t ...
     features  T o   b e ,   o r   n o ...
-    labels    o   b e ,   o r   n o t ...        -1 where the last window is padded
+    labels    o   b e ,   o r   n o t ...        -1 if the last window is padded
 
 Every character but a role's first is a label exactly once. Roles whose hash is 0 mod 10 are held
-out: 110 of the 1,055, other roles than the 945 that train.
+out: 110 of the 1,055, all different from the 945 roles used for training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# LEAF's 80 characters: fixed and public, whatever the data. Any other counts as a space.
+# LEAF's 80 characters: fixed and public, whatever the data. Any other character counts as a space.
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80
 FEWEST = 160  # characters of a role

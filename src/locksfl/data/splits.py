@@ -1,4 +1,4 @@
-"""Deal the samples of a data set to clients: iid, by label shards, or by Dirichlet shares.
+"""Distribute the samples of a data set to clients: iid, by label shards, or by Dirichlet shares.
 
 Each split returns `owner`, [samples] int64: the client, 0..clients-1, of each sample. It is a
 partition (every sample has one owner) and leaves no client empty. All randomness comes from the
@@ -29,9 +29,9 @@ def split(
     Args:
         kind: "iid", "shards" or "dirichlet".
         labels: [samples] whole numbers.
-        clients: how many to deal to.
-        rng: all randomness.
-        options: what the function of that name takes besides.
+        clients: how many there are.
+        rng: the source of all randomness.
+        options: the other arguments of the function of that name.
 
     Returns:
         [samples] the client of each sample.
@@ -52,7 +52,7 @@ def split(
 
 
 def iid(labels: ArrayLike, clients: int, rng: np.random.Generator) -> Owner:
-    """Shuffle and deal in turn: sizes differ by one at most.
+    """Shuffle and deal in turn: sizes differ by at most one.
 
     >>> owner = iid(np.zeros(7, int), 3, np.random.default_rng(0))
     >>> np.bincount(owner).tolist()
@@ -68,13 +68,13 @@ def shards(labels: ArrayLike, clients: int, classes: int, rng: np.random.Generat
     """Sort by label, cut into shards, give each client `classes` of them.
 
     The split of McMahan et al. 2017 (arXiv:1602.05629, section 3). Every sample is used: the
-    clients * classes shards differ in size by one at most. Which samples of a class
-    share a shard is random, as is who gets which shard.
+    clients * classes shards differ in size by at most one. Which samples of a class share a shard
+    is random, and so is which client gets which shard.
 
     A shard holds one class, and one more for each change of label within it, so a client sees at
     most `classes` classes plus the changes within its shards. With k classes there are
-    k - 1 changes in all, and none falls within a shard when the shard size divides the size of
-    every class. A client may get two shards of one class, and then sees fewer.
+    k - 1 changes in total, and none falls within a shard if the shard size divides the size of
+    every class. A client may get two shards of the same class, and then sees fewer.
 
     >>> shards([0, 0, 1, 1, 2, 2], 3, classes=1, rng=np.random.default_rng(0)).tolist()
     [1, 1, 2, 2, 0, 0]
@@ -103,15 +103,15 @@ def dirichlet(
     rng: np.random.Generator,
     min_samples: int = 1,
 ) -> Owner:
-    """Each class is shared out by its own draw of shares from Dirichlet(alpha, ..., alpha).
+    """Distribute each class by its own draw of shares from Dirichlet(alpha, ..., alpha).
 
     A sample of class k goes to client i with probability share[k, i], as in Yurochkin et al. 2019
-    (arXiv:1905.12022). Large alpha: every share near 1/clients, so labels are iid, sizes
-    multinomial. Small alpha: a class sits with few clients, and sizes differ much.
+    (arXiv:1905.12022). Large alpha: every share is near 1/clients, so labels are iid and sizes
+    multinomial. Small alpha: a class is held by few clients, and sizes differ widely.
 
-    Clients left with fewer than `min_samples` are then filled up to it from the clients that have
-    most (the largest gives one sample, chosen at random, until there is enough). Drawing again
-    would never end where most clients come out empty, as they do for small alpha.
+    Clients with fewer than `min_samples` are then filled up from the clients that have most (the
+    largest gives one sample, chosen at random, until there are enough). Drawing again would never
+    end if most clients are empty, as they are for small alpha.
     """
     targets = _checked(labels, clients, rng)
     _validate.positive(alpha=alpha)
@@ -138,14 +138,14 @@ def _fill_up(owner: Owner, clients: int, least: int, rng: np.random.Generator) -
     if not wanted:
         return owner
     # Taking one by one from the largest lowers them all to one level: the highest that frees
-    # enough. It is >= least, since least * clients <= samples, so no giver falls short.
+    # enough. It is >= least, since least * clients <= samples, so no donor falls below `least`.
     low, high = least, int(sizes.max())
     while low < high:
         level = (low + high + 1) // 2
         low, high = (level, high) if _above(sizes, level).sum() >= wanted else (low, level - 1)
     given = _above(sizes, low)
     surplus = int(given.sum()) - wanted
-    given[np.flatnonzero(sizes > low)[:surplus]] -= 1  # the first few stay one above the level
+    given[np.flatnonzero(sizes > low)[:surplus]] -= 1  # the first few remain one above the level
     order = np.lexsort((rng.random(len(owner)), owner))  # a random order within each client
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     moved = order[rank < given[owner[order]]]
@@ -159,7 +159,7 @@ def _above(sizes: NDArray[np.int64], level: int) -> NDArray[np.int64]:
 
 
 def _shuffled(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    # By sorting uniforms: numpy may change how permutation() draws; random() is the plainest.
+    # By sorting uniforms: numpy may change how permutation() draws; random() is more stable.
     return np.argsort(rng.random(count), kind="stable")
 
 

@@ -1,8 +1,8 @@
 """Tables of records, read in batches: CSV, NPZ and Parquet look the same from outside.
 
 A batch is a dictionary of columns, each an array (or list) with one entry per row. Rows are
-numbered from 1, a CSV's heading not counted. Reading twice gives the same rows, so that a table
-larger than memory can be counted first and placed afterwards.
+numbered from 1, not counting the header row of a CSV file. Reading twice gives the same rows, so
+that a table larger than memory can be counted first and placed afterwards.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _csv(path: Path) -> Table:
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: not UTF-8 text ({error.reason})") from None
         except csv.Error as error:
-            raise ValueError(f"{path}: not a whole CSV file ({error})") from None
+            raise ValueError(f"{path}: damaged or incomplete CSV file ({error})") from None
 
     columns = next(rows(), [])
     _distinct(path, columns)
@@ -78,7 +78,7 @@ def _npz(path: Path) -> Table:
         try:
             return np.load(path, allow_pickle=False)
         except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path}: not a whole NPZ file ({error})") from None
+            raise ValueError(f"{path}: damaged or incomplete NPZ file ({error})") from None
 
     def array(name: str) -> Any:
         try:
@@ -115,14 +115,16 @@ def _parquet(path: Path) -> Table:
         try:
             return parquet.ParquetFile(path, page_checksum_verification=True)
         except (pyarrow.ArrowException, OSError) as error:
-            raise ValueError(f"{path}: not a whole Parquet file ({_first_line(error)})") from None
+            raise ValueError(
+                f"{path}: damaged or incomplete Parquet file ({_first_line(error)})"
+            ) from None
 
     with opened() as file:
         columns = list(file.schema_arrow.names)
     _distinct(path, columns)
 
     def read(wanted: Sequence[str]) -> Iterator[Batch]:
-        # a row group at a time: asked for all, pyarrow keeps what it has read of the whole file
+        # one row group at a time: asked for all, pyarrow keeps everything it has read in memory
         with opened() as file:
             try:
                 for group in range(file.num_row_groups):
@@ -133,7 +135,7 @@ def _parquet(path: Path) -> Table:
                         yield {name: _arrow_column(batch.column(name)) for name in wanted}
             except (pyarrow.ArrowException, OSError) as error:
                 raise ValueError(
-                    f"{path}: not a whole Parquet file ({_first_line(error)})"
+                    f"{path}: damaged or incomplete Parquet file ({_first_line(error)})"
                 ) from None
 
     return Table(path, tuple(columns), read)
@@ -154,10 +156,10 @@ def _arrow_column(column: Any) -> Any:
 
 def _distinct(path: Path, columns: list[str]) -> None:
     if not columns:
-        raise ValueError(f"{path}: empty; expected a heading and rows")
+        raise ValueError(f"{path}: empty; expected a header row and data rows")
     for name in columns:
         if columns.count(name) > 1:
-            raise ValueError(f"{path}: column {name!r} is there twice")
+            raise ValueError(f"{path}: column {name!r} appears twice")
 
 
 def _first_line(error: BaseException) -> str:

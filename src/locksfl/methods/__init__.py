@@ -1,14 +1,14 @@
-"""What a round can be made of: rules, estimators and trusts, one file each.
+"""The building blocks of a round: rules, estimators and trusts, one file each.
 
-A method is one object that states, beside its functions, what it asks of a client, what it releases
-to whom, and the bounds that it keeps. Accountants, ledgers, the device's guard, the planner, the
-simulator and the docs read these statements and nothing else: no file compares names. To add a
-method, add a file to its folder (or name your own: "package.module:name") and a test.
+A method is one object that states, besides its functions, what it asks of a client, what it
+releases to whom, and the bounds that it keeps. Accountants, ledgers, the device's guard, the
+planner, the simulator and the docs read these statements and nothing else: no file compares names.
+To add a method, add a file to its folder (or name your own: "package.module:name") and a test.
 
 Statements are enforced where they matter for privacy. Under a private trust a rule is called for
-one client, with that client's own value and released numbers only; its probability is clamped to
-the stated maximum and the contribution to the stated bound, by the round itself. A false statement
-then costs accuracy, never epsilon.
+one client at a time, with only that client's own value and released numbers; the round itself
+clamps the probability to the stated maximum and the contribution to the stated bound. A false
+statement then costs accuracy, never epsilon.
 
 No JAX here: devices and accountants read these files. Functions take the array namespace (numpy or
 jax.numpy) as their last argument, `xp`.

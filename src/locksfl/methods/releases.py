@@ -1,13 +1,13 @@
-"""What was released: frozen records, complete enough to be charged without asking anything else.
+"""Records of what was released, complete enough to be charged without any other information.
 
 A noise multiplier is always noise std over the zero-out sensitivity (the clip norm for a norm, the
-bound S for a contribution). The relation between neighbours enters the accounting only:
+bound S for a contribution). Only the accounting depends on the relation between neighbours:
 
 * "zero-out": one client's contribution is present or absent, the number of clients is public;
 * "replace": one client's data is exchanged for any other.
 
-All values are turned into Python floats here, once: dp_accounting 0.6.0 silently charges too little
-when a multiplier is an int or a float32.
+All values are converted to Python floats here, once: dp_accounting 0.6.0 silently charges too
+little when a multiplier is an int or a float32.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ OBSERVERS: tuple[Observer, ...] = ("SERVER", "PUBLIC")
 @dataclass(frozen=True)
 class Domain:
     """Where one client's value lies, in units of a bound r: the interval [0, r], or the ball of
-    radius r. Sensitivities follow from it; nobody types one."""
+    radius r. Sensitivities follow from it, so nobody enters one."""
 
     name: str
     bound: str  # "C", the clip norm, or "S", the largest contribution
     ball: bool
 
     def sensitivity(self, relation: Relation) -> float:
-        """How far two neighbours' values can be apart, over the bound: the distance to zero under
-        zero-out, the diameter under replace."""
+        """The largest distance between two neighbours' values, divided by the bound: the distance
+        to zero under zero-out, the diameter under replace."""
         _validate.one_of(RELATIONS, relation=relation)
         return 2.0 if self.ball and relation == "replace" else 1.0
 
@@ -53,8 +53,8 @@ UPDATE = Domain("update", "S", ball=True)
 class Release:
     """One value that leaves in a round: who sees it, where it lies, and the noise it carries.
 
-    `noise_multiplier` is std over the zero-out sensitivity; None says that it is exact. `summed`
-    says that the noise is on the sum over a secret cohort, not on each client's own message.
+    `noise_multiplier` is std over the zero-out sensitivity; None means that the value is exact.
+    `summed`: the noise is on the sum over a secret cohort, not on each client's own message.
     """
 
     observer: Observer
@@ -68,7 +68,7 @@ class Release:
         return self.domain.name
 
     def mu_squared(self, relation: Relation) -> float:
-        """(sensitivity / std)^2 of one such message; infinite without noise."""
+        """(sensitivity / std)^2 of one message; infinite without noise."""
         if not self.noise_multiplier:
             return math.inf
         return (self.domain.sensitivity(relation) / self.noise_multiplier) ** 2
@@ -78,15 +78,15 @@ class Release:
 class SampledRound:
     """One round in central trust, as the PUBLIC observer sees it.
 
-    Every client tosses a secret coin of rate `sampling_rate`; the sum over the cohort is released
-    with Gaussian noise of `noise_multiplier`. With `norm_multiplier` the sum of norms was released
-    first, from the same cohort, and each member then uploaded with a probability of at most
-    `upload_probability`, whatever the first release was:
+    Every client joins the secret cohort with probability `sampling_rate`; the sum over the cohort
+    is released with Gaussian noise of `noise_multiplier`. With `norm_multiplier`, the sum of norms
+    was released first, from the same cohort, and each member then uploaded with a probability of at
+    most `upload_probability`, whatever the first release was:
 
         p = (1 - lambda) b C / K_low + lambda b / m.
 
-    Without `norm_multiplier` the two coins are one coin, of rate sampling_rate * upload_probability
-    (uniform sampling: sampling_rate = b/n and nothing else).
+    Without `norm_multiplier` the two draws equal one draw with probability sampling_rate *
+    upload_probability (uniform sampling: sampling_rate = b/n and nothing else).
     """
 
     sampling_rate: float
@@ -108,7 +108,7 @@ class SampledRound:
 
     @property
     def rate(self) -> float:
-        """The rate of the first coin; without a norm release, of both coins as one."""
+        """The probability of the first draw; without a norm release, of both draws together."""
         if self.norm_multiplier is None:
             return self.sampling_rate * self.upload_probability
         return self.sampling_rate
@@ -119,8 +119,9 @@ class ClientReleases:
     """What one client sent to the SERVER in local trust, its own noise added.
 
     `uploads` contributions with `noise_multiplier` and `norms` norms with `norm_multiplier`. Every
-    release is a Gaussian whose mean alone depends on the data, so that all of them together are
-    mu-GDP (Dong, Roth and Su 2022, Corollary 3.3), also when each is chosen after the ones before.
+    release is a Gaussian of which only the mean depends on the data, so that all of them together
+    are mu-GDP (Dong, Roth and Su 2022, Corollary 3.3), even when each is chosen in view of the ones
+    before it.
     """
 
     noise_multiplier: float
@@ -157,14 +158,14 @@ class ClientReleases:
 
 
 def as_float(name: str, value: Any) -> float:
-    """Any real number, numpy's included, as a Python float; anything else is refused."""
+    """Any real number, including numpy's, as a Python float; anything else is refused."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} = {value!r}: expected a number")
     return float(value)
 
 
 def as_count(name: str, value: Any) -> int:
-    """A whole number, zero or above, as a Python int."""
+    """A whole number >= 0 as a Python int; anything else is refused."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
         raise ValueError(f"{name} = {value!r}: expected a whole number >= 0")
     return int(value)

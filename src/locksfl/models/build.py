@@ -1,8 +1,9 @@
 """Models: functions of a flat vector of weights.
 
-The seam is four fields. `init` gives the first flat vector, `unravel` turns a flat vector into
-whatever `apply` takes, `apply` maps that and a batch of records to class scores. Anything that fits
-can be trained; `dense` is a hint that lets the simulator find norms without gradients.
+The interface has four fields. `init` returns the initial flat vector, `unravel` converts a flat
+vector to whatever `apply` takes, and `apply` maps that and a batch of records to class scores.
+Anything with this interface can be trained; `dense` is a hint that lets the simulator compute norms
+without gradients.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from locksfl._validate import count, nearest, one_of
 from locksfl.models.conv import GroupedStack, TwoConvolutions, image_shape, widths
 from locksfl.models.text import Characters
 
-Shape = int | tuple[int, ...]  # of a record; a number is so many features in one row
+Shape = int | tuple[int, ...]  # of a record; a number is the length of a flat record
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,11 @@ def from_equinox(
     """A model from a function that makes an Equinox module from a key.
 
     Args:
-        name: of the model, in reports.
+        name: the model's name in reports.
         build: makes the module.
         dense: whether it is a DenseStack, or has `layers` like one.
         batches: whether the module takes many records at once, [B, features] to [B, classes].
-        shape: in which the module takes a record; flat if not given.
+        shape: the shape in which the module takes a record; flat if not given.
     """
     example = build(jax.random.key(0))
     arrays, static = eqx.partition(example, eqx.is_inexact_array)
@@ -91,7 +92,7 @@ class DenseStack(eqx.Module):
 
 
 def softmax(shape: Shape, classes: int) -> Model:
-    """Softmax regression, started at zero: every first score is equal."""
+    """Softmax regression, initialised at zero, so that all initial scores are equal."""
 
     def build(key: Array) -> eqx.Module:
         stack = DenseStack((_features(shape), classes), key)
@@ -113,7 +114,7 @@ def mlp(shape: Shape, classes: int, hidden: Sequence[int] = (200,)) -> Model:
 def cnn(
     shape: tuple[int, ...], classes: int, filters: Sequence[int] = (32, 64), dense: int = 512
 ) -> Model:
-    """Two 5x5 convolutions, each with a pool, and a dense layer (McMahan et al., 2017)."""
+    """Two 5x5 convolutions, each with pooling, and a dense layer (McMahan et al., 2017)."""
     image = image_shape("cnn", shape, 2)
     first, second = widths("filters", tuple(filters), 2)
     count(**{"model.options.dense": dense})
@@ -179,9 +180,9 @@ def build_model(name: str, shape: Shape, classes: int, **options: Any) -> Model:
 
     Args:
         name: one of MODELS.
-        shape: of a record; a number alone means records of one axis.
+        shape: of a record; a single number means records with one axis.
         classes: how many there are.
-        options: what the model's function takes besides.
+        options: the other arguments of the model's function.
 
     >>> build_model("mlp", 784, 10, hidden=(200,)).size
     159010
@@ -199,8 +200,8 @@ def build_model(name: str, shape: Shape, classes: int, **options: Any) -> Model:
 
 
 def activations(model: Model, shape: tuple[int, ...]) -> int:
-    """About how many numbers the model holds on its way from one record to its scores: the outputs
-    of all operations. An upper bound, since a compiler keeps fewer."""
+    """About how many numbers the model holds between one record and its scores: the outputs of all
+    operations. An upper bound, since a compiler keeps fewer."""
     weights = jax.eval_shape(model.unravel, jax.ShapeDtypeStruct((model.size,), jnp.float32))
     jaxprs = [
         jax.make_jaxpr(model.apply)(
@@ -209,7 +210,7 @@ def activations(model: Model, shape: tuple[int, ...]) -> int:
         for records in (1, 2)
     ]
     one, two = (_outputs(closed.jaxpr) for closed in jaxprs)
-    return max(1, two - one)  # what does not grow with the records is no record's
+    return max(1, two - one)  # only what grows with the number of records
 
 
 def _outputs(jaxpr: Any) -> int:
@@ -227,12 +228,13 @@ def _inside(equation: Any) -> list[Any]:
 
 
 def records_at_once(model: Model, shape: tuple[int, ...], floats: int) -> int:
-    """How many records the model may take at a time and hold that many numbers, one at least."""
+    """How many records the model may take at a time without holding more than this many numbers; at
+    least one."""
     return max(1, floats // activations(model, shape))
 
 
 def scores_of(model: Model, weights: Array, features: Any, scale: float) -> Array:
-    """Scores of stored records, as many at a time as memory allows."""
+    """The scores of stored records, computed for as many at a time as memory allows."""
     unpacked, shape = model.unravel(weights), features.shape[1:]
     rows = records_at_once(model, shape, 2**27)
     parts = []

@@ -1,9 +1,9 @@
-"""Convolutional networks, their convolutions written as matrix products.
+"""Convolutional networks, with convolutions written as matrix products.
 
-`lax.conv` inside a loop on a CPU is an order of magnitude slower than the matrix products that it
-is, and on a GPU with other weights for every client it becomes a grouped convolution. So it is one
-product of all patches; on a CPU a few images at a time, whose patches stay in a core's cache, and
-where images have several channels fewer products (winograd.py).
+`lax.conv` inside a loop on a CPU is an order of magnitude slower than the equivalent matrix
+products, and on a GPU with different weights for every client it becomes a grouped convolution. So
+it is written as one product of all patches; on a CPU, for a few images at a time, whose patches
+stay in a core's cache, and with fewer products if images have several channels (winograd.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jax import Array
 from locksfl._validate import count
 from locksfl.models.winograd import POINTS, in_groups, winograd
 
-FEW_CHANNELS = 3  # up to here patches are the faster form on a CPU
+FEW_CHANNELS = 3  # up to this many, patches are faster on a CPU
 
 
 def patches(images: Array, size: int) -> Array:
     """[..., H, W, C] -> [..., H, W, size * size * C]: each pixel's neighbourhood, zeros outside.
 
-    Columns first, then rows: 2 * size shifted copies where a direct way makes size * size.
+    Columns first, then rows: 2 * size shifted copies instead of size * size.
     """
     before, after = (size - 1) // 2, size // 2
     around = [(0, 0)] * (images.ndim - 3) + [(before, after)] * 2 + [(0, 0)]
@@ -48,8 +48,8 @@ def convolve(images: Array, kernel: Array) -> Array:
 
 
 def _sixteen_bits() -> bool:
-    """Whether precision is "reduced" (local.py) on a GPU, whose time goes into moving patches: in
-    16 bits they are half as many, and are summed in 32."""
+    """Whether precision is "reduced" (`LocalWork`) on a GPU, where moving patches takes most of the
+    time: in 16 bits they are half as large, and are summed in 32."""
     asked = getattr(jax.config, "jax_default_matmul_precision", None)
     return asked == "default" and jax.default_backend() != "cpu"
 
@@ -64,8 +64,8 @@ def _grouped(images: Array, kernel: Array) -> Array:
 
 @jax.custom_vjp
 def _convolve_by_groups(images: Array, kernel: Array) -> Array:
-    """[B, H, W, in]: the patches of a whole batch, made, read and made again from gradients, are
-    more than a core's cache holds."""
+    """[B, H, W, in], a few images at a time: the patches of a whole batch, and those of its
+    gradients, exceed a core's cache."""
     size = kernel.shape[0]
     out = jax.lax.map(
         lambda group: patches(group, size) @ _matrix(kernel), _grouped(images, kernel)
@@ -84,7 +84,7 @@ def _backwards(kept: tuple[Array, Array], errors: Array) -> tuple[Array, Array]:
     def step(summed: Array, group: tuple[Array, Array]) -> tuple[Array, Array]:
         own, error = group
         made, back = jax.vjp(lambda image: patches(image, size), own)
-        # errors first: this product turned round takes a third longer
+        # errors first: the transposed product takes a third longer
         summed += error.reshape(-1, error.shape[-1]).T @ made.reshape(-1, made.shape[-1])
         return summed, back(error @ matrix.T)[0]
 
@@ -100,7 +100,8 @@ _convolve_by_groups.defvjp(_forwards, _backwards)
 def max_pool(images: Array) -> Array:
     """The largest of each 2x2 square; an odd last row or column is left out.
 
-    Halves one axis after the other: twice as fast, backwards, as one maximum over two axes.
+    It halves one axis after the other: in the backward pass this is twice as fast as one maximum
+    over two axes.
     """
     height, width, channels = images.shape[-3:]
     lead = images.shape[:-3]
@@ -112,7 +113,7 @@ def max_pool(images: Array) -> Array:
 
 
 def group_norm(values: Array, groups: int, scale: Array, shift: Array) -> Array:
-    """[..., H, W, C], each group of channels at mean 0 and variance 1 within each record."""
+    """[..., H, W, C], each group of channels with mean 0 and variance 1 within each record."""
     *lead, height, width, channels = values.shape
     grouped = values.reshape(*lead, height * width, groups, channels // groups)
     mean = jnp.mean(grouped, axis=(-3, -1), keepdims=True)
@@ -122,7 +123,7 @@ def group_norm(values: Array, groups: int, scale: Array, shift: Array) -> Array:
 
 
 class Convolution(Module):
-    """A convolution with bias, started as Equinox starts its layers."""
+    """A convolution with bias, initialised like Equinox's layers."""
 
     kernel: Array
     bias: Array
@@ -139,7 +140,7 @@ class Convolution(Module):
 
 
 class TwoConvolutions(Module):
-    """The CNN of McMahan et al. (2017): 5x5x32, pool, 5x5x64, pool, 512, classes. Of batches."""
+    """The CNN of McMahan et al. (2017): 5x5x32, pool, 5x5x64, pool, 512, classes. Takes batches."""
 
     shape: tuple[int, int, int]
     convolutions: tuple[Convolution, Convolution]
@@ -172,7 +173,7 @@ class TwoConvolutions(Module):
 
 class GroupedStack(Module):
     """3x3 convolutions with group normalisation, two and a pool for each width, then the mean over
-    the image and one linear layer: small, so that noise on it stays small. Of batches."""
+    the image and one linear layer: few weights, so that the noise is small. Takes batches."""
 
     shape: tuple[int, int, int]
     groups: int
@@ -212,7 +213,7 @@ class GroupedStack(Module):
 
 
 def image_shape(name: str, shape: tuple[int, ...], halvings: int) -> tuple[int, int, int]:
-    """Height, width and channels of records [H, W] or [H, W, C], large enough for the pools."""
+    """Height, width and channels of records [H, W] or [H, W, C], large enough for the pooling."""
     if len(shape) not in (2, 3) or min(shape[:2]) < 2**halvings:
         raise ValueError(
             f"model.name = {name!r}: expected images of shape [height, width] or [height, width, "
@@ -224,7 +225,7 @@ def image_shape(name: str, shape: tuple[int, ...], halvings: int) -> tuple[int, 
 
 
 def widths(name: str, given: tuple[int, ...], length: int | None = None) -> tuple[int, ...]:
-    """Filters as whole numbers, as many as the model has convolutions."""
+    """Filters as whole numbers, one per convolution of the model."""
     if not isinstance(given, (tuple, list)) or not given or (length and len(given) != length):
         many = f"a list of {length} whole numbers" if length else "a list of whole numbers"
         raise ValueError(f"model.options.{name} = {given!r}: expected {many}")

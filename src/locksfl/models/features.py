@@ -1,12 +1,13 @@
-"""Public features: a fixed function of each record, found once, on which a linear model trains.
+"""Public features: a fixed function of each record, computed once, on which a linear model trains.
 
 Noise grows with the number of weights, so under a small epsilon a linear model on good features
 is often better than a network (Tramer and Boneh, "Differentially private learning needs better
-features (or much more data)", 2021). No private data choose the function: it has fixed filters or
-weights from elsewhere, and normalises each record by itself. So it costs no privacy.
+features (or much more data)", 2021). The function does not depend on private data: it has fixed
+filters or weights from elsewhere, and normalises each record separately. So it costs no privacy.
 
-The scattering transform (Bruna and Mallat, 2013): |image * wavelet|, and once more, each smoothed
-and sampled every 4 pixels. Scales 2^0 and 2^1, 8 directions: 1 + 16 + 64 channels per colour.
+The scattering transform (Bruna and Mallat, 2013): |image * wavelet|, applied once and twice, each
+smoothed and sampled every 4 pixels. Scales 2^0 and 2^1, 8 directions: 1 + 16 + 64 channels per
+colour.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ def with_features(population: Population, name: str, file: str | None = None) ->
 def transformed(
     population: Population, function: Callable[[Array], Array], name: str
 ) -> Population:
-    """The same clients with what a function makes of their records.
+    """The same clients with a function's features in place of their records.
 
     Args:
         population: the records.
-        function: of records [B, *shape] as a model would see them, to [B, features]. Refused if
-            what it gives for one record changes with another.
-        name: of the features, in messages.
+        function: maps records [B, *shape], as a model would see them, to [B, features]. Refused if
+            its result for one record depends on another.
+        name: the name of the features in messages.
     """
     where, shape = f"features.name = {name!r}", population.features.shape[1:]
     try:
@@ -73,7 +74,7 @@ def transformed(
     if mixed:
         raise ValueError(
             f"{where}: features of a record change with other records; expected "
-            "a function of one record, or every client's data would reach every other's features"
+            "a function of one record; otherwise one client's data would affect another's features"
         )
     compiled = jax.jit(lambda records, scale: function(records.astype(jnp.float32) * scale))
 
@@ -98,8 +99,8 @@ def transformed(
 
 
 def encoder(file: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
-    """relu(x W + b) with the weights of a .npy (W) or .npz (W and, if there, b) file, or a
-    user's function of a batch of records."""
+    """relu(x W + b) with the weights of a .npy (W) or .npz (W and optionally b) file, or a user's
+    function of a batch of records."""
     if not file.endswith((".npy", ".npz")):
         function: Callable[[Array], Array] = load("features.file", file)
         return function
@@ -116,7 +117,7 @@ def _read_weights(file: str, width: int) -> tuple[Array, Array]:
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{where}: cannot be read: {in_one_line(error)}") from None
     if "W" not in arrays:
-        raise ValueError(f"{where}: expected an array W, and b if wanted; it has {list(arrays)}")
+        raise ValueError(f"{where}: expected an array W and optionally b; it has {list(arrays)}")
     weights = np.asarray(arrays["W"])
     if weights.ndim != 2 or weights.shape[0] != width or weights.dtype.kind != "f":
         raise ValueError(
@@ -135,8 +136,8 @@ def _read_weights(file: str, width: int) -> tuple[Array, Array]:
 
 
 def scattering(shape: tuple[int, ...]) -> Callable[[Array], Array]:
-    """Records [B, H, W] or [B, H, W, C] -> [B, 81 C (H/4) (W/4)], each record normalised by
-    itself in groups of channels."""
+    """Records [B, H, W] or [B, H, W, C] -> [B, 81 C (H/4) (W/4)], each record normalised
+    separately in groups of channels."""
     if len(shape) not in (2, 3) or any(side % GRID or side < 2 * GRID for side in shape[:2]):
         raise ValueError(
             f"features.name = 'scattering': expected images [height, width] or [height, width, "
@@ -173,7 +174,7 @@ def scatter(images: Array) -> Array:
 
 
 def _fold(spectrum: Array) -> Array:
-    """The spectrum of every other pixel: halves of the frequencies laid on each other."""
+    """The spectrum of every other pixel: the halves of the frequencies added together."""
     height, width = spectrum.shape[-2:]
     halves = spectrum.reshape(*spectrum.shape[:-2], 2, height // 2, 2, width // 2)
     return jnp.mean(halves, axis=(-4, -2))
@@ -210,7 +211,7 @@ def _bank(height: int, width: int) -> tuple[NDArray[np.float32], NDArray[np.floa
 
 
 def _morlet(height: int, width: int, scale: int, angle: float) -> NDArray[np.float32]:
-    """A Morlet wavelet's spectrum: a wave under a slanted Gaussian, less what gives it a mean.
+    """A Morlet wavelet's spectrum: a wave under a slanted Gaussian, with its mean removed.
 
     The constants are those of Kymatio (Andreux et al., 2020): sigma 0.8 2^j, frequency
     3/4 pi / 2^j, slant 4 / L.

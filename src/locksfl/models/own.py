@@ -1,13 +1,14 @@
-"""A user's own model, "package.module:function", and what any model must keep to.
+"""A user's own model, "package.module:function", and the rules that every model must follow.
 
-The function is called with (shape, classes) and the settings of [model.options]. It gives
+The function is called with (shape, classes) and the settings of [model.options]. It returns
 
     an Equinox module that maps one record of that shape to its scores, or
-    (init, apply): init(key) gives a pytree of float32 weights, in any JAX library, and
+    (init, apply): init(key) returns a pytree of float32 weights, from any JAX library, and
     apply(weights, records) the scores of a batch [B, *shape].
 
-Scores of one record depend on that record alone. Batch statistics break this: a client's update
-would hold other records' means, and the model state that collects them is released without noise.
+The scores of a record must depend on that record alone. Batch statistics break this: a client's
+update would contain means over other records, and the model state that collects them is released
+without noise.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from locksfl._loading import in_one_line, load
 from locksfl.models.build import Model, from_equinox
 
 STATISTICS = (
-    "batch statistics mix records and clients, and are kept outside of the noise; "
+    "batch statistics mix records and clients, and are kept without noise; "
     "use group or layer normalisation"
 )
 
@@ -36,11 +37,11 @@ def own_model(name: str, shape: tuple[int, ...], classes: int, options: dict[str
     """The model that a user's function makes.
 
     Args:
-        name: "package.module:function". If it takes `key`, it is called again for a start; a
-            module made without a key starts the same in every run.
+        name: "package.module:function". If it takes `key`, it is called again for every
+            initialisation; a module made without a key starts the same in every run.
         shape: of a record.
         classes: how many scores a record, or a position of it, has.
-        options: what [model.options] holds.
+        options: the settings of [model.options].
 
     Returns:
         The model; see `check_model` for what is still to be checked.
@@ -66,8 +67,8 @@ def own_model(name: str, shape: tuple[int, ...], classes: int, options: dict[str
     if isinstance(made, tuple) and len(made) == 2 and all(callable(part) for part in made):
         return _from_pair(name, where, *made, shape)
     raise ValueError(
-        f"{where}: gives {type(made).__name__}, expected an Equinox module of one record or a "
-        "pair of functions (init, apply)"
+        f"{where}: returns {type(made).__name__}, expected an Equinox module that takes one "
+        "record, or a pair of functions (init, apply)"
     )
 
 
@@ -95,7 +96,7 @@ def _from_pair(
 
 
 def _refuse_state(where: str, made: Any) -> None:
-    """Equinox state (BatchNorm and its kind), or Flax's collection of batch statistics."""
+    """Equinox state (such as BatchNorm's), or Flax's collection of batch statistics."""
 
     def holds_state(part: Any) -> bool:
         return isinstance(part, (eqx.nn.State, eqx.nn.StateIndex, eqx.nn.BatchNorm))
@@ -118,14 +119,14 @@ def _float32(where: str, weights: Any) -> None:
 def check_model(
     model: Model, shape: tuple[int, ...], classes: int, positions: tuple[int, ...] = ()
 ) -> None:
-    """Refuse scores of another shape than the labels need, and scores of one record that depend
-    on another one.
+    """Refuse scores whose shape does not match the labels, and scores of one record that depend on
+    another.
 
     Args:
         model: any model.
         shape: of a record.
         classes: how many there are.
-        positions: (L,) where every position of a record has a label.
+        positions: (L,) if every position of a record has a label.
     """
     where = f"model.name = {model.name!r}"
     batch = 3
@@ -140,7 +141,7 @@ def check_model(
         ) from error
     if not isinstance(scores, jax.ShapeDtypeStruct):
         raise ValueError(
-            f"{where}: gives {type(scores).__name__}, expected one array of scores (state cannot "
+            f"{where}: returns {type(scores).__name__}, expected one array of scores (state cannot "
             f"be kept: {STATISTICS})"
         )
     if scores.shape != wanted or not jnp.issubdtype(scores.dtype, jnp.floating):
@@ -157,10 +158,10 @@ def check_model(
 
 
 def mixes_records(function: Callable[[Array], Any], shape: tuple[int, ...]) -> bool:
-    """Whether what `function` gives for some record of a batch changes with another one.
+    """Whether the result of `function` for some record of a batch depends on another record.
 
-    Values in 0..4 serve as pixels and as character ids alike. The first and the last record are
-    turned over and blown up in turn, so that means, extremes and neighbours all change.
+    Values in 0..4 serve both as pixels and as character ids. The first and the last record are
+    reversed and scaled up in turn, so that means, extremes and neighbours all change.
     """
     values = np.random.default_rng(0).uniform(0, 4, shape).astype(np.float32)
     call = jax.jit(function)

@@ -13,11 +13,11 @@ from jax import Array
 class GatedLayer(Module):
     """A layer of gated recurrent units (Cho et al., 2014).
 
-    What comes in is multiplied for all positions at once; only the state's product is a loop.
+    The input is multiplied for all positions at once; only the product with the state is a loop.
     """
 
-    inputs: Linear  # [reset, update, candidate] from what comes in
-    state: Array  # the same from the state before
+    inputs: Linear  # [reset, update, candidate] from the input
+    state: Array  # the same from the previous state
     candidate_bias: Array
 
     def __init__(self, width: int, hidden: int, key: Array) -> None:

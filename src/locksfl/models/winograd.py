@@ -1,12 +1,12 @@
-"""Convolutions on a CPU with fewer products, as S. Winograd found them (Lavin and Gray, 2016).
+"""Convolutions on a CPU with fewer products, by the method of Winograd (Lavin and Gray, 2016).
 
 Two neighbouring outputs of a row of `size` weights are, transposed, a product of polynomials, which
-is known from its values at size + 1 points: size + 1 products instead of 2 size. In both directions
-a square of 2x2 outputs takes 36 products instead of 100 with a 5x5 kernel, 16 instead of 36 with
-3x3. The sums before and after them run along channels and are cheap.
+is determined by its values at size + 1 points: size + 1 products instead of 2 size. In both
+directions a square of 2x2 outputs takes 36 products instead of 100 with a 5x5 kernel, and 16
+instead of 36 with 3x3. The sums before and after them run along channels and are cheap.
 
-How it is cut follows from XLA: it would melt all sums into loops that do them over and over, but
-not across products, ends of loops, and stacks of more than eight arrays.
+How the work is divided follows from XLA: it would fuse all sums into loops that repeat them, but
+does not fuse across products, ends of loops, or stacks of more than eight arrays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-CACHE_FLOATS = 1_000_000  # worked on at a time: 4 MB
+CACHE_FLOATS = 1_000_000  # processed at a time: 4 MB
 POINTS = {3: (0.0, 1.0, -1.0), 5: (0.0, 1.0, -1.0, 2.0, -0.5)}  # and infinity; these round least
 
 
@@ -32,7 +32,7 @@ def winograd(images: Array, kernel: Array) -> Array:
 
 
 def in_groups(images: Array, floats: int) -> Array:
-    """[B, ...] -> [groups, images, ...]: as many images as the cache holds, at `floats` each."""
+    """[B, ...] -> [groups, images, ...]: as many images as fit in the cache, at `floats` each."""
     most = max(1, CACHE_FLOATS // floats)
     size = next(n for n in range(min(most, len(images)), 0, -1) if len(images) % n == 0)
     return images.reshape(-1, size, *images.shape[1:])
@@ -109,7 +109,7 @@ def _outputs(kernel: Array) -> np.ndarray:
 
 
 def _grouped(images: Array, kernel: Array) -> Array:
-    """By the floats of an image's factors and products."""
+    """The images in groups, sized by the floats of an image's factors and products."""
     squares = images.shape[1] * images.shape[2] // 4
     return in_groups(images, squares * (len(kernel) + 1) ** 2 * sum(kernel.shape[2:]))
 

@@ -1,8 +1,8 @@
 """What the releases cost: records of what was released, accountants, and calibration.
 
-Events say what an observer saw; `central_epsilon` (PUBLIC, central trust) and `local_epsilon`
-(SERVER, local trust) turn them into epsilon; `calibrate_central` and `calibrate_local` go the other
-way. Nothing here touches data or draws randomness, and every epsilon is an upper bound.
+Events describe what an observer saw; `central_epsilon` (PUBLIC, central trust) and `local_epsilon`
+(SERVER, local trust) convert them to epsilon; `calibrate_central` and `calibrate_local` go the
+other way. Nothing here touches data or draws randomness, and every epsilon is an upper bound.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The front door: what has been spent, as one epsilon for the observer who is named.
+"""The entry point: what has been spent, as one epsilon for a given observer.
 
-* Central trust, PUBLIC observer: `central_epsilon` over sampled rounds. Every client is charged
+* Central trust, PUBLIC observer: `central_epsilon` over sampled rounds. Every client is charged for
   every round, sampled or not.
 * Local trust, SERVER: `local_epsilon` over one client's releases; exact.
 
-The result is an upper bound: the mechanism is (epsilon, delta)-DP under the relation, given that
-the coins and the noise are secret and drawn as the records say. The accountant "pld" returns the
-smaller of its own bound and of RDP's, because both hold; where the loss distribution is out of
-numerical range (epsilon in the hundreds under replace, delta below 1e-11) that is RDP's.
+The result is an upper bound: the mechanism is (epsilon, delta)-DP under the relation, provided that
+the cohort and the noise are secret and drawn as the records say. The accountant "pld" returns the
+smaller of its own bound and that of RDP, because both hold; if the loss distribution is out of
+numerical range (epsilon in the hundreds under replace, delta below 1e-11), that is RDP's.
 """
 
 from __future__ import annotations
@@ -37,10 +37,18 @@ def central_epsilon(
     relation: Relation = "zero-out",
     accountant: Accountant = "pld",
 ) -> float:
-    """Epsilon against PUBLIC of all these rounds together, each given with how often it ran.
+    """Epsilon against PUBLIC of all these rounds together.
 
-    The list may mix rounds of different kinds; what one round is may not depend on the outcome of
-    an earlier one (the configurations are fixed beforehand).
+    Args:
+        spent: rounds, each with the number of times it was played. Rounds of different kinds may
+            be mixed, but their configurations must be fixed beforehand: a round must not depend on
+            the outcome of an earlier one.
+        delta: the delta of the guarantee.
+        relation: the relation between neighbours.
+        accountant: "pld" is tighter, "rdp" faster.
+
+    Returns:
+        An upper bound on epsilon.
     """
     delta = _checked(delta, relation, accountant)
     rounds = merged([(event, as_count("rounds", count)) for event, count in spent])
@@ -57,7 +65,16 @@ def central_epsilons(
     relation: Relation = "zero-out",
     accountant: Accountant = "pld",
 ) -> list[float]:
-    """Epsilon against PUBLIC after each of these numbers of equal rounds, for progress lines."""
+    """Epsilon against PUBLIC as equal rounds accumulate, for progress lines.
+
+    Args:
+        event: one round.
+        rounds: numbers of rounds.
+        delta, relation, accountant: as for `central_epsilon`.
+
+    Returns:
+        An upper bound on epsilon for each number of rounds.
+    """
     delta = _checked(delta, relation, accountant)
     counts = [as_count("rounds", count) for count in rounds]
     bounds = [rdp_epsilon([(event, count)], delta, relation) for count in counts]
@@ -70,10 +87,15 @@ def central_epsilons(
 def local_epsilon(
     releases: Sequence[ClientReleases], delta: float, relation: Relation = "zero-out"
 ) -> float:
-    """Epsilon against SERVER of one client's releases together: mu^2 adds, then exact conversion.
+    """Epsilon against SERVER of one client's releases: mu^2 adds up and is converted exactly.
 
-    Sound under full adaptivity when the number of releases is fixed beforehand or kept by a filter
+    Sound under full adaptivity if the number of releases is fixed beforehand or limited by a filter
     on mu^2; a count that depended on the client's data is what was spent, not a guarantee.
+
+    Args:
+        releases: the client's releases.
+        delta: the delta of the guarantee.
+        relation: the relation between neighbours.
     """
     delta = _checked(delta, relation, "rdp")
     mu_squared = sum(release.mu_squared(relation) for release in releases)

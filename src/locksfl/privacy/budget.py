@@ -1,14 +1,14 @@
-"""What one client may spend in local trust, and the one rule that says whether charges fit it.
+"""What one client may spend in local trust, and the one rule that decides whether charges fit.
 
-A Gaussian is charged mu^2 = (sensitivity/std)^2, chosen after everything before it, and the client
-stops before the sum would pass the budget: then all of it together is (epsilon, delta)-DP (a filter
-for GDP under full adaptivity: Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2022). A whole
-round, norm and upload, is reserved before the client is asked; an upload that the coin does not
-draw is refunded, which is sound because nothing was released.
+Each Gaussian release, which may be chosen in view of all earlier ones, is charged
+mu^2 = (sensitivity/std)^2, and the client stops before the sum would exceed the budget. Then all of
+it together is (epsilon, delta)-DP (a filter for GDP under full adaptivity: Smith and Thakurta 2022;
+Koskela, Tobaben and Honkela 2022). A whole round, norm and upload, is reserved before the client is
+asked; an upload that is not drawn is refunded, which is sound because nothing was released.
 
-The rule is `Budget.pays`. A device's guard asks it for what it was charged; the simulator and a
-federation's server ask it for whole numbers of rounds (`most_uploads`), from which `Filter` makes a
-table, so that many clients are decided at once, on any device, and exactly alike.
+The rule is `Budget.pays`. A device's guard applies it to what the device was charged; the simulator
+and a federation's server apply it to whole numbers of rounds (`most_uploads`), from which `Filter`
+builds a table, so that many clients are decided at once, and identically on any device.
 """
 
 from __future__ import annotations
@@ -28,26 +28,32 @@ from locksfl.privacy import gdp
 
 
 def charges(releases: Iterable[Release], norms: int, uploads: int) -> Counter[Release]:
-    """How often each release to the SERVER is charged to a client with so many norms and uploads.
+    """How often each release to the SERVER is charged to a client.
 
-    `releases`: those of one round, `Arm.releases()`. Returns a count for each kind of release.
+    Args:
+        releases: the releases of one round, `Arm.releases()`.
+        norms: how many norms the client has released.
+        uploads: how many updates it has released.
+
+    Returns:
+        A count for each kind of release.
     """
     seen = (release for release in releases if release.observer == "SERVER")
     return Counter({release: uploads if release.domain is UPDATE else norms for release in seen})
 
 
 def mu_squared(charged: Mapping[Release, int], relation: Relation) -> float:
-    """Sum of (sensitivity/std)^2 over all that was charged; infinite after a raw release.
+    """Sum of (sensitivity/std)^2 over everything charged; infinite after a raw release.
 
-    Equal releases are counted first and multiplied once: whoever counts comes to the same float,
-    and stops at the same round.
+    Equal releases are counted first and multiplied once, so that device and server arrive at the
+    same float and stop at the same round.
     """
     return math.fsum(n * release.mu_squared(relation) for release, n in charged.items() if n)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What one client may spend in all: epsilon at delta, under a relation between neighbours."""
+    """What one client may spend in total: epsilon at delta, under a relation between neighbours."""
 
     epsilon: float
     delta: float
@@ -64,16 +70,20 @@ class Budget:
         return gdp.mu_from_epsilon(self.epsilon, self.delta) ** 2
 
     def pays(self, charged: Mapping[Release, int]) -> bool:
-        """The one rule: whether these charges, all of one client's, fit this budget."""
+        """The one rule: whether these charges, all those of one client, fit this budget."""
         return mu_squared(charged, self.relation) <= self.mu_squared
 
     def most_uploads(self, arm: Arm) -> list[int]:
-        """For k = 0 ... T norms released, the most uploads that can be paid beside them; -1 where
-        the norms alone pass the budget. Whole numbers, so that host and device agree exactly."""
+        """The most uploads that can be paid for beside k = 0 ... T norms.
+
+        Returns:
+            One number for each k; -1 if the norms alone exceed the budget. They are integers, so
+            that host and device agree exactly.
+        """
         releases, uploads, table = arm.releases(), arm.rounds, []
         for norms in range(arm.rounds + 1 if arm.releases_norms else 1):
             while uploads >= 0 and not self.pays(charges(releases, norms, uploads)):
-                uploads -= 1  # one norm more never leaves room for one upload more
+                uploads -= 1  # one more norm never leaves room for one more upload
             table.append(uploads)
         return table
 
@@ -83,24 +93,24 @@ class Budget:
         if one > self.mu_squared:
             cost = gdp.epsilon_from_mu(math.sqrt(one), self.delta)
             raise ValueError(
-                f"epsilon = {self.epsilon!r}: smaller than one round costs, {cost:.4g}; expected "
-                "more, or larger multipliers (nothing was spent)"
+                f"epsilon = {self.epsilon!r}: less than the cost of one round, {cost:.4g}; "
+                "expected more, or larger multipliers (nothing was spent)"
             )
 
     def worst_mu_squared(self, arm: Arm, relation: Relation) -> float:
-        """The most that any client can spend under a relation while it keeps this budget."""
+        """The most mu^2 that any client can spend under a relation while it keeps this budget."""
         whole = arm.client_releases(arm.rounds).mu_squared(relation)
         if relation == self.relation:
             return min(self.mu_squared, whole)
         pairs = [(k, u) for k, u in enumerate(self.most_uploads(arm)) if u >= 0]
         if not arm.releases_norms:
             return max(arm.client_releases(u).mu_squared(relation) for _, u in pairs)
-        # without its norm nobody uploads
+        # no client uploads without having released a norm
         return max(arm.client_releases(min(k, u), k).mu_squared(relation) for k, u in pairs)
 
 
 class Filter:
-    """Who of an arm's clients can still pay for a whole round, norm and upload.
+    """Which of an arm's clients can still pay for a whole round, norm and upload.
 
     Guarantee: after any sequence of `ask` and `enter`, however the cohorts were chosen,
     `arm.client_releases(uploads[i], norms[i])` costs no client i more than the budget.
@@ -113,8 +123,14 @@ class Filter:
         norms: np.ndarray | None = None,
         uploads: np.ndarray | None = None,
     ) -> None:
-        """`norms` and `uploads`: what each client has released. They are used as they are, not
-        copied: `enter` counts in them, and so may a journal that owns them."""
+        """Start from what was released before.
+
+        Args:
+            arm: the arm.
+            budget: of each client.
+            norms, uploads: how many each client has released; none, if not given. The arrays are
+                not copied: `enter` updates them, and so may a ledger that owns them.
+        """
         budget.check(arm)
         self.asks_norms = arm.releases_norms
         self.table = np.asarray(budget.most_uploads(arm), np.int32)
@@ -129,7 +145,7 @@ class Filter:
         return (norms < len(self.table)) & (self.uploads[clients] + 1 <= paid)
 
     def unable(self) -> int:
-        """How many of all clients cannot pay, counted anew."""
+        """The number of clients that cannot pay, counted again."""
         return int(np.sum(~self.can_pay()))
 
     def ask(self, cohort: np.ndarray) -> np.ndarray:
@@ -137,10 +153,17 @@ class Filter:
         return cohort[self.can_pay(cohort)]
 
     def enter(self, asked: np.ndarray, uploaded: np.ndarray) -> None:
-        """Enter a round: a norm of each that was asked, an upload of each that was drawn."""
+        """Record a round: a norm of each client asked, and an upload of each client drawn.
+
+        Args:
+            asked: client numbers.
+            uploaded: a mask over `asked`.
+        """
         if not self.can_pay(asked).all() or len(np.unique(asked)) < len(asked):
-            raise ValueError("a client was asked that cannot pay, or twice in one round")
+            raise ValueError(
+                "a client that cannot pay was asked, or one client was asked twice in a round"
+            )
         if self.asks_norms:
             self.norms[asked] += 1
         self.uploads[asked[uploaded]] += 1
-        self.exhausted += int(np.sum(~self.can_pay(asked)))  # nobody else's counts have changed
+        self.exhausted += int(np.sum(~self.can_pay(asked)))  # no other counts have changed

@@ -1,7 +1,7 @@
-"""From a wanted epsilon to the noise: never more than was asked, and at most 0.01 % below it.
+"""From a target epsilon to the noise: never above the target, and at most 0.01 % below it.
 
-Calibration uses no data, so it costs nothing. The multipliers that come out are accounted by the
-same functions that will account the run.
+Calibration uses no data, so it costs nothing. The resulting multipliers are accounted by the same
+functions that will account the run.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def calibrate(
     """The arm with the least noise that costs no more than epsilon, norm releases included.
 
     Args:
-        arm: an arm of a trust that adds noise. A norm multiplier that it has is kept.
-        epsilon: the total of all its rounds, against whom the trust protects from.
+        arm: an arm whose trust adds noise. If it has a norm multiplier, that is kept.
+        epsilon: the total over all its rounds, against the observer that the trust guards against.
         delta: well below 1 / clients.
-        relation: what epsilon is for.
+        relation: the relation that epsilon refers to.
         accountant: how rounds over a secret cohort are composed.
-        most: the most (norms, uploads) of one client where clients add the noise; every round, if
-            not given.
+        most: the most (norms, uploads) of one client if clients add the noise; one of each per
+            round, if not given.
 
     Returns:
         The arm with its multipliers.
@@ -102,18 +102,34 @@ def calibrate_central(
     cohort: float | None = None,
     norm_share: float = 1.0,
 ) -> SampledRound:
-    """The round of which `rounds` cost PUBLIC at most epsilon, with as little noise as possible.
+    """The round with the least noise of which `rounds` cost at most epsilon against PUBLIC.
 
     * Uniform sampling: leave `norm_release` False; `sampling_rate` is b/n.
     * With a norm release: `upload_probability` is the largest p that a cohort member can get, and
-      `norm_multiplier` is z_K. Without a `norm_multiplier` the split between the two releases is
-      the one with the smallest expected variance of the update's noise,
+      `norm_multiplier` is z_K. Without a `norm_multiplier`, the budget is split between the two
+      releases so that the expected variance of the update's noise is smallest,
 
           z_G(z_K)^2 (1 + (z_K / (norm_share cohort))^2),
 
       because that noise has std z_G S with S proportional to K + N(0, (z_K C)^2), and K is about
-      norm_share cohort C: `cohort` is the expected size of the first sample, `norm_share` the mean
-      clipped norm over C that is expected (a public guess; a bad one costs accuracy, not privacy).
+      norm_share cohort C: `cohort` is the expected cohort size, `norm_share` the expected mean of
+      the clipped norm over C (a public guess; a bad one costs accuracy, not privacy).
+
+    Args:
+        epsilon: the target for all rounds together.
+        delta: the delta of the guarantee.
+        rounds: how many rounds are composed.
+        sampling_rate: the probability with which each client joins the cohort.
+        relation: the relation between neighbours.
+        accountant: how rounds are composed.
+        upload_probability: the largest probability with which a member uploads.
+        norm_multiplier: z_K, if it is given.
+        norm_release: whether norms are released, with a z_K to be found.
+        cohort: the expected cohort size; needed to find z_K.
+        norm_share: the expected mean of the clipped norm over C.
+
+    Returns:
+        The round, with its multipliers.
     """
     _validate.positive(epsilon=epsilon)
     _validate.probability(delta=delta)
@@ -146,7 +162,7 @@ def calibrate_central(
         )
         return finish(None, start.noise_multiplier)
     if norm_multiplier is not None:
-        # Without any second release the pair is that of the norm sum alone.
+        # Without a second release the pair is that of the norm sum alone.
         alone = full(SampledRound(sampling_rate, norm_multiplier))
         if alone >= epsilon:
             raise ValueError(
@@ -155,7 +171,7 @@ def calibrate_central(
             )
         return finish(norm_multiplier, norm_multiplier / 4)
     if cohort is None:
-        raise ValueError("cohort = None: expected the expected cohort size, a number > 0")
+        raise ValueError("cohort = None: expected the mean cohort size, a number > 0")
     _validate.positive(cohort=cohort)
     _validate.rate(norm_share=norm_share)
     best = _best_split(
@@ -174,14 +190,24 @@ def calibrate_local(
     norm_multiplier: float | None = None,
     norm_budget: float = 0.1,
 ) -> ClientReleases:
-    """The releases that cost one client exactly epsilon against SERVER (never more).
+    """The releases that cost one client epsilon, and never more, against SERVER.
 
-    `norm_budget` is the share of mu^2 that goes to the norms when `norm_multiplier` is not given.
+    Args:
+        epsilon: the target for all releases of the client together.
+        delta: the delta of the guarantee.
+        uploads: the most updates that the client releases.
+        norms: the most norms that it releases.
+        relation: the relation between neighbours.
+        norm_multiplier: z_s, if it is given.
+        norm_budget: the share of mu^2 that is spent on norms if `norm_multiplier` is not given.
+
+    Returns:
+        The releases, with their multipliers.
     """
     _validate.positive(epsilon=epsilon)
     _validate.count(uploads=uploads)
     _validate.one_of(RELATIONS, relation=relation)
-    # The bare ClientReleases checks the counts; its multipliers are placeholders.
+    # This ClientReleases only checks the counts; its multipliers are placeholders.
     ClientReleases(1.0, uploads, norm_multiplier or 1.0, norms)
     budget = gdp.mu_from_epsilon(epsilon, delta) ** 2 * (1 - 1e-10)
     for_norms = 0.0
@@ -211,7 +237,7 @@ def _best_split(
     *,
     norm_sum: float,
 ) -> SampledRound:
-    """The z_K, and with it z_G, of the least expected variance; a one-dimensional search by RDP."""
+    """The z_K, and hence z_G, with the least expected variance: a one-dimensional search by RDP."""
     alone = _least_noise(
         cost, epsilon, lambda z: SampledRound(sampling_rate, z), 1.0, _SEARCH_TOLERANCE
     )
@@ -249,7 +275,7 @@ def _least_noise(
     near: float,
     tolerance: float,
 ) -> SampledRound:
-    """The event whose cost lies in [epsilon (1 - tolerance), epsilon]; cost falls with the noise.
+    """The event whose cost is in [epsilon (1 - tolerance), epsilon]; more noise costs less.
 
     Regula falsi on ln cost against ln z inside a bracket, with bisection when it does not shrink.
     """

@@ -1,11 +1,12 @@
-"""Gaussian differential privacy: the exact exchange of mu for (epsilon, delta).
+"""Gaussian differential privacy: the exact conversion between mu and (epsilon, delta).
 
 A client whose releases are Gaussians with sum of (sensitivity / std)^2 = mu^2 has
 
     delta(epsilon) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)
 
 (Balle and Wang 2018, Theorem 8; Dong, Roth and Su 2022, Corollary 2.13), with equality: nothing is
-lost in the conversion. All of it is done in logarithms, so that epsilon = 1000 is no trouble.
+lost in the conversion. Everything is computed in logarithms, so even epsilon = 1000 causes no
+overflow.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 
 
 def _from_above(excess: Callable[[float], float], low: float, high: float) -> float:
-    """The root of a falling function, rounded to the side where it is not positive."""
+    """The root of a decreasing function, rounded to the side where it is not positive."""
     root = float(optimize.brentq(excess, low, high, xtol=1e-13, rtol=1e-13))
     while excess(root) > 0:
         root += 1e-12 * max(1.0, root)
@@ -74,7 +75,7 @@ def _from_above(excess: Callable[[float], float], low: float, high: float) -> fl
 
 
 def _largest(excess: Callable[[float], float], low: float, high: float) -> float:
-    """The root of a falling function, rounded to the side where it is not negative."""
+    """The root of a decreasing function, rounded to the side where it is not negative."""
     root = float(optimize.brentq(excess, low, high, xtol=1e-13, rtol=1e-13))
     while excess(root) < 0:
         root -= 1e-12 * max(1.0, root)

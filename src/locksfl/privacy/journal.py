@@ -1,24 +1,25 @@
-"""The one ledger: entries that can only be added, each chained to all before it. Format 2.
+"""The ledger: entries that can only be added, each chained to all before it. Format 2.
 
     header    version, experiment, delta, relation, accountant, accounting, and the arms: terms and
               budget. A device's header has no experiment and no arms: its entries carry their terms
     entry     account, round, kind, clients, uploaders, terms, time
     head      the number of entries, and the hash over the header and all of them
-    totals    what the entries come to, for each arm, or on a device for each set of terms
+    totals    the sums of the entries for each arm or, on a device, for each set of terms
 
-An account is an arm on a server or in a simulation, and a run on a device. A round is entered as
-"reserve" (everybody who will be asked, for norm and upload), then for each client as "commit" (the
-upload is released, among so many uploaders whose noises add up) or "refund" (it never will be).
+An account is an arm on a server or in a simulation, and a run on a device. A round is recorded as
+"reserve" (all clients that will be asked, for norm and upload), then for each client as "commit"
+(the upload is released; `uploaders` is the number of clients whose noise adds up) or "refund" (the
+upload will never be released).
 
     charged: every norm that was reserved, and every upload that was not refunded
 
-One fold, `Tally.enter`, makes the totals, wherever the ledger lives:
+One fold, `Tally.enter`, computes the totals, wherever the ledger is stored:
 
 * in a simulation's checkpoint: header, totals and head (`Books.pack`), and no entries;
-* on the disk of a server or a device: SQLite with all entries (`journal_file.Journal`), and beside
-  it, packed in the same way, the totals up to the head that was kept last.
+* on the disk of a server or a device: SQLite with all entries (`journal_file.Journal`) and, next to
+  it, packed in the same way, the totals up to the last head that was saved.
 
-`Books` are what accountants read, the same from either.
+Accountants read `Books`, which are the same in both cases.
 """
 
 from __future__ import annotations
@@ -46,18 +47,19 @@ COLUMNS = {"norms": np.int32, "uploads": np.int32, "open": np.int32, "shares": n
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the journal."""
+    """One entry of the ledger."""
 
     account: str
     round: int
     kind: Kind
     clients: np.ndarray  # their numbers, increasing; or EVERYBODY
-    uploaders: int = 1  # of a commitment: how many noises add up (1 is the worst)
-    terms: str = ""  # on a device, in full; elsewhere the header has them
-    time: int = 0  # seconds since 1970; none in a simulation
+    uploaders: int = 1  # of a commitment: clients whose noise adds up (1 is the worst case)
+    terms: str = ""  # on a device, in full; elsewhere they are in the header
+    time: int = 0  # seconds since 1970; 0 in a simulation
 
     def link(self, number: int, before: str) -> str:
-        """The hash of this entry, as the `number`-th, and of all before it."""
+        """The hash of this entry as the `number`-th, chained to `before`, the hash of the previous
+        one."""
         parts = (before, number, *(v for k, v in vars(self).items() if k != "clients"))
         digest = hashlib.sha256(json.dumps(parts).encode())
         digest.update(np.asarray(self.clients, "<i4").tobytes())
@@ -78,15 +80,15 @@ class Tally:
     def __post_init__(self) -> None:
         found = {k: np.zeros(self.clients, dtype) for k, dtype in COLUMNS.items()} | self.columns
         if any(column.shape != (self.clients,) for column in found.values()):
-            raise ValueError("an array has another length than there are clients")
+            raise ValueError("the length of an array differs from the number of clients")
         self.columns = found
         self.norms, self.uploads, self.open, self.shares = (found[k] for k in COLUMNS)
 
     def enter(self, entry: Entry) -> None:
-        """Fold one entry. What makes no sense is a ValueError, and nothing is counted.
+        """Fold one entry. An entry that makes no sense raises a ValueError, and nothing is counted.
 
-        A client is in an entry once, so plain indexing counts right. A reservation that is not yet
-        resolved counts as an upload without the credit of anybody's noise (`open`).
+        A client appears in an entry once, so plain indexing counts correctly. A reservation that is
+        not yet resolved (`open`) counts as an upload without credit for other clients' noise.
         """
         who = entry.clients
         everybody = who.size == 1 and who[0] == EVERYBODY[0]
@@ -101,7 +103,7 @@ class Tally:
             self.uploads[who] += 1
             self.open[who] += 1
         elif everybody or (self.open[who] < 1).any():
-            raise ValueError("it was never reserved, or is resolved already")
+            raise ValueError("it was never reserved, or is already resolved")
         else:
             self.open[who] -= 1
             if entry.kind == "commit":
@@ -129,8 +131,14 @@ def header(
     accountant: str | None = None,
     accounting: str = "sound",
 ) -> dict[str, Any]:
-    """What never changes: the first link of the chain. `arms`: each with the epsilon that it claims
-    without a guarantee, if any."""
+    """The header of a ledger, which never changes: the first link of the chain.
+
+    Args:
+        experiment: the identity of the experiment (`experiment_id`); None on a device.
+        arms: each arm with the epsilon that it claims without a guarantee, or None.
+        delta, relation, accountant: those of the experiment's guarantee.
+        accounting: "sound", or "as-printed" for claims of the paper.
+    """
     return {
         "version": VERSION,
         "experiment": experiment,
@@ -157,10 +165,16 @@ def settlement(
     uploaded: np.ndarray,
     received: np.ndarray | None = None,
 ) -> Iterator[Entry]:
-    """What becomes of a round's reservations, `asked`; `uploaded` and `received` are masks over it.
+    """The entries that resolve the reservations of a round.
 
-    `received`: whose update is in the sum, where some that were sent are not. Only their noises add
-    up; an update that may have been sent and was not summed is charged without credit.
+    Args:
+        account: the arm or the run.
+        round_number: the round.
+        asked: client numbers for which the round was reserved.
+        uploaded: a mask over `asked`: clients whose update was, or may have been, sent.
+        received: a mask over `asked`: clients whose update is in the sum; without it, `uploaded`.
+            Only their noise adds up; an update that may have been sent but was not summed is
+            charged without credit.
     """
     summed = uploaded if received is None else received
     together, alone, unused = asked[summed], asked[uploaded & ~summed], asked[~uploaded]
@@ -173,7 +187,7 @@ def settlement(
 
 
 class Books:
-    """A journal's header, totals and head, in memory."""
+    """A ledger's header, totals and head, in memory."""
 
     def __init__(self, header: dict[str, Any]) -> None:
         if header.get("version") != VERSION:
@@ -201,7 +215,7 @@ class Books:
         return f"{self.number} {self.hash}"
 
     def enter(self, entry: Entry) -> None:
-        """One entry more."""
+        """Add one entry."""
         self.tally(entry.terms or entry.account).enter(entry)
         self.number += 1
         self.hash = entry.link(self.number, self.hash)
@@ -214,7 +228,7 @@ class Books:
         uploaded: np.ndarray,
         received: np.ndarray | None = None,
     ) -> None:
-        """A whole round at once: reserved and settled."""
+        """Record a whole round at once, reserved and resolved; arguments as for `settlement`."""
         self.enter(Entry(account, round_number, "reserve", asked))
         for entry in settlement(account, round_number, asked, uploaded, received):
             self.enter(entry)
@@ -237,14 +251,14 @@ class Books:
         )
 
     def counts(self, arm: str) -> Counts:
-        """What an arm's clients released; what is reserved and not resolved is charged in full."""
+        """What an arm's clients released; unresolved reservations are charged in full."""
         tally = self.tallies[arm]
         shares = tally.shares + tally.open
         return Counts(self.plans[arm], tally.rounds, tally.norms, tally.uploads, shares)
 
     def pack(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Everything as JSON and arrays, with a checksum over both. Columns of zeros are left out:
-        `open` is one between the rounds of a simulation."""
+        """Everything as a JSON table and arrays, with a checksum over both. Columns of zeros are
+        left out, such as `open` between the rounds of a simulation."""
         meta: dict[str, Any] = {
             "header": self.header,
             "head": self.head,
@@ -263,14 +277,22 @@ class Books:
 
     @classmethod
     def unpack(cls, meta: Any, arrays: Mapping[str, np.ndarray], where: Path) -> Books:
-        """The inverse of `pack`, and of what version 0.1 of this program put into a checkpoint.
-        What was altered is refused."""
+        """The inverse of `pack`; it also reads checkpoints of version 0.1 of this program.
+
+        Args:
+            meta: the JSON table.
+            arrays: the arrays of the same checkpoint.
+            where: the file, for messages.
+
+        Raises:
+            ValueError: if the ledger is missing, damaged or was altered.
+        """
         damaged = f"{where}: the ledger is damaged or was altered"
         if not isinstance(meta, dict) or "checksum" not in meta:
             raise ValueError(f"{where}: it has no ledger")
         body = {k: v for k, v in meta.items() if k != "checksum"}
         if checksum(body, arrays) != meta["checksum"]:
-            raise ValueError(f"{damaged} (its checksum does not fit)")
+            raise ValueError(f"{damaged} (its checksum does not match)")
         try:
             if "totals" not in meta:
                 meta = version_1.checkpoint(meta)
@@ -291,7 +313,7 @@ class Books:
 
 
 def checksum(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
-    """The hash over a JSON table and the arrays of a ledger beside it."""
+    """The hash over a JSON table and the arrays of a ledger that go with it."""
     digest = hashlib.sha256(_canonical(meta))
     for name in sorted(n for n in arrays if n.startswith("ledger_")):
         array = np.ascontiguousarray(arrays[name])
@@ -301,17 +323,17 @@ def checksum(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def experiment_id(settings: Mapping[str, Any]) -> str:
-    """The identity of an experiment: a hash of its resolved settings, where its data lie apart."""
+    """The identity of an experiment: a hash of its resolved settings except the data directory."""
     plain = {k: v for k, v in settings.items() if k != "data"}
     plain["data"] = {k: v for k, v in settings.get("data", {}).items() if k != "dir"}
     return hashlib.sha256(_canonical(plain)).hexdigest()
 
 
 def same_experiment(found: str | None, expected: str, where: Path) -> None:
-    """Refuse another experiment's ledger."""
+    """Refuse the ledger of another experiment."""
     if found != expected:
         raise ValueError(
-            f"{where}: the ledger is of another experiment ({str(found)[:16]}, expected "
+            f"{where}: the ledger belongs to another experiment ({str(found)[:16]}, expected "
             f"{expected[:16]}): its settings were changed"
         )
 

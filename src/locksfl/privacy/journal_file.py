@@ -1,20 +1,20 @@
-"""The ledger on a disk: a journal's entries in SQLite, durable before a release leaves.
+"""The ledger on disk: its entries in SQLite, durable before a release leaves.
 
 Guarantees:
 
-* What was appended is on disk (WAL, synchronous FULL) when its transaction ends, all of it or
-  nothing; one process writes at a time, and sees what all others wrote before.
-* An altered, removed or inserted entry, a cut file, and a file older than its kept head are errors
-  when the journal is opened. Whoever can rewrite the whole file can also rewrite the hashes: note
-  `head` elsewhere and give it to `open`, and that is seen too.
-* A file that is there is never written over, and `open` never makes one.
+* Appended entries are on disk (WAL, synchronous FULL) when their transaction ends, all of them or
+  none; one process writes at a time, and it sees everything written before.
+* An altered, removed or inserted entry, a truncated file, and a file older than its saved head are
+  errors when the ledger is opened. Anyone who can rewrite the whole file can also rewrite the
+  hashes: note `head` elsewhere and pass it to `open`, and that is detected as well.
+* An existing file is never overwritten, and `open` never creates one.
 
-**Opening does not cost time in proportion to a life.** Beside the file, in FILE.head, lie the
-totals up to the head that was kept last, with the size and the time of the file then. A file that
-nobody has touched since is trusted up to that head, and only what came after it is verified. One
-that was touched, or has no kept head, is verified from its first entry; so is one that a person
-asks about (`whole`). To make a touch show, whatever the grain of the file system's clock, the
-file's time is set back a little whenever its head is kept.
+**The time to open a ledger does not grow with its age.** FILE.head, next to the file, holds the
+totals up to the last head that was saved, with the size and the modification time of the file at
+that moment. A file that has not been touched since is trusted up to that head, and only later
+entries are verified. A file that was touched, or has no saved head, is verified from its first
+entry; so is one that a person asks about (`whole`). To make every touch visible, however coarse the
+file system's clock, the file's time is set back a little whenever its head is saved.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Journal:
 
     @classmethod
     def create(cls, path: Path, head: dict[str, Any]) -> Self:
-        """A new file with this header (`journal.header`)."""
+        """Create a new file with the header `head` (see `journal.header`)."""
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except FileExistsError:
-            raise ValueError(f"{path}: already there; expected a new file, or open it") from None
+            raise ValueError(f"{path}: already exists; expected a new file, or open it") from None
         journal = cls(path, _connect(path))
         with journal.transaction():
             journal._begin(head)
@@ -68,9 +68,14 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, head: str | None = None, *, whole: bool = False) -> Self:
-        """A file that is there, verified. `head`: one that was noted elsewhere, earlier; `whole`:
-        from the first entry on, even where the kept head says that it was. A file of version 1
-        (program 0.1) is verified by its own rule and rewritten, in one transaction."""
+        """Open and verify an existing file. A file of version 1 (program 0.1) is verified by its
+        own rule and rewritten, in one transaction.
+
+        Args:
+            path: the file.
+            head: a head that was noted elsewhere earlier.
+            whole: verify from the first entry on, even if the saved head says that it was done.
+        """
         journal = cls(path, _connect(path, must_exist=True))
         try:
             journal._verify(head, whole)
@@ -81,7 +86,8 @@ class Journal:
 
     @classmethod
     def read(cls, path: Path, head: str | None = None) -> Books:
-        """What a file comes to, verified whole; nothing is written. `head`: one that was noted."""
+        """The totals of a file, after verifying all of it; nothing is written. `head`: a head that
+        was noted earlier."""
         with closing(_connect(path, must_exist=True)) as connection:
             journal = cls(path, connection)
             with journal._one_moment():
@@ -110,9 +116,9 @@ class Journal:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing, and nobody else meanwhile; on disk when it ends. `books` are up to
-        date when it begins, and take in what was appended when it ends: what makes no sense to
-        them is not written."""
+        """An exclusive transaction, all or nothing, on disk when it ends. `books` are up to date
+        when it begins and include the appended entries when it ends; entries that they reject are
+        not written."""
         if self._db.in_transaction:  # part of a larger one
             yield
             return
@@ -120,13 +126,13 @@ class Journal:
             if self._books is not None:
                 self._fold()
             yield
-            after, self._books = self._fold(), None  # nothing is certain until it is on disk
+            after, self._books = self._fold(), None  # not valid until it is on disk
         self._books = after
 
     def append(self, entry: Entry) -> None:
-        """One more entry, within a transaction."""
+        """Append one entry, within a transaction."""
         if not self._db.in_transaction:
-            raise RuntimeError("an entry is appended within a transaction")
+            raise RuntimeError("an entry can be appended only within a transaction")
         number, _, before = self.head.partition(" ")
         digest = entry.link(int(number) + 1, before)
         clients = np.asarray(entry.clients, "<i4").tobytes()
@@ -136,7 +142,7 @@ class Journal:
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (f"{row[0]} {digest}",))
 
     def entries(self, account: str | None = None, round_number: int | None = None) -> list[Entry]:
-        """The entries of one round of one account; without both, all."""
+        """The entries of one round of one account; without arguments, all entries."""
         if account is None:
             rows = self.query(f"SELECT {ENTRY} FROM entries ORDER BY number")
         else:
@@ -145,7 +151,7 @@ class Journal:
         return [_entry(row) for row in rows]
 
     def holds(self, head: str) -> bool:
-        """Whether a head that was noted earlier is one of this file's."""
+        """Whether a head that was noted earlier belongs to this file."""
         number, _, digest = head.partition(" ")
         if number == "0":
             return head == Books(self.books.header).head
@@ -159,7 +165,7 @@ class Journal:
         return self._db.execute(sql, values).fetchall()
 
     def close(self) -> None:
-        """Let go of the file; what was written is there already. Its head is kept."""
+        """Close the file; everything written is already on disk. Its head is saved."""
         self._db.close()
         if self._books is not None and self._kept != (self._books.head, self._stamp()):
             with suppress(OSError):  # a full disk: the next open verifies everything
@@ -190,7 +196,7 @@ class Journal:
 
     @contextmanager
     def _one_moment(self) -> Iterator[None]:
-        """All that is read within is of one moment: others may be writing."""
+        """Everything read within this context is from one moment, even if others are writing."""
         if self._db.in_transaction:
             yield
             return
@@ -216,7 +222,7 @@ class Journal:
             old = self._is_old()
         if old:
             with self.transaction():
-                if self._is_old():  # nobody else was faster
+                if self._is_old():  # no other process was faster
                     head, entries = self._version_1()
                     self._db.execute("DROP TABLE entries")
                     self._begin(head, entries)
@@ -228,7 +234,7 @@ class Journal:
                 self._fold()
             else:
                 self._fold_whole(kept)
-            self._check_head(None if kept is None else kept.head, "kept")
+            self._check_head(None if kept is None else kept.head, "saved")
             self._check_head(noted, "noted")
         if self._kept is None:
             with suppress(OSError):
@@ -236,28 +242,30 @@ class Journal:
 
     def _quick_check(self) -> None:
         if self.query("PRAGMA quick_check") != [("ok",)]:
-            raise ValueError(f"{self._damaged} (the file is not whole)")
+            raise ValueError(f"{self._damaged} (the file is incomplete)")
 
     def _check_head(self, head: str | None, what: str) -> None:
         if head is not None and not self.holds(head):
-            raise ValueError(f"{self.path}: not the one whose head was {what}, or an old copy")
+            raise ValueError(
+                f"{self.path}: not the ledger whose head was {what}, or an old copy of it"
+            )
 
     def _is_old(self) -> bool:
         return "settings" in self._meta()
 
     def _fold_whole(self, kept: Books | None) -> Books:
-        """Verify everything from the first entry on, the kept totals too."""
+        """Verify everything from the first entry on, including the saved totals."""
         self._quick_check()
         self._books = None
         if kept is not None:
             mine = self._fold(kept.number)
             if mine.head == kept.head and mine.pack()[0] != kept.pack()[0]:
-                raise ValueError(f"{self._damaged} (its kept totals do not fit)")
+                raise ValueError(f"{self._damaged} (its saved totals do not match)")
         return self._fold()
 
     def _fold(self, most: int | None = None) -> Books:
-        """Take in the entries that are new here, each verified: that it follows from all before.
-        Until it is done there are no books: an interruption cannot leave them half done."""
+        """Add the entries that are new here, verifying that each is chained to all before it. While
+        this runs there are no books, so that an interruption cannot leave them half done."""
         books, self._books = self._books, None
         meta = self._meta()
         if not {"header", "head"} <= meta.keys():
@@ -278,9 +286,11 @@ class Journal:
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{self._damaged} (entry {number}: {error})") from None
             if (number, found) != (books.number, books.hash):
-                raise ValueError(f"{self._damaged} (entry {number} does not fit those before it)")
+                raise ValueError(
+                    f"{self._damaged} (entry {number} is not chained to the entry before it)"
+                )
         if most is None and meta["head"] != books.head:
-            raise ValueError(f"{self._damaged} (entries are missing at its end)")
+            raise ValueError(f"{self._damaged} (entries are missing at the end)")
         self._books = books
         return books
 
@@ -300,7 +310,7 @@ class Journal:
         return self.path.with_name(f"{self.path.name}.head")
 
     def _read_kept(self) -> tuple[Books | None, list[int]]:
-        """The books and the stamp that were kept; nothing, where there is no whole file."""
+        """The books and the stamp that were saved; nothing if the file is missing or damaged."""
         try:
             table = json.loads(self._head_file.read_text("utf-8"))
             arrays = {
@@ -312,7 +322,7 @@ class Journal:
             return None, []
 
     def _keep(self, books: Books) -> None:
-        """Write totals and head beside the file, atomically; only its owner can read them."""
+        """Save totals and head next to the file, atomically; only its owner can read them."""
         back = time.time_ns() - SET_BACK
         os.utime(self.path, ns=(back, back))
         (meta, arrays), stamp = books.pack(), self._stamp()
@@ -351,7 +361,7 @@ def _connect(path: Path, must_exist: bool = False) -> sqlite3.Connection:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new file's name is durable too: a ledger that a power cut removes is a new budget."""
+    """Make a new file's name durable too: a ledger lost in a power cut would be a new budget."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

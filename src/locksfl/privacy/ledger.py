@@ -1,8 +1,8 @@
-"""What a run has spent, read from its ledger alone: every epsilon, apart from how it is kept.
+"""What a run has spent, computed from its ledger alone, wherever the ledger is stored.
 
-A run folder has a ledger in its checkpoint. A federation's has, beside it, the journal that its
-server wrote before anybody was asked (`LEDGER`): that one is the truth, because a server may die
-between asking and its next checkpoint. `read_run` reads the journal where there is one.
+A run folder has a ledger in its checkpoint. A federation's run folder also has the ledger that its
+server wrote before any client was asked (`LEDGER`). That one is authoritative, because a server may
+die between asking and its next checkpoint: `read_run` reads it if it exists.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ LEDGER = "ledger.sqlite"
 
 
 def read_run(folder: Path) -> Books:
-    """The ledger of a run folder, finished or not, or killed in mid-round."""
+    """The ledger of a run folder, whether the run has finished or was killed in the middle of a
+    round."""
     path, durable = folder / CHECKPOINT, folder / LEDGER
     if not path.is_file():
-        raise ValueError(f"{folder}: not a run folder, or before its first round ({CHECKPOINT})")
+        raise ValueError(
+            f"{folder}: not a run folder, or the first round has not been played ({CHECKPOINT})"
+        )
     meta, arrays = unpack_arrays(path)
     books = Books.unpack(meta.get("ledger") if isinstance(meta, dict) else None, arrays, path)
     if durable.is_file():
@@ -35,7 +38,7 @@ def read_run(folder: Path) -> Books:
 
 
 def account_ledger(ledger: Books) -> dict[str, Any]:
-    """Every epsilon from the ledger alone: the guarantee and, apart from it, what was spent.
+    """Every epsilon from the ledger alone: the guarantee and, separately, what was spent.
 
     {"arms": [{"guarantee": {"server": ..., "public": ...}, "spent_so_far": ...}], ...}
     """
@@ -69,7 +72,11 @@ def account_ledger(ledger: Books) -> dict[str, Any]:
 
 
 def by_observer(costs: Sequence[Cost], relation: str) -> dict[str, Any]:
-    """{"server": {...}, "public": {...}}: epsilon under a relation, and under both."""
+    """Group costs by observer.
+
+    Returns:
+        {"server": {...}, "public": {...}}, each with epsilon under `relation` and under both.
+    """
     answer: dict[str, Any] = {}
     for cost in costs:
         empty: dict[str, Any] = {

@@ -1,10 +1,10 @@
 """Privacy loss distributions of sampled rounds: tighter than RDP, and still an upper bound.
 
-Every step rounds towards more loss, and whatever is outside the numerical range costs infinity:
+Every step rounds towards more loss, and anything outside the numerical range costs infinity:
 
 * One round becomes a discrete pair that dominates it, by dp_accounting's pessimistic
-  connect-the-dots (Doroshenko et al. 2022): its delta(epsilon) is exact on a grid, and the chord of
-  a convex function lies above it between.
+  connect-the-dots (Doroshenko et al. 2022): its delta(epsilon) is exact on a grid, and between the
+  grid points the chord of a convex function lies above it.
 * Without a norm release that is dp_accounting's Poisson-sampled Gaussian. With one it is the pair
   on the plane of `locksfl.privacy.rdp`. For a fixed x the ratio L is A + B e^(cy - c^2/2), and
   the integral over y is exact (Black and Scholes' formula). The integral over x is a sum over
@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 _REACH = 11.0  # standard deviations; beyond them lies a mass of 2e-28
 _CELL = 0.06  # width of a cell of x; adds less than _CELL^2/6 of x's share of the variance
-_LARGEST_LOSS = 500.0  # of one round; beyond it e^loss comes near the largest float
+_LARGEST_LOSS = 500.0  # of one round; beyond it e^loss approaches the largest float
 _MOST_POINTS = {False: 60_000, True: 16_000}  # of one round's grid; True: with a norm release
 _MOST_COMPOSED = 4_000_000
 
@@ -53,7 +53,7 @@ def pld_epsilon(
 def pld_epsilons(
     event: SampledRound, rounds: Sequence[int], delta: float, relation: Relation = "zero-out"
 ) -> list[float]:
-    """`pld_epsilon` after each of these numbers of rounds; the round's own grid is made once."""
+    """`pld_epsilon` for each of these numbers of rounds; the grid of one round is built once."""
     interval = choose_interval([(event, max(rounds, default=0))])
     return [
         _pld_epsilon(((event, count),), interval, delta, relation) if count else 0.0
@@ -74,7 +74,7 @@ def _pld_epsilon(
 
 
 def merged(spent: Sequence[tuple[SampledRound, int]]) -> tuple[tuple[SampledRound, int], ...]:
-    """Equal rounds counted together, and rounds that never happened left out."""
+    """Merge equal rounds and drop those with count zero."""
     counts: dict[SampledRound, int] = {}
     for event, count in spent:
         counts[event] = counts.get(event, 0) + count
@@ -82,10 +82,10 @@ def merged(spent: Sequence[tuple[SampledRound, int]]) -> tuple[tuple[SampledRoun
 
 
 def choose_interval(spent: Sequence[tuple[SampledRound, int]]) -> float:
-    """A grid fine against one round's loss, yet with a bearable number of points; or infinity.
+    """The step of a grid that is fine relative to one round's loss but not too large; or infinity.
 
     Rounding a loss of standard deviation s to a grid of step h adds about h^2/6 to its variance,
-    and s^2 is about twice the RDP near order 1. A coarser grid than wished costs epsilon, never
+    and s^2 is about twice the RDP near order 1. A grid coarser than desired costs epsilon, never
     soundness.
     """
     wished, bearable, span = 5e-3, 0.0, 0.0
@@ -143,7 +143,7 @@ def hockey_stick(event: SampledRound, epsilons: Floats, *, reverse: bool = False
         gap = strike - base
         with np.errstate(divide="ignore"):
             edge = (np.log(np.maximum(gap, 0.0)) - np.log(slope)) / c + c / 2
-        # `edge` is the y at which L = strike; it is -infinity where L > strike for every y.
+        # `edge` is the y at which L = strike; it is -infinity if L > strike for every y.
         if reverse:
             value = gap * special.ndtr(edge) - slope * special.ndtr(edge - c)
             value = np.maximum(np.where(gap > 0, value, 0.0), 0.0) / strike
@@ -155,10 +155,12 @@ def hockey_stick(event: SampledRound, epsilons: Floats, *, reverse: bool = False
 
 
 def _cells(a: float, q: float, *, reverse: bool) -> tuple[Floats, Floats, float]:
-    """(r at the end points of the cells of x, their weights under Q, delta for what is outside).
+    """(r at the end points of the cells of x, their weights under Q, and the delta charged for the
+    mass outside).
 
-    Forward, the integrand grows with x: the left tail is moved to the first point, and the right
-    tail is charged with its whole mass under P. Reverse, it falls with x: the other way round.
+    Forward, the integrand increases with x: the left tail is moved to the first point, and the
+    right tail is charged with its whole mass under P. In reverse it decreases with x, and the tails
+    swap roles.
     """
     count = math.ceil((2 * _REACH + a) / _CELL)
     x = np.linspace(-_REACH, _REACH + a, count + 1)
@@ -184,7 +186,7 @@ def _normal_mass(x: Floats) -> Floats:
 
 
 def _loss_range(event: SampledRound) -> tuple[float, float]:
-    """ln L at the two corners beyond which neither P nor Q has any mass to speak of."""
+    """ln L at the two corners beyond which neither P nor Q has noticeable mass."""
     p = 1.0 if event.norm_multiplier is None else event.upload_probability
     a = 0.0 if event.norm_multiplier is None else 1 / event.norm_multiplier
     c = 1 / event.noise_multiplier
@@ -202,7 +204,7 @@ def _log(value: float) -> float:
 
 
 def _slack(rounds: int) -> float:
-    """Delta set aside for the FFT: rounding of 1e-16 in each coefficient, raised to the power T."""
+    """Delta reserved for the FFT: rounding of 1e-16 in each coefficient, raised to the power T."""
     return 1e-12 + 1e-14 * rounds
 
 

@@ -5,22 +5,23 @@ One round is dominated by the pair Q = N(0, I) on the plane and P with
     L(x, y) = P/Q = (1-q) + q e^(ax - a^2/2) ((1-p) + p e^(cy - c^2/2)),  a = 1/z_K, c = 1/z_G
 
 (x: the sum of norms; y: the sum of contributions, along the client's own). A round without a norm
-release has a = 0 and one coin. The cost of a round at order alpha is ln E_Q[L^alpha] / (alpha-1),
+release has a = 0 and one draw. The cost of a round at order alpha is ln E_Q[L^alpha] / (alpha-1),
 and costs add over rounds.
 
-* Only P over Q is computed, because it is the larger for every alpha > 1: one round has
+* Only P over Q is computed, because it is the larger one for every alpha > 1: one round has
   delta_{P,Q}(eps) >= delta_{Q,P}(eps) for all eps >= 0, and E_Q[L^alpha] - E_Q[L^(1-alpha)] is
   alpha (alpha-1) times the integral over u > 1 of (u^(alpha-2) - u^(-alpha-1)) times their gap.
-  The order of the deltas holds for a Gaussian shift (equality), is kept by mixing P with Q (write
-  t = (k-1)/q; on L > k/(k-t) one has (k-t)L - k <= L - 1 - t), and is kept by a further
-  independent Gaussian shift (its loss density is e^(l/2) times an even function that falls with
+  The order of the deltas holds for a Gaussian shift (equality), is preserved by mixing P with Q
+  (write t = (k-1)/q; on L > k/(k-t) one has (k-t)L - k <= L - 1 - t), and is preserved by a further
+  independent Gaussian shift (its loss density is e^(l/2) times an even function that decreases with
   |l|). The round is built from these three steps: shift y, mix with p, shift x, mix with q.
 * Integer orders: the binomial sum (Mironov, Talwar and Zhang 2019, section 3.3, with a second sum
-  inside). Real orders: the trapezoid rule in logarithms. Its error falls like e^(-2 pi H / step),
-  H the distance from the real line to the nearest zero of L, which is pi/a or pi/c: the step is a
-  share of that distance. The rounding that is left (14 digits are right) is charged.
-* Between two orders alpha -> (alpha-1) RDP(alpha) is convex, so that its chord is an upper bound:
-  real orders beyond the reach of the quadrature are charged by it.
+  inside). Real orders: the trapezoid rule, computed in logarithms. Its error decreases like
+  e^(-2 pi H / step), where H is the distance from the real line to the nearest zero of L, pi/a or
+  pi/c: the step is a fraction of that distance. The remaining rounding error (14 digits are
+  correct) is charged.
+* Between two orders alpha -> (alpha-1) RDP(alpha) is convex, so its chord is an upper bound: it is
+  charged for real orders beyond the reach of the quadrature.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ def replace_rdp(
         RDP_rep(alpha) <= (alpha - 1/2)/(alpha - 1) R(2 alpha) + R(2 alpha - 1),
         RDP_rep(alpha) <= 2 alpha/(2 alpha - 1) R(2 alpha - 1) + R(2 alpha).
 
-    The smaller is taken. The second is exact for a Gaussian (R = alpha rho gives 4 alpha rho), and
-    the first is far off at orders near 1, which are the ones that decide when epsilon is large.
+    The smaller one is taken. The second is exact for a Gaussian (R = alpha rho gives 4 alpha rho);
+    the first is far off at orders near 1, which are decisive when epsilon is large.
     """
     alpha = np.asarray(orders)
     high = composed_rdp(spent, tuple(float(order) for order in 2 * alpha))
@@ -127,7 +128,7 @@ def rdp_epsilon(
     *,
     coarse: bool = False,
 ) -> float:
-    """Epsilon of these rounds together; `coarse` uses few orders, for searches."""
+    """Epsilon of these rounds together; `coarse` uses fewer orders, for searches."""
     if not any(count for _, count in spent):
         return 0.0
     if relation == "replace":
@@ -203,7 +204,7 @@ def _step(shift: float) -> float:
 
 
 def _grid(shift: float, largest: float) -> tuple[Floats, float]:
-    """Trapezoid points that reach 10 standard deviations beyond both ends, and their step."""
+    """Trapezoid points reaching 10 standard deviations beyond both ends, and their spacing."""
     step = _step(shift)
     high = largest * shift + 10.0
     return np.arange(-10.0, high + step, step), step

@@ -1,24 +1,25 @@
-"""The guarantee of a plan and, apart from it, what has been spent: for both observers, both ways.
+"""The guarantee of a plan and, separately, what has been spent, for both observers and relations.
 
-SERVER sees every message; PUBLIC sees the models only. The unit is one client with all its data.
+SERVER sees every message; PUBLIC sees only the models. The unit is one client with all its data.
 
 * trust central: PUBLIC is protected by the noise on the sums and by the secret cohort; the server
-  sees raw updates, so its epsilon is infinite. Every client is charged every round, drawn or not,
-  so what was spent is the guarantee of the rounds that were played.
-* trust local: every message is noised before it leaves the client. Nothing is gained from sampling,
-  because the server knows whom it asked. The guarantee is the filter's budget or, without a filter,
-  a client asked in all T rounds; what the ledger sums is "spent so far" (the busiest client's), and
-  with rule "norm" never a guarantee, because the number of uploads depends on the data.
+  sees raw updates, so its epsilon is infinite. Every client is charged for every round, drawn or
+  not, so what was spent is the guarantee of the rounds that were played.
+* trust local: noise is added to every message before it leaves the client. Sampling gains nothing,
+  because the server knows which clients it asked. The guarantee is the filter's budget or, without
+  a filter, the cost of a client asked in all T rounds. The ledger's sum is "spent so far" (by the
+  client that released most); with rule "norm" it is never a guarantee, because the number of
+  uploads depends on the data.
 * trust none: infinite for both.
 
 The aggregation credit for PUBLIC in local trust (estimator "capped", honest clients): PUBLIC sees
-the sum over the |Z| uploaders of a round only, whose noises of one std add up, so that one upload
-counts (sensitivity/std)^2 / |Z|. Norm releases count in full: K' and everybody's p_i are functions
-of them. Before a run |Z| is not known, and the worst is 1. So the credit is in
+only the sum over the |Z| uploaders of a round. Their noise, of one std, adds up, so that one upload
+counts (sensitivity/std)^2 / |Z|. Norm releases count in full: K' and every p_i are functions of
+them. Before a run |Z| is not known, and the worst case is 1. So the credit is applied
 
-* the guarantee only where all n clients upload in every round by rule, whatever the data;
-* what is spent always: the ledger keeps each client's sum of 1/|Z|. With rule "uniform" or "full"
-  the coins are free of data, so that this value is valid too, given the coins.
+* to the guarantee only if all n clients upload in every round by rule, whatever the data;
+* to what was spent always: the ledger keeps each client's sum of 1/|Z|. With rule "uniform" or
+  "full" the draws do not depend on the data, so that this value is also valid, given the draws.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Counts:
-    """What the clients of an arm have released so far; one entry a client."""
+    """What the clients of an arm have released so far, one entry per client."""
 
     arm: Arm
     rounds: int  # played
@@ -87,10 +88,17 @@ def guarantee(
     accountant: Accountant,
     most: tuple[int, int] | None = None,
 ) -> list[Cost]:
-    """The cost of these arms together, as planned: what we stand behind.
+    """The cost of these arms together, as planned: the guarantee.
 
-    `most` (norms, uploads) of a client in local trust holds only if something keeps it: a cap on
-    how often one client is asked. Without it: every round.
+    Args:
+        arms: the arms, all with the same trust.
+        delta: the delta of the guarantee.
+        accountant: how rounds over a secret cohort are composed.
+        most: the most (norms, uploads) of one client in local trust; valid only if a cap on how
+            often one client is asked enforces it. Without it: one of each per round.
+
+    Returns:
+        One cost for each observer and relation.
     """
 
     def local(observer: Observer, relation: Relation) -> float:
@@ -104,7 +112,15 @@ def guarantee(
 
 
 def spent(arms: Sequence[Counts], delta: float, accountant: Accountant) -> list[Cost]:
-    """What these arms together have cost the client that released most."""
+    """What these arms together have cost the client that released most.
+
+    Args:
+        arms: what the clients of each arm have released.
+        delta, accountant: as for `guarantee`.
+
+    Returns:
+        One cost for each observer and relation.
+    """
 
     def local(observer: Observer, relation: Relation) -> float:
         total = sum(counts.mu_squared(observer, relation) for counts in arms)
@@ -136,8 +152,8 @@ def _costs(
     local: Callable[[Observer, Relation], float],
     central: Callable[[Relation], float],
 ) -> list[Cost]:
-    """Each observer by what is released to it: anything without noise is infinite, noise on sums
-    over a secret cohort is amplified, noise on each message is not."""
+    """The cost against each observer, from what is released to it: anything without noise is
+    infinite, noise on sums over a secret cohort is amplified, noise on each message is not."""
 
     def one(observer: Observer, relation: Relation) -> tuple[float | None, str]:
         seen = [release for release in arm.releases() if release.observer == observer]
@@ -158,10 +174,17 @@ def _costs(
 
 
 def most_rounds(arm: Arm, epsilon: float, delta: float, relation: Relation, by: Any) -> int:
-    """The most rounds of central trust whose cost does not pass epsilon, at most T.
+    """The most rounds in central trust, up to T, whose cost does not exceed epsilon.
 
-    The number depends on the accountant alone and on no data, so that a run that stops there may be
-    reported at the rounds that it played.
+    The number depends only on the accountant and not on any data, so a run that stops there may be
+    reported at the cost of the rounds that it played.
+
+    Args:
+        arm: the arm.
+        epsilon: the limit.
+        delta: the delta of the guarantee.
+        relation: the relation between neighbours.
+        by: the accountant.
     """
 
     def fits(rounds: int) -> bool:
@@ -176,14 +199,14 @@ def most_rounds(arm: Arm, epsilon: float, delta: float, relation: Relation, by: 
     if low == 0:
         one = central_epsilon([(event, 1)], delta, relation, by)
         raise ValueError(
-            f"max_epsilon = {epsilon!r}: smaller than one round costs, {one:.4g}; expected more, "
-            "or larger multipliers (nothing was spent)"
+            f"max_epsilon = {epsilon!r}: less than the cost of one round, {one:.4g}; expected "
+            "more, or larger multipliers (nothing was spent)"
         )
     return low
 
 
 def delta_warning(delta: float, clients: int) -> str | None:
-    """Why this delta protects nobody in particular, or None."""
+    """A warning if this delta is too large to protect an individual client, else None."""
     if delta < 1 / clients:
         return None
     return (

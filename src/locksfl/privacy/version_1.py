@@ -1,7 +1,8 @@
 """Ledgers that version 0.1 of this program wrote, read as those of version 2.
 
-0.1 had three: counts in a checkpoint, and two SQLite files, of a federation (one entry for each
-client) and of a device, each chained by a rule of its own. They are verified by that rule.
+Version 0.1 had three: counts in a checkpoint, and two kinds of SQLite files, one for a federation
+(one entry per client) and one for a device. Each was chained by its own rule, by which it is
+verified here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 
 def checkpoint(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The packed form of a checkpoint's ledger. Its arrays have the names that they have now."""
+    """The packed form of a checkpoint's ledger. Its arrays already have their present names."""
     arms = [{k: v for k, v in arm.items() if k != "rounds_played"} for arm in meta["arms"]]
     totals = {
         arm["name"]: {"rounds": t, "last": [arm["name"], t], "latest": 0}
@@ -32,15 +33,16 @@ def journal(
 ) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     """What differs from an empty header, and the values of all entries, of a SQLite file.
 
-    `damaged`: how an error begins. One that was altered, or of no known kind, is refused.
+    `damaged`: how an error message begins. A file that was altered, or is of no known kind, is
+    refused.
     """
     before = _link(meta["settings"])
     for expected, (number, *values, found) in enumerate(rows, 1):
         before = _link(before, number, *values)
         if number != expected or found != before:
-            raise ValueError(f"{damaged} (entry {expected} does not fit those before it)")
+            raise ValueError(f"{damaged} (entry {expected} is not chained to the entry before it)")
     if meta.get("head") != f"{len(rows)} {before}":
-        raise ValueError(f"{damaged} (entries are missing at its end)")
+        raise ValueError(f"{damaged} (entries are missing at the end)")
     settings = json.loads(meta["settings"])
     form = settings.pop("format", None)
     if form == "device 1":

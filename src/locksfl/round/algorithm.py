@@ -1,19 +1,19 @@
 """One round of LOCKS. Read this first.
 
-     population n --coin q each--> cohort X
+     population n --each with probability q--> cohort X
      client    u_i from w          its update: a gradient, or the change after local epochs
                g_i                 u_i clipped to norm C; NaN or Inf becomes zero
-     release 1 norms               noised by each client, or as a noised sum by the server
+     release 1 norms               with noise from each client, or as a noisy sum from the server
      server    K'                  the norm sum, clamped to [K_low, m C]: one public number
                p_i                 (1 - lambda) b z_i / K' + lambda b / m      (the rule "norm")
-     second sample: coin p_i each --> uploaders Z
-     release 2 clip(g_i / p_i, S)  S = C / p_C, noised by each client or on the sum
-     server    update              the sum over n q: a public constant
+     second sample: each with probability p_i --> uploaders Z
+     release 2 clip(g_i / p_i, S)  S = C / p_C, with noise from each client or on the sum
+     server    update              the sum divided by n q, a public constant
                w <- w - eta_t update
 
-Everything here is a pure function of arrays with one entry a client: a simulator's chunk of
-clients, a whole cohort or one device alone. Uniform sampling is the same round with p_i = b / m and
-no first release. An empty cohort, or no uploader at all, is a round like any other: noise only.
+Every function here is pure and takes arrays with one entry per client: a simulator's chunk of
+clients, a whole cohort, or a single device. Uniform sampling is the same round with p_i = b / m and
+no first release. An empty cohort, or no uploaders at all, is a round like any other: noise only.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from locksfl.methods.estimators import within
 from locksfl.round.draws import Members, ServerDraws, second_sample
 
 Total = Callable[[Array], Array]  # a sum over every client of the round, on every device
-# a function of all members' entries at once, wherever they are; each place gets its own part
+# a function of all members' entries at once, on whichever device; each device gets its own part
 Together = Callable[..., Array]
 
 
 class Norms(NamedTuple):
-    """What stage 1 leaves behind."""
+    """The result of stage 1."""
 
     scores: Array  # what the rule may use of each client
     released: Array  # the norm sum as released (K~)
-    used: Array  # the public number that the rule makes of it (K')
+    used: Array  # the public number that the rule derives from it (K')
 
 
 class Uploads(NamedTuple):
     """What stage 2 decides for each client, before anything is summed."""
 
-    coefficient: Array  # multiplies the raw update u_i: clipping, weight and coin in one number
+    coefficient: Array  # multiplies the raw update u_i: clipping, weight and draw in one number
     uploaded: Array
-    scale: Array  # norm bound of the contribution, in whose units its noise is given
+    scale: Array  # norm bound of the contribution, the unit of its noise
     expected_weight: Array  # p_i times the weight: the share of g_i that arrives on average
 
 
 class RoundResult(NamedTuple):
-    """What a round gives to the server's optimiser, and what it may log."""
+    """What a round passes to the server's optimiser, and what may be logged."""
 
     update: Array
     released_norm_sum: Array
@@ -63,7 +63,7 @@ class RoundResult(NamedTuple):
 
 
 def clip_factor(norms: Array, clip_norm: Array) -> Array:
-    """What scales u_i to norm C at most: 1 / max(1, |u_i| / C)."""
+    """The factor that scales u_i to norm at most C: 1 / max(1, |u_i| / C)."""
     return 1.0 / jnp.maximum(1.0, norms / clip_norm)
 
 
@@ -75,7 +75,19 @@ def query_norms(
     dials: Dials,
     total: Total,
 ) -> Norms:
-    """Stage 1: release the clipped norms and settle the one public number K'."""
+    """Stage 1: release the clipped norms and derive the one public number K'.
+
+    Args:
+        method: rule, estimator and trust.
+        norms: |u_i| of every member, before clipping.
+        members: the members' own draws.
+        server_noise: one standard normal number, for trusts under which the server adds noise.
+        dials: the arm's numbers.
+        total: sums over every client of the round.
+
+    Returns:
+        The scores of the members, the released sum, and K'.
+    """
     _, _, trust = method.parts
     clipped = jnp.minimum(norms, dials.clip_norm)
     scores, released = trust.release_norms(clipped, members, server_noise, dials, total, jnp)
@@ -83,13 +95,13 @@ def query_norms(
 
 
 def settle_norms(method: Method, scores: Array, released: Array, dials: Dials) -> Norms:
-    """K': what the rule makes of the released sum."""
+    """Derive K' from the released sum, as the rule defines it."""
     rule, _, _ = method.parts
     return Norms(scores, released, rule.settle(released, dials, jnp))
 
 
 def no_norms(members: Members, dials: Dials) -> Norms:
-    """Stage 1 of a rule that releases nothing: K' is never read."""
+    """Stage 1 of a rule that asks for no norms: K' is never read."""
     nothing = jnp.zeros_like(dials.least_norm_sum)
     return Norms(jnp.zeros_like(members.coins), nothing, nothing)
 
@@ -97,8 +109,18 @@ def no_norms(members: Members, dials: Dials) -> Norms:
 def compare_norms(
     method: Method, norms: Array, members: Members, dials: Dials, together: Together
 ) -> Norms:
-    """Stage 1 of a rule that looks at all members at once (so: without privacy). The scores that it
-    leaves are the probabilities themselves; a member that is not there counts as a norm of 0."""
+    """Stage 1 of a rule that looks at all members at once, which is possible only without privacy.
+
+    Args:
+        method: rule, estimator and trust.
+        norms: |u_i| of every member, before clipping.
+        members: the members' own draws; absent members count as a norm of 0.
+        dials: the arm's numbers.
+        together: applies a function to the entries of all members at once.
+
+    Returns:
+        Norms whose scores are the probabilities themselves; nothing is released.
+    """
     rule, _, _ = method.parts
     nothing = jnp.zeros_like(dials.least_norm_sum)
     here = jnp.where(members.present, jnp.minimum(norms, dials.clip_norm), 0.0)
@@ -110,8 +132,17 @@ def compare_norms(
 def upload_probability(
     method: Method, own: Array, public: Array, weight: Array, dials: Dials
 ) -> Array:
-    """p_i for each member, by its own value and public numbers alone, and never above the maximum
-    that the rule states: that is what is charged. What is not a number is 0."""
+    """p_i of each member, from its own value and public numbers alone.
+
+    It never exceeds the maximum that the rule states, which is what is charged; NaN becomes 0.
+
+    Args:
+        method: rule, estimator and trust.
+        own: the value of each member that the rule may use (its score, or its clipped norm).
+        public: K'.
+        weight: the public weight of each member, with mean 1.
+        dials: the arm's numbers.
+    """
     rule, _, _ = method.parts
     if rule.jointly:
         p = own
@@ -125,10 +156,20 @@ def upload_probability(
 
 
 def contribution_bounds(method: Method, p: Array, norm_sum: Array, dials: Dials) -> Array:
-    """The bound of each client's contribution, in whose units its noise is given: one public bound
-    for all, unless the estimator states that a client's own probability enters it."""
+    """The norm bound of each client's contribution, the unit of its noise: one public bound for
+    all, unless the estimator states that it depends on the client's own probability.
+
+    Args:
+        method: rule, estimator and trust.
+        p: the upload probability of each client.
+        norm_sum: K'.
+        dials: the arm's numbers.
+
+    Returns:
+        One bound per entry of p; infinite if the estimator states none.
+    """
     rule, estimator, _ = method.parts
-    if estimator.bound is None:  # possible without privacy only
+    if estimator.bound is None:  # possible only without privacy
         return jnp.full(jnp.shape(p), jnp.inf)
     own = dials.largest_probability if rule.jointly else dials.clip_norm
     at_clip = upload_probability(method, own, norm_sum, jnp.ones(()), dials)
@@ -137,8 +178,8 @@ def contribution_bounds(method: Method, p: Array, norm_sum: Array, dials: Dials)
 
 
 def contribution_bound(method: Method, norm_sum: Array, dials: Dials) -> Array:
-    """The bound of a client with norm C: public, and everybody's where noise is put on a sum.
-    S = C / p_C for the capped estimator, C for those that do not divide by p."""
+    """The public bound of a client with norm C, which holds for every client when the noise is
+    added to a sum: S = C / p_C for the capped estimator, C for those that do not divide by p."""
     at_clip = upload_probability(method, dials.clip_norm, norm_sum, jnp.ones(()), dials)
     return contribution_bounds(method, at_clip, norm_sum, dials)
 
@@ -146,7 +187,16 @@ def contribution_bound(method: Method, norm_sum: Array, dials: Dials) -> Array:
 def choose_uploads(
     method: Method, norms: Array, members: Members, scores: Array, norm_sum: Array, dials: Dials
 ) -> Uploads:
-    """Stage 2 at each client: the coin, and what the contribution is multiplied by."""
+    """Stage 2 at each client: whether it uploads, and the factor of its contribution.
+
+    Args:
+        method: rule, estimator and trust.
+        norms: |u_i| of every member, before clipping.
+        members: the members' own draws.
+        scores: what stage 1 lets the rule use of each member.
+        norm_sum: K'.
+        dials: the arm's numbers.
+    """
     rule, estimator, _ = method.parts
     clipped = jnp.minimum(norms, dials.clip_norm)
     own = clipped if rule.asks is not None and not rule.released and not rule.jointly else scores
@@ -159,8 +209,8 @@ def choose_uploads(
 
 
 def bounded_weight(weight: Array, bound: Array, clipped: Array) -> Array:
-    """The weight, cut so that |weight g_i| stays within the stated bound, whatever the estimator
-    said; what is not a number is 0."""
+    """The weight, limited so that |weight g_i| stays within the stated bound whatever the estimator
+    returned; NaN becomes 0."""
     most = within(bound, clipped, jnp)
     return jnp.where(jnp.isnan(weight), 0.0, jnp.clip(weight, -most, most))
 
@@ -174,7 +224,17 @@ def aggregate(
     dials: Dials,
     total: Total,
 ) -> RoundResult:
-    """The noised sum over a public constant, never over the size that came out."""
+    """The noisy sum divided by a public constant, never by the realised sample size.
+
+    Args:
+        method: rule, estimator and trust.
+        summed: the sum of coefficient_i u_i over all clients.
+        uploads: what stage 2 decided for each client.
+        norms: the result of stage 1.
+        update_noise: standard normal, one number per parameter.
+        dials: the arm's numbers.
+        total: sums over every client of the round.
+    """
     _, estimator, trust = method.parts
     bound = contribution_bound(method, norms.used, dials)
     std = trust.noise_std(uploads.scale, bound, uploads.uploaded, dials, total, jnp)
@@ -189,31 +249,41 @@ def aggregate(
 
 
 class Clients(Protocol):
-    """What an engine can do with the cohort: ask every member, whole or in chunks."""
+    """What an engine can do with the cohort: ask every member, all at once or in chunks."""
 
     def measure(self) -> tuple[Array, Any]:
-        """Every member's |u_i| (0 for a broken one), and whatever spares computing u_i again."""
+        """|u_i| of every member (0 if the update is not finite), and what is needed to avoid
+        recomputing u_i."""
 
     def weighted_sum(
         self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
     ) -> tuple[Array, Uploads, Array]:
-        """Sum of coefficient_i u_i, where choose(norms, each) gives the coefficients; the norms."""
+        """Add up coefficient_i u_i.
+
+        Args:
+            choose: maps (norms, each) of some members to their Uploads.
+            each: arrays with one entry per member, passed on to `choose`.
+            kept: what `measure` returned beside the norms, or None.
+
+        Returns:
+            The sum, the uploads of every member, and the true norms.
+        """
 
 
 class GivenClients:
-    """Clients whose raw updates are given: what an audit, or a problem on paper, plays with."""
+    """Clients with given raw updates, as used by the audit and the theory problems."""
 
     def __init__(self, updates: Array) -> None:
         self.updates, self.norms = updates, jnp.linalg.norm(updates, axis=1)
 
     def measure(self) -> tuple[Array, Any]:
-        """Their norms."""
+        """The norms of the updates; nothing is kept."""
         return self.norms, None
 
     def weighted_sum(
         self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
     ) -> tuple[Array, Uploads, Array]:
-        """Sum of coefficient_i u_i."""
+        """The sum of coefficient_i u_i, the uploads, and the norms."""
         del kept
         uploads = choose(self.norms, each)
         return uploads.coefficient @ self.updates, uploads, self.norms
@@ -228,7 +298,21 @@ def play(
     total: Total = jnp.sum,
     together: Together = lambda function, *entries: function(*entries),
 ) -> tuple[RoundResult, Uploads, Array]:
-    """A whole round: what the server steps by, who uploaded, and the true norms (a secret)."""
+    """Play a whole round.
+
+    Args:
+        method: rule, estimator and trust.
+        clients: the cohort, able to compute its updates.
+        members: the members' own draws.
+        server_draws: the server's own noise.
+        dials: the arm's numbers.
+        total: sums over every client of the round.
+        together: applies a function to the entries of all members at once.
+
+    Returns:
+        The update for the server's step and the log of the round, what each member uploaded, and
+        the true norms (a secret).
+    """
     rule, _, _ = method.parts
     if rule.released:
         measured, kept = clients.measure()
@@ -236,7 +320,7 @@ def play(
     elif rule.jointly:
         measured, kept = clients.measure()
         norms = compare_norms(method, measured, members, dials, together)
-    else:  # nothing may be released at the cohort stage, and clients are visited once
+    else:  # nothing is released at the cohort stage, and clients are visited only once
         kept, norms = None, no_norms(members, dials)
 
     def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:

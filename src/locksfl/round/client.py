@@ -1,9 +1,9 @@
-"""A client's own work: its update u_i, and the norm of it.
+"""Client work: the update u_i and its norm.
 
-All functions take a leading axis of clients: a chunk of a simulated cohort, or one device. Two
-things are asked of a chunk: `measure`, every client's |u_i| and a trace; and `combine`, the sum of
-coefficient_i u_i from that trace. A trace is the updates themselves, or, for dense networks in
-gradient mode, activations and errors: then no client's gradient is ever formed.
+All functions take a leading axis of clients: a chunk of a simulated cohort, or one device. A chunk
+does two things: `measure` returns |u_i| of every client and a trace; `combine` returns the sum of
+coefficient_i u_i, computed from that trace. A trace holds the updates themselves or, for dense
+networks in gradient mode, activations and errors, so that no client's gradient is ever formed.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def take(records: Records, rows: Array) -> tuple[Array, Array]:
 
 
 def scaled(records: Records, features: Array, labels: Array) -> tuple[Array, Array]:
-    """Stored features as floats, one axis a record."""
+    """Stored features as floats, one flat row per record."""
     features = features.astype(jnp.float32) * records.scale
     return features.reshape(
         *features.shape[: features.ndim - records.features.ndim + 1], -1
@@ -132,25 +132,25 @@ def read(records: Records, rows: Array) -> tuple[Array, Array]:
 
 
 def cross_entropy(scores: Array, labels: Array) -> Array:
-    """-ln of the probability of the right class, one a record.
+    """Cross-entropy: -ln of the probability of the correct class, one value per record.
 
     For sequences, scores [B, L, C] and labels [B, L]: a record's mean over its labelled positions;
-    label -1 is none.
+    label -1 means that a position has none.
     """
     if labels.ndim == 2:
         labelled = labels >= 0
         right = jnp.take_along_axis(scores, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
         losses = jnp.where(labelled, jax.nn.logsumexp(scores, axis=-1) - right, 0.0)
         return jnp.sum(losses, axis=-1) / jnp.maximum(1, jnp.sum(labelled, axis=-1))
-    # chosen, not looked up: the way back from a look-up is a scatter, slow on a GPU
+    # a mask instead of indexing: the gradient of indexing is a scatter, which is slow on a GPU
     chosen = jnp.arange(scores.shape[-1]) == labels[:, None]
     return jax.nn.logsumexp(scores, axis=-1) - jnp.sum(jnp.where(chosen, scores, 0.0), axis=-1)
 
 
 def mean_loss(model: Model, weights: Any, features: Array, labels: Array, used: Array) -> Array:
-    """The mean loss over the used records; 0 where none is.
+    """The mean loss over the used records; 0 if there are none.
 
-    Padding repeats somebody's record: it is cleared, because 0 times its NaN would be NaN.
+    Padding repeats another record; it is zeroed, because 0 times a NaN would be NaN.
     """
     features = jnp.where(used[:, None], features, 0.0)
     losses = cross_entropy(model.apply(weights, features), labels)
@@ -172,9 +172,9 @@ def gradient_update(model: Model, weights: Array, records: Records, chunk: Chunk
 def epochs_update(
     model: Model, weights: Array, records: Records, chunk: Chunk, work: LocalWork
 ) -> Array:
-    """u_i = w - w_i after `epochs` passes of SGD over the client's rows, shuffled anew each pass.
+    """u_i = w - w_i after `epochs` passes of SGD over the client's rows, reshuffled in each pass.
 
-    A client makes as many steps as its own rows need; the last batch of a pass may be short.
+    A client takes as many steps as its own rows need; the last batch of a pass may be short.
     """
     start = model.unravel(weights)
     length = chunk.rows.shape[-1]
@@ -184,8 +184,8 @@ def epochs_update(
 
     def one(rows: Array, used: Array, key: Array) -> Array:
         count = jnp.sum(used)
-        # Together, all make as many steps as the largest: a step without rows changes nothing, and
-        # a loop of known length does not wait for the host, as a GPU's loops else do at every turn.
+        # All take as many steps as the largest client: a step without rows changes nothing, and a
+        # loop of known length spares a GPU from waiting for the host in every iteration.
         steps = -(-count // batch) if alone else (length + padding) // batch
 
         def epoch(e: Array, local: Any) -> Any:
@@ -221,7 +221,7 @@ def _each(function: Any, *arrays: Array) -> Array:
 
 
 class Visit(NamedTuple):
-    """What a chunk of clients found: |u_i|, whether u_i is finite, and what `combine` takes."""
+    """The result of a chunk of clients: |u_i|, whether u_i is finite, and the trace."""
 
     norms: Array
     finite: Array
@@ -229,10 +229,10 @@ class Visit(NamedTuple):
 
 
 def measure(model: Model, weights: Array, records: Records, chunk: Chunk, work: LocalWork) -> Visit:
-    """Make every client's update, and take its norm.
+    """Compute every client's update and its norm.
 
     A client whose update has NaN or Inf, or a norm that float32 cannot hold, counts as zero: its
-    norm is 0 and its trace is cleared, so that it cannot reach the model through 0 times NaN.
+    norm is 0 and its trace is zeroed, so that it cannot reach the model through 0 times NaN.
     """
     with jax.default_matmul_precision(PRECISIONS[work.precision]):
         if uses_errors(model, chunk.rows.shape[-1], work):
@@ -260,25 +260,26 @@ def combine(trace: Any, coefficients: Array) -> Array:
 
 
 def combine_parts(trace: Any, coefficients: Array) -> list[Array]:
-    """The same as parts of the flat vector: who adds up many chunks joins them once, at the end."""
+    """The same, as parts of the flat vector: callers that add up many chunks concatenate once, at
+    the end."""
     if isinstance(trace, DenseTrace):
         return _combine_dense(trace, coefficients)
     return [jnp.matmul(coefficients, trace, precision=HIGHEST)]
 
 
 def flat(parts: list[Array]) -> Array:
-    """Parts in the order of a flat vector, joined."""
+    """Concatenate parts that are in the order of a flat vector."""
     return jnp.concatenate([part.ravel() for part in parts])
 
 
 # --- Dense networks in gradient mode: norms first, then one weighted backward pass. ---------------
 
 
-ROUNDING = 2.0**-18  # 64 units of float32's rounding; dot products of 20,000 terms lost 2 at most
+ROUNDING = 2.0**-18  # 64 units of float32's rounding; dot products of 20,000 terms lost at most 2
 
 
 class DenseTrace(NamedTuple):
-    """For each layer, what went in and the loss's derivative by what came out. [c, rows, width]"""
+    """For each layer, its input and the derivative of the loss by its output. [c, rows, width]"""
 
     inputs: tuple[Array, ...]
     errors: tuple[Array, ...]
@@ -324,9 +325,9 @@ def _measure_dense(model: Model, weights: Array, records: Records, chunk: Chunk)
 
 
 def _rounding(pairs_in: Array, pairs_out: Array) -> Array:
-    """What float32 may have lost of |sum_s x_s e_s^T|^2: a share of (sum_s |x_s| |e_s|)^2. Where
-    rows cancel the norm is small and this is not: without it a client could be found shorter than
-    it is, by any factor, and pass the clip."""
+    """An upper bound on float32's error in |sum_s x_s e_s^T|^2: a fraction of
+    (sum_s |x_s| |e_s|)^2. When rows cancel, the norm is small but this is not; without it, a
+    client's norm could be underestimated by any factor and escape clipping."""
     lengths = jnp.sqrt(jnp.diagonal(pairs_in * pairs_out, axis1=1, axis2=2))
     return ROUNDING * jnp.square(jnp.sum(lengths, axis=1))
 

@@ -16,7 +16,7 @@ class Members(NamedTuple):
 
     clients: Array  # client numbers
     present: Array
-    weights: Array  # public, mean 1 over the population
+    weights: Array  # public, with mean 1 over the population
     coins: Array  # of the second sample, uniform in [0, 1)
     norm_noise: Array  # standard normal, for trusts under which clients add the noise
 
@@ -29,10 +29,13 @@ class ServerDraws(NamedTuple):
 
 
 def draw_cohort(rng: np.random.Generator, clients: int, sampling_rate: float) -> np.ndarray:
-    """The first sample: one coin of `sampling_rate` for each client; sorted client numbers.
+    """Draw the cohort: each client joins with probability `sampling_rate`.
 
-    The number of heads is binomial and, given it, every subset of that size is equally likely:
-    that is n independent coins, drawn with work for the cohort only.
+    The size is binomial and, given the size, every subset is equally likely. That equals n
+    independent draws but takes time in proportion to the cohort only.
+
+    Returns:
+        Sorted client numbers.
     """
     size = rng.binomial(clients, sampling_rate)
     return np.sort(rng.choice(clients, size, replace=False, shuffle=False)).astype(np.int32)
@@ -41,7 +44,14 @@ def draw_cohort(rng: np.random.Generator, clients: int, sampling_rate: float) ->
 def draw_members(
     arm_key: Array, round_index: Array | int, clients: Array, weights: Array
 ) -> Members:
-    """Each client's own draws of a round. `clients` < 0 are empty slots."""
+    """Draw what each member of the cohort draws for itself in a round.
+
+    Args:
+        arm_key: the root key of the arm.
+        round_index: the round, counted from 0.
+        clients: client numbers; numbers < 0 are empty slots.
+        weights: the public weight of each member, with mean 1 over the population.
+    """
     coins = client_keys(draw_key(arm_key, round_index, Purpose.UPLOAD_COIN), clients)
     norms = client_keys(draw_key(arm_key, round_index, Purpose.NORM_NOISE), clients)
     return Members(
@@ -54,12 +64,14 @@ def draw_members(
 
 
 def draw_server(arm_key: Array, round_index: Array | int, size: int) -> ServerDraws:
-    """The server's draws of a round; `size` is the number of parameters."""
+    """Draw the server's own noise of a round, as `draw_members` does for the members; `size` is the
+    number of parameters."""
     norms = draw_key(arm_key, round_index, Purpose.SERVER_NORM_NOISE)
     update = draw_key(arm_key, round_index, Purpose.UPDATE_NOISE)
     return ServerDraws(normal(norms, 1)[0], normal(update, size))
 
 
 def second_sample(coins: Array, probability: Array, present: Array) -> Array:
-    """Who uploads: each present member by a coin of its own, uniform in [0, 1)."""
+    """Draw the uploaders: each present member uploads if its own uniform draw in [0, 1) is below
+    p_i. Returns a mask over the members."""
     return present & (coins < probability)

@@ -1,10 +1,10 @@
 """Where every random draw comes from.
 
-Two sources and no third: a seed that somebody typed (a simulation, to be repeated) or the operating
-system (a secret that nobody wrote down). There is no default seed.
+There are exactly two sources: a seed given by the user (a repeatable simulation) or the operating
+system's entropy (a secret that is not recorded). There is no default seed.
 
-Draws are told apart by (arm, round, purpose), and by client where each client draws for itself, so
-that no two of them share noise: arms differ in their root key, rounds and purposes are folded in.
+Every draw is identified by (arm, round, purpose), and by client where each client draws for itself,
+so that no two draws share noise: arms differ in their root key, rounds and purposes are folded in.
 A draw depends on nothing else: not on chunk sizes, padding, block lengths or the number of devices.
 """
 
@@ -34,14 +34,14 @@ class Purpose(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Randomness:
-    """A source of draws. `simulated` says that its seed is known to somebody."""
+    """A source of draws. `simulated`: its seed is known, so it protects nobody."""
 
     entropy: int
     simulated: bool
 
     @classmethod
     def seeded(cls, seed: int) -> Randomness:
-        """Draws that can be repeated, and therefore protect nobody."""
+        """Draws that can be repeated and therefore protect nobody."""
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed = {seed!r}: expected a whole number >= 0")
         return cls(seed, simulated=True)
@@ -52,16 +52,16 @@ class Randomness:
         return cls(secrets.randbits(128), simulated=False)
 
     def host(self, arm: str, round_index: int, purpose: Purpose) -> np.random.Generator:
-        """A NumPy generator for one draw on the host."""
+        """A NumPy generator for the draws of one purpose in one round of an arm, on the host."""
         words = self._words(arm, round_index, int(purpose))
         return np.random.Generator(np.random.Philox(words))
 
     def arm_key(self, arm: str) -> jax.Array:
-        """The root of an arm's draws on the device."""
+        """The root key of an arm's draws on the device; `draw_key` derives the others."""
         return _device_key(self._words(arm))
 
     def model_key(self) -> jax.Array:
-        """The key of the first weights: public, and the same for every arm."""
+        """The key of the initial weights: public, and the same for every arm."""
         words = np.random.SeedSequence(self.entropy, spawn_key=(int(Purpose.MODEL),))
         return _device_key(words)
 
@@ -74,7 +74,7 @@ def _device_key(words: np.random.SeedSequence) -> jax.Array:
 
 
 def arm_number(arm: str) -> int:
-    """A number for an arm's name, so that adding an arm does not alter the others."""
+    """A number derived from an arm's name, so that adding an arm does not alter the others."""
     return int.from_bytes(hashlib.sha256(arm.encode()).digest()[:4], "big")
 
 
@@ -84,14 +84,15 @@ def draw_key(arm_key: jax.Array, round_index: jax.Array | int, purpose: Purpose)
 
 
 def normal(key: jax.Array, size: int) -> jax.Array:
-    """Standard normal draws whose tails reach 9.4: beyond, a Gaussian has less than 1e-20.
+    """`size` standard normal draws whose tails reach 9.4; a Gaussian has less than 1e-20 beyond.
 
-    `jax.random.normal` ends at 5.42 in float32, so that an output beyond it would give a client
-    away, and with many rounds that alone is more than a delta of 1e-5. Here, by Box and Muller, a
-    radius has 64 random bits: 32 ordinary ones, and 32 more that count where those are small.
+    `jax.random.normal` never exceeds 5.42 in float32, so an output beyond that would reveal a
+    client, and over many rounds that alone exceeds a delta of 1e-5. Here, by the method of Box and
+    Muller, a radius has 64 random bits: 32 ordinary ones, and 32 more that matter if those are
+    small.
 
-    What is left of the difference to a Gaussian is float32 itself (Mironov 2012) and a generator
-    (Threefry, 64-bit key) that is not a cryptographic one: fit for a simulation.
+    The remaining differences from a Gaussian are float32 itself (Mironov 2012) and a generator
+    (Threefry, 64-bit key) that is not cryptographic: good enough for a simulation.
     """
     half = -(-size // 2)
     high, low, turn = jax.random.bits(key, (3, half), jnp.uint32)
@@ -103,6 +104,6 @@ def normal(key: jax.Array, size: int) -> jax.Array:
 
 
 def client_keys(key: jax.Array, clients: jax.Array) -> jax.Array:
-    """A key for each client: what a client draws does not depend on who else is there."""
+    """One key per client: a client's draws do not depend on the other clients."""
     keys: jax.Array = jax.vmap(jax.random.fold_in, (None, 0))(key, clients)
     return keys

@@ -1,6 +1,6 @@
-"""The server's step: an optax rule on the averaged update, and the averaging of iterates.
+"""The server's step: an optax rule applied to the averaged update, and averaging of iterates.
 
-All of it is post-processing of what was released: it costs no privacy.
+All of it is post-processing of released values, so it costs no privacy.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SCHEDULES = ("inverse-sqrt", "constant")
 
 @dataclass(frozen=True)
 class Server:
-    """How the server moves. The paper's choice is sgd with step eta_b / sqrt(t + 1)."""
+    """How the server updates the model. The paper uses sgd with step eta_b / sqrt(t + 1)."""
 
     optimizer: str = "sgd"
     schedule: str = "inverse-sqrt"
     momentum: float = 0.9
     rounds: int = 100
-    average_last: int = 0  # the model is the mean of this many last iterates (0: the last one)
+    average_last: int = 0  # the model is the mean of the last this many iterates (0: the last one)
 
     def _rule(self) -> optax.GradientTransformation:
         # every rule at step 1: the step is an argument of the compiled round
@@ -37,7 +37,17 @@ class Server:
         return ServerState(weights, self._rule().init(weights), jnp.zeros_like(weights))
 
     def step(self, state: ServerState, update: Array, base_step: Array, t: Array) -> ServerState:
-        """w <- w - eta_t * rule(update)."""
+        """w <- w - eta_t * rule(update).
+
+        Args:
+            state: before the round.
+            update: the noisy average of the round.
+            base_step: eta_b.
+            t: the round, counted from 0.
+
+        Returns:
+            The state after the round.
+        """
         eta = base_step / jnp.sqrt(t + 1.0) if self.schedule == "inverse-sqrt" else base_step
         change, inner = self._rule().update(update, state.optimizer, state.weights)
         weights = state.weights + eta * jnp.asarray(change)
@@ -51,7 +61,7 @@ class Server:
         return jnp.where(seen >= 0, mean, average)
 
     def model(self, state: ServerState, rounds_done: Array | int) -> Array:
-        """The weights to use after so many rounds: averaged once averaging has begun."""
+        """The weights to use after `rounds_done` rounds, averaged once averaging has begun."""
         if not self.average_last:
             return state.weights
         averaging = jnp.asarray(rounds_done) > self.rounds - self.average_last
@@ -59,7 +69,7 @@ class Server:
 
 
 class ServerState(NamedTuple):
-    """Everything that a round hands to the next."""
+    """The state passed from one round to the next."""
 
     weights: Array
     optimizer: Any

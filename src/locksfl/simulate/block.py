@@ -1,9 +1,9 @@
 """A block of rounds as one compiled program.
 
-Everything after the coins of the first sample happens here, on the device, and nothing of it in
-Python. On a CPU each core is a device of its own (when the program has set XLA so) and works
-through its clients one chunk after another; on a GPU a chunk is many clients at once. Memory is
-bounded by the chunk, whatever the cohort.
+Everything after the draw of the cohort runs here, on the device, with no Python in between. On a
+CPU each core is a separate device (if the program has configured XLA that way) and works through
+its clients chunk by chunk; on a GPU a chunk is many clients at once. Memory is bounded by the size
+of a chunk, however large the cohort.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from locksfl.simulate.layout import Layout
 
 AXIS = "devices"
 SETTINGS = "settings"  # the axis of a sweep (sweep.py)
-ROUNDS_A_CALL = 64  # the most rounds of one call; how many really run is an argument
+ROUNDS_A_CALL = 64  # the most rounds per call; how many actually run is an argument
 
 
 @dataclass(frozen=True)
 class Program:
-    """What a compiled block of rounds depends on; two arms that agree in it share the program."""
+    """The settings that a compiled block depends on; arms with equal settings share the program."""
 
     method: Method
     model: Model
@@ -54,12 +54,12 @@ class Program:
     evaluate_every: int
     filtered: bool = False  # clients have a budget; without one nothing is carried for it
     together: int = 1  # settings of a sweep that are played at once
-    keep_bytes: int = 0  # what stage 1 may keep for stage 2 on a device, else it is computed again
+    keep_bytes: int = 0  # most bytes that stage 1 keeps per device; beyond, stage 2 recomputes
 
 
 class TestData(NamedTuple):
-    """Held-out records of no client, split over the devices; label -1 is padding, or, in a
-    sequence of labels, a position without one."""
+    """Held-out records that belong to no client, split over the devices; label -1 is padding or,
+    in a sequence of labels, a position without one."""
 
     features: Array
     labels: Array
@@ -67,7 +67,7 @@ class TestData(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What a block leaves behind, one row a round."""
+    """The log of a block, one row per round."""
 
     norms: Array  # true norms, a secret; NaN for a client whose update was not finite
     uploaded: Array
@@ -90,7 +90,7 @@ class ChunkedClients:
         self.members, self.keys = members, keys
 
     def measure(self) -> tuple[Array, Any]:
-        """Norms of all members, and what each chunk found, where that can be kept."""
+        """The norms of all members and, if memory allows, the trace of each chunk."""
         found = [self._visit_shapes(number) for number in range(len(self.program.layout))]
         size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(found))
         keeps = size * self.program.together <= self.program.keep_bytes
@@ -144,13 +144,13 @@ class ChunkedClients:
         return measure(program.model, self.weights, self.records, chunk, program.work)
 
     def _visit_shapes(self, number: int) -> Any:
-        """What all chunks of a size class find."""
+        """The shapes of the results of all chunks of a size class."""
         chunks = self.program.layout[number].chunks
         visit = jax.eval_shape(lambda start: self._visit(number, start), jnp.int32(0))
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct((chunks, *a.shape), a.dtype), visit)
 
     def _sum_shapes(self, number: int) -> Any:
-        """The parts of a size class's weighted sum."""
+        """The shapes of the parts of a size class's weighted sum."""
 
         def one(start: Array) -> list[Array]:
             visit = self._visit(number, start)
@@ -159,7 +159,8 @@ class ChunkedClients:
         return jax.eval_shape(one, jnp.int32(0))
 
     def _sweep(self, number: int, step: Callable[[Array, Array, Any], Any], carry: Any) -> Any:
-        """step(chunk number, first slot, carry) for every chunk of a size class with a client."""
+        """Run step(chunk number, first slot, carry) for every chunk of a size class that has a
+        client."""
         bucket = self.program.layout[number]
         first = sum(before.slots for before in self.program.layout[:number])
         present = self.members.present[first : first + bucket.slots]
@@ -196,8 +197,8 @@ def in_batches(array: np.ndarray, filler: int, rows: int, multiple: int = 1) -> 
 
 
 def evaluate(model: Model, weights: Array, test: TestData) -> tuple[Array, Array]:
-    """Sums over this device's held-out records: (right answers, losses). A record of a sequence
-    has an answer for each labelled position, and one loss."""
+    """Sums over this device's held-out records: (correct answers, losses). A sequence has one
+    answer per labelled position, and one loss."""
     unpacked = model.unravel(weights)
 
     def one(batch: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -216,14 +217,14 @@ def evaluate(model: Model, weights: Array, test: TestData) -> tuple[Array, Array
 
 
 class Spending(NamedTuple):
-    """What a filter needs on the device: whole numbers, the same on every device."""
+    """What a filter needs on the device: integers, the same on every device."""
 
     counts: Array  # [2, n] norms and uploads released by each client
-    most_uploads: Array  # [k] uploads that can be paid beside k norms (accounting.filter)
+    most_uploads: Array  # [k] uploads that can be paid beside k norms (`Budget.most_uploads`)
 
 
 def can_pay(spending: Spending, clients: Array, asks_norms: bool) -> Array:
-    """Whether each of these clients can pay for a whole round; `accounting.filter.Filter`."""
+    """Whether each of these clients can pay for a whole round (as `privacy.budget.Filter`)."""
     norms, uploads = spending.counts[:, clients]
     norms = norms + int(asks_norms)
     last = spending.most_uploads.shape[0] - 1
@@ -232,7 +233,7 @@ def can_pay(spending: Spending, clients: Array, asks_norms: bool) -> Array:
 
 
 def charge(spending: Spending, members: Members, uploaded: Array, asks_norms: bool) -> Spending:
-    """The counts after a round, on every device: an upload that was not drawn is not entered."""
+    """The counts after a round, on every device; an upload that was not drawn is not counted."""
     nobody = spending.counts.shape[1]  # out of range: dropped
     clients = jnp.where(members.present, members.clients, nobody)
     released = jnp.stack([members.present & asks_norms, members.present & uploaded], axis=-1)
@@ -255,12 +256,12 @@ def play_block(
     rounds: Array,
     spending: Spending | None,
 ) -> tuple[ServerState, Log]:
-    """`rounds` rounds from `first_round` on, on one device of the mesh.
+    """Play `rounds` rounds from `first_round` on, on one device of the mesh.
 
-    plan [ROUNDS_A_CALL, 1, slots]: the client in each slot of this device, -1 where empty.
+    plan [ROUNDS_A_CALL, 1, slots]: the client in each slot of this device, -1 if empty.
     weights [n]: the public weights of the clients, or one number for all.
-    spending: with a filter, what was spent before; a client that cannot pay for a whole round is
-        not asked, round by round, so that results do not depend on the length of blocks.
+    spending: with a filter, what was spent before. A client that cannot pay for a whole round is
+        not asked; this is decided in every round, so results do not depend on the block length.
     """
     plan = plan[:, 0]
 
@@ -294,7 +295,7 @@ def play_block(
         state = program.server.step(state, result.update, dials.step, t)
 
         def score() -> tuple[Array, Array]:
-            with jax.default_matmul_precision(PRECISIONS["full"]):  # a report is no place to save
+            with jax.default_matmul_precision(PRECISIONS["full"]):  # reports are always exact
                 right, losses = evaluate(program.model, program.server.model(state, t + 1), test)
             return total(right) / answers, total(losses) / tests
 

@@ -1,8 +1,8 @@
 """Compiled programs kept on disk, so that a second run starts at once.
 
 The folder is the user's own cache folder, never a run folder: a program holds no data, only shapes
-and settings. `LOCKS_CACHE` names another folder, or is "off". What cannot be written is not kept,
-and nothing fails for it. Whoever has told JAX of a cache folder keeps that one.
+and settings. `LOCKS_CACHE` names another folder, or is "off". Programs that cannot be written are
+not kept, and that is not an error. A cache folder already configured in JAX is left as it is.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ OFF = "off"
 
 
 def keep_compiled() -> Path | None:
-    """Keep what JAX compiles from now on; the folder, or None where nothing is kept.
+    """Keep what JAX compiles from now on. Returns the folder, or None if nothing is kept.
 
-    For programs: it sets JAX for the whole process, which is not a library's to do.
+    For applications only: it configures JAX for the whole process, which a library must not do.
     """
     chosen = os.environ.get(VARIABLE, "")
     told = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
@@ -33,15 +33,16 @@ def keep_compiled() -> Path | None:
     # a program for one processor may not run on another that shares the home folder
     folder = root / _processor()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # whoever writes here runs as us
+        # private, because anyone who can write here can run code as this user
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
         return None
     if not os.access(folder, os.W_OK):
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    # small programs too: a start compiles twenty of them
+    # small programs too: starting compiles twenty of them
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # a full disk or a damaged entry means to compile, as without a cache
+    # with a full disk or a damaged entry, JAX compiles as it would without a cache
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
     return folder
 

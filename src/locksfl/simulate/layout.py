@@ -1,9 +1,10 @@
-"""Where clients of a cohort go: ragged clients in rectangles, cohorts of any size in fixed slots.
+"""The memory layout of a cohort: clients of different sizes in rectangular arrays, cohorts of any
+size in a fixed number of slots.
 
-XLA compiles for fixed shapes, but cohorts differ from round to round and clients in size. Clients
-are sorted into a few classes of about one size, and each class gets slots for more clients than a
-round is likely to have; a round that has more gets a larger layout, never a shorter cohort. Empty
-slots cost next to nothing: whole chunks of them are skipped.
+XLA compiles for fixed shapes, but cohorts differ from round to round and clients differ in size.
+Clients are sorted into a few classes of similar size, and each class gets slots for more clients
+than a round is likely to have; a round that has more gets a larger layout, never a shorter cohort.
+Empty slots cost next to nothing: whole chunks of them are skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Bucket:
     """The slots of one size class on each device: `chunks` times `chunk` clients."""
 
     shape: SizeClass
-    chunk: int  # clients worked on at a time
+    chunk: int  # clients processed at a time
     chunks: int
 
     @property
@@ -39,7 +40,7 @@ def size_classes(
     sizes: np.ndarray, work: LocalWork, most: int = MOST_CLASSES
 ) -> tuple[list[SizeClass], np.ndarray]:
     """Classes in which the smallest client uses at least two thirds of the rows of the largest
-    (less where that would make more than `most`), and the class of every client."""
+    (less if that would make more than `most` classes), and the class of every client."""
     used = used_samples(sizes, work)
     low, high = int(used.min()), int(used.max())
     ratio = max(1.5, (high / max(low, 1)) ** (1 / most) * 1.001)
@@ -64,15 +65,15 @@ def size_classes(
 
 
 def likely_count(clients: int, sampling_rate: float) -> int:
-    """A count that a binomial number of clients passes once in a million rounds or less."""
+    """A count that a binomial number of clients exceeds in at most one round in a million."""
     mean = clients * sampling_rate
     spread = 5 * math.sqrt(mean * (1 - sampling_rate)) + 5
     return max(1, min(clients, math.ceil(mean + spread)))
 
 
 def usual_count(clients: int, sampling_rate: float) -> int:
-    """A count that one round in thirty or so passes: slots worked on at once beyond it would be
-    empty, and cost as much as clients."""
+    """A count that about one round in thirty exceeds: slots processed at once beyond it would
+    usually be empty, yet cost as much as clients."""
     mean = clients * sampling_rate
     return max(1, min(clients, math.ceil(mean + 2 * math.sqrt(mean * (1 - sampling_rate)))))
 
@@ -94,8 +95,8 @@ def class_counts(cohort: np.ndarray, class_of: np.ndarray, classes: int) -> np.n
 
 
 def pack(cohort: np.ndarray, class_of: np.ndarray, layout: Layout, devices: int) -> np.ndarray:
-    """Client numbers in slots [devices, slots], -1 where empty; members of a class are dealt to
-    the devices in turn, so that each has the same work."""
+    """Client numbers in slots [devices, slots], -1 if empty; members of a class are dealt to the
+    devices in turn, so that all devices have the same work."""
     slots = np.full((devices, sum(b.slots for b in layout)), -1, np.int32)
     first = 0
     member_class = class_of[cohort]

@@ -1,7 +1,7 @@
 """The simulator: it keeps the data on the devices, draws the cohorts and plays blocks of rounds.
 
-The coins of the first sample are drawn on the host for a whole block, then the block is one call
-(see block.py). Blocks take two seconds at most, so that progress shows and Ctrl-C works.
+The cohorts of a whole block are drawn on the host, then the block is one call (see block.py). A
+block takes at most two seconds, so that progress is visible and Ctrl-C works.
 """
 
 from __future__ import annotations
@@ -52,36 +52,36 @@ from locksfl.simulate.layout import (
 
 BLOCK_SECONDS = 2.0
 TEST_ROWS = 1000  # held-out records evaluated at a time
-TEST_FLOATS = 2**26  # what a model may hold of them meanwhile, on a CPU
-KEEP_BYTES = 2**29  # what a core may keep of stage 1 for stage 2; a GPU keeps an eighth of it all
-MEMORY = 2**36  # bytes, of a device that does not say how many it has
-SHARE = 24  # a float held for each so many bytes: a sixth going forward, as much on the way back
+TEST_FLOATS = 2**26  # floats that a model may hold while evaluating them, on a CPU
+KEEP_BYTES = 2**29  # what a core may keep of stage 1 for stage 2; a GPU keeps 1/8 of its memory
+MEMORY = 2**36  # bytes, for a device that does not report its memory
+SHARE = 24  # bytes of memory per float held: 1/6 of memory going forward, as much going backward
 
 
 @dataclass(frozen=True)
 class RoundLog:
-    """What the simulator saw in one round. Norms and cohort are secrets of the server, or of the
-    clients alone: whoever shows them must say so."""
+    """What the simulator saw in one round. Norms and the cohort are secrets of the server or of the
+    clients; code that shows them must say so."""
 
     round: int
     cohort: np.ndarray  # client numbers
-    uploaded: np.ndarray  # for each of them
+    uploaded: np.ndarray  # whether each of them uploaded
     norms: np.ndarray  # true norms before clipping; NaN for an update that was not finite
     released_norm_sum: float
     used_norm_sum: float
     signal: float
     noise: float
-    expected_weight: float  # of a member: 1 where the estimator is unbiased
+    expected_weight: float  # of a member: 1 if the estimator is unbiased
     accuracy: float | None
     loss: float | None
     exhausted: int | None = None  # clients that could not pay, with a filter
-    received: np.ndarray | None = None  # a federation: whose update came, of those that uploaded
-    stages: dict[str, Any] | None = None  # a federation: what became of the questions
+    received: np.ndarray | None = None  # in a federation: whether its update arrived
+    stages: dict[str, Any] | None = None  # in a federation: the outcome of the requests
 
 
 @dataclass(frozen=True)
 class BlockLog:
-    """A block of rounds, the state after it, and how long it took (compiling apart)."""
+    """A block of rounds, the state after it, and how long it took (compilation separately)."""
 
     rounds: list[RoundLog]
     state: ServerState
@@ -118,9 +118,24 @@ class Simulator:
         released: tuple[np.ndarray, np.ndarray] | None = None,
         pause_every: int = 0,
     ) -> Iterator[BlockLog]:
-        """Play an arm's rounds from `first_round` on, block by block. With a budget, `released` are
-        the norms and uploads of every client before that round. A block ends at every multiple of
-        `pause_every` rounds, for whoever wants the state there."""
+        """Play an arm's rounds from `first_round` on, block by block.
+
+        Args:
+            plan: the arm.
+            work: how a client computes its update.
+            server: the server's optimiser and the number of rounds.
+            randomness: the source of all draws.
+            first_round: the first round to play, counted from 0.
+            state: the state before `first_round`; without it, a new model.
+            evaluate_every: the number of rounds between evaluations.
+            released: the norms and uploads of every client before `first_round`; read only if
+                the arm has a budget.
+            pause_every: a block ends at every multiple of this many rounds, so that the caller can
+                save the state.
+
+        Yields:
+            The blocks, each with its rounds and the state after it.
+        """
         kept = None
         if plan.budget is not None:
             kept = Filter(plan, plan.budget, *(released or ()))
@@ -164,8 +179,8 @@ class Simulator:
             length = max(1, int(BLOCK_SECONDS / (seconds / length)))
 
     def compile(self, program: Program, *arguments: Any) -> tuple[Any, float]:
-        """The compiled block, made once for each program and shape of its arguments. That of a
-        sweep has an axis more for what differs between settings: state, dials, key and slots."""
+        """The compiled block, made once for each program and shape of its arguments. For a sweep,
+        whatever differs between settings (state, dials, key and slots) has one more axis."""
         shapes = tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(arguments))
         if (program, shapes) in self._compiled:
             return self._compiled[program, shapes], 0.0
@@ -184,7 +199,8 @@ class Simulator:
             out_specs=(P(), logs),
             check_vma=False,
         )
-        compiled = jax.jit(mapped).lower(*arguments).compile()  # a state given out must stay whole
+        # no donation: a state that was handed out must stay valid
+        compiled = jax.jit(mapped).lower(*arguments).compile()
         self._compiled[program, shapes] = compiled
         return compiled, time.perf_counter() - began
 
@@ -195,9 +211,10 @@ class Simulator:
         return Spending(self._replicate(counts), self._replicate(kept.table))
 
     def classes(self, work: LocalWork) -> tuple[list[SizeClass], np.ndarray]:
-        """A program for each class is compiled into the round, so: as few as pay for themselves.
-        A core skips the steps that a small client has no rows for; a GPU works on all clients of a
-        class at once, and on the classes one after another."""
+        """The size classes, and the class of every client. Each size class adds a program to the
+        compiled round, so use no more classes than pay off. A core skips the steps for which a
+        small client has no rows; a GPU processes all clients of a class at once, and one class
+        after another."""
         gradient_on_cpu = self.on_cpu and work.update == "gradient"
         return size_classes(self.population.sizes, work, MOST_CLASSES if gradient_on_cpu else 2)
 
@@ -209,20 +226,20 @@ class Simulator:
         work: LocalWork,
         together: int = 1,
     ) -> Layout:
-        """Slots for the cohorts that a round is likely to have, of each of the settings at once."""
+        """Slots for the cohorts that a round is likely to have; `together`: settings at once."""
         layout = []
         for number, shape in enumerate(classes):
             members = int(np.sum(class_of == number))
             on_device = -(-likely_count(members, rate) // self.mesh.size)
             usual = -(-usual_count(members, rate) // self.mesh.size)
             most = max(1, self.most_at_once(shape, work) // together)
-            # equal chunks that the usual cohort fills: one more costs as much as a full one
+            # equal chunks that the usual cohort fills: an extra chunk costs as much as a full one
             chunk = min(self.chunk or -(-usual // -(-usual // most)), on_device)
             layout.append(Bucket(shape, chunk, -(-on_device // chunk)))
         return tuple(layout)
 
     def most_at_once(self, shape: SizeClass, work: LocalWork) -> int:
-        """Clients at a time: what keeps a core's caches, or a GPU, busy.
+        """The number of clients to process at a time, to keep a core's caches or a GPU busy.
 
         On a GPU their updates, what the model holds of their batches, and their records must fit.
         """
@@ -239,13 +256,13 @@ class Simulator:
 
     @property
     def _memory(self) -> int:
-        """Bytes of a device."""
+        """Memory of a device, in bytes."""
         stats = self.mesh.devices.flat[0].memory_stats() or {}
         return int(stats.get("bytes_limit", MEMORY))
 
     @property
     def keep_bytes(self) -> int:
-        """What stage 1 may keep for stage 2."""
+        """The bytes that stage 1 may keep for stage 2."""
         return KEEP_BYTES if self.on_cpu else self._memory // 8
 
     def fit(self, layout: Layout, cohorts: list[np.ndarray], class_of: np.ndarray) -> Layout:
@@ -254,12 +271,12 @@ class Simulator:
         return widen(layout, np.max(counts, axis=0).tolist(), self.mesh.size)
 
     def slots(self, cohorts: list[np.ndarray], class_of: np.ndarray, layout: Layout) -> np.ndarray:
-        """The client in each slot of each round, -1 where empty. [rounds, devices, slots]"""
+        """The client in each slot of each round, -1 if empty. [rounds, devices, slots]"""
         return np.stack([pack(cohort, class_of, layout, self.mesh.size) for cohort in cohorts])
 
     def put_slots(self, slots: np.ndarray) -> Array:
-        """Slots as a compiled block takes them: room for its most rounds, dealt to the devices. A
-        sweep has an axis of settings before."""
+        """Slots as a compiled block takes them: padded to ROUNDS_A_CALL rounds and distributed over
+        the devices. A sweep has a leading axis of settings."""
         room = np.full((*slots.shape[:-3], ROUNDS_A_CALL, *slots.shape[-2:]), -1, np.int32)
         room[..., : slots.shape[-3], :, :] = slots
         spec = P(*[None] * (slots.ndim - 2), AXIS)
@@ -275,7 +292,7 @@ class Simulator:
         )
 
     def _test(self, population: Population) -> TestData:
-        """Held-out records in batches, dealt to the devices."""
+        """Held-out records in batches, distributed over the devices."""
         features, labels = population.test_features, population.test_labels
         floats = TEST_FLOATS if self.on_cpu else self._memory // SHARE
         most = min(TEST_ROWS, records_at_once(self.model, features.shape[1:], floats))
@@ -300,11 +317,12 @@ class Simulator:
 
 
 def _asked(log: RoundLog, kept: Filter) -> RoundLog:
-    """The round with those members only that could pay, entered into the host's own filter. It
-    decides by the same whole numbers as the device, and refuses if the device did otherwise."""
+    """The round with only the members that could pay, recorded in the host's filter. The host
+    decides by the same integers as the device and raises an error if the device decided
+    otherwise."""
     there = kept.can_pay(log.cohort)
     if log.uploaded[~there].any():
-        raise AssertionError("a client uploaded that could not pay")
+        raise AssertionError("a client that could not pay has uploaded")
     exhausted = kept.exhausted
     kept.enter(log.cohort[there], log.uploaded[there])
     return replace(
@@ -317,7 +335,8 @@ def _asked(log: RoundLog, kept: Filter) -> RoundLog:
 
 
 def finish(results: Any) -> Any:
-    """Wait for a block; Ctrl-C is heard at its end, since a process must not end amid one."""
+    """Wait for a block. Ctrl-C takes effect when it ends, because a process must not exit during a
+    block."""
     try:
         return jax.block_until_ready(results)
     except KeyboardInterrupt:
@@ -326,7 +345,7 @@ def finish(results: Any) -> Any:
 
 
 def read_log(first: int, slots: np.ndarray, log: Log) -> list[RoundLog]:
-    """The log of as many rounds as there are slots for, members in the order of their numbers."""
+    """The log of the rounds for which there are slots, members in increasing order."""
     norms, uploaded = np.asarray(log.norms), np.asarray(log.uploaded)
     a_round = [np.asarray(a) for a in log[2:]]
     rounds = []

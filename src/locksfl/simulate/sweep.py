@@ -1,9 +1,10 @@
 """A sweep: one experiment under many settings (seeds, steps, clips), played together on a GPU.
 
-A round of a small model leaves most of a GPU idle, and what differs between settings (numbers,
-keys, cohorts, the model itself) are arguments of the compiled block. So the block gets an axis of
-settings; the data are there once. On a CPU, where batched products are slower, settings are played
-one after another. Every setting draws what it draws alone: results agree up to float rounding.
+A round of a small model leaves most of a GPU idle, and whatever differs between settings (numbers,
+keys, cohorts, the model itself) is an argument of the compiled block. So the block gets an axis of
+settings; the data are stored only once. On a CPU, where batched products are slower, settings are
+played one after another. Every setting makes the same draws as when it is played alone, so results
+agree up to float rounding.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from locksfl.simulate.block import ROUNDS_A_CALL, Program
 from locksfl.simulate.layout import usual_count
 from locksfl.simulate.simulator import RoundLog, Simulator, finish, read_log
 
-MOST_TOGETHER = 16  # more fill no GPU better, and wait longer for the longest cohort
+MOST_TOGETHER = 16  # more would not use a GPU better, and would wait longer for the largest cohort
 
 
 class Setting(NamedTuple):
@@ -50,9 +51,9 @@ def play_sweep(
     evaluate_every: int = 1,
     at_once: int | None = None,
 ) -> list[Played]:
-    """Play every setting to its end; the results, in the order of the settings.
+    """Play every setting to its end. Returns the results in the order of the settings.
 
-    at_once: settings played together; without it as many as memory allows, on a CPU one.
+    at_once: settings played together. Default: as many as memory allows, and one on a CPU.
     """
     found: dict[int, Played] = {}
     for numbers in _groups(simulator, settings, work, at_once):
@@ -75,7 +76,7 @@ def play_alone(
     evaluate_every: int = 1,
     on_round: Callable[[RoundLog], None] = lambda log: None,
 ) -> Played:
-    """Play one setting to its end; `on_round` hears of every round as soon as it is there."""
+    """Play one setting to its end; `on_round` is called with every round once it is played."""
     rounds: list[RoundLog] = []
     for block in simulator.play(plan, work, server, randomness, evaluate_every=evaluate_every):
         rounds += block.rounds
@@ -87,8 +88,8 @@ def play_alone(
 def _groups(
     simulator: Simulator, settings: Sequence[Setting], work: LocalWork, at_once: int | None
 ) -> Iterator[list[int]]:
-    """Numbers of settings that one program can play. A client's budget or public weights are an
-    array for each setting: those are played alone."""
+    """Indices of the settings that one program can play together. Settings with client budgets or
+    public weights have one array each and are played alone."""
     alike: dict[Any, list[int]] = {}
     for number, (plan, _) in enumerate(settings):
         alone = number if plan.budget is not None or plan.weights is not None else None
@@ -102,7 +103,7 @@ def _groups(
 
 
 def _most_together(simulator: Simulator, plan: Arm, work: LocalWork) -> int:
-    """As many settings as still have their usual cohort in memory at once."""
+    """The number of settings whose typical cohorts fit in memory together."""
     if simulator.on_cpu:
         return 1
     classes, class_of = simulator.classes(work)
@@ -116,7 +117,8 @@ def _most_together(simulator: Simulator, plan: Arm, work: LocalWork) -> int:
 def _together(
     simulator: Simulator, group: list[Setting], work: LocalWork, server: Server, evaluate_every: int
 ) -> list[Played]:
-    """As `Simulator.play`, with an axis of settings in front of whatever differs between them."""
+    """Like `Simulator.play`, with a leading axis of settings on everything that differs between
+    them."""
     (plan, _), model = group[0], simulator.model
     classes, class_of = simulator.classes(work)
     layout = simulator.layout(classes, class_of, plan.sampling_rate, work, len(group))

@@ -341,7 +341,7 @@ def test_a_missing_or_foreign_ledger_is_no_new_budget(tmp_path, path):
     with pytest.raises(ValueError, match="no such ledger"):
         Guard.open(POLICY, tmp_path / "other.db")
     assert not (tmp_path / "other.db").exists()
-    with pytest.raises(ValueError, match="already there"):
+    with pytest.raises(ValueError, match="already exists"):
         DeviceLedger.create(path)
     terms = charged_arm("local", "norm", 3, 8, 2.0, 2.0, 0.0, 1.0, 4.0, 8.0)
     arms = [(terms, None)]

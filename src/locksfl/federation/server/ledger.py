@@ -162,7 +162,7 @@ class ServerLedger(Journal):
                 state[kind] = np.concatenate([state[kind], old.clients])
             for wrong, why in (
                 (~np.isin(entry.clients, state["reserve"]), "it was never reserved"),
-                (np.isin(entry.clients, state["commit"]), "it is resolved already"),
+                (np.isin(entry.clients, state["commit"]), "it is already resolved"),
             ):
                 if wrong.any():
                     who = entry.clients[wrong][0]

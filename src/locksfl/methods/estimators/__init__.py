@@ -1,4 +1,4 @@
-"""What the server's average estimates: what an estimator is.
+"""Estimators: what the server's average estimates.
 
 | name             | an upload is                  | noise     | divided by | expectation          |
 |------------------|-------------------------------|-----------|------------|----------------------|
@@ -7,9 +7,9 @@
 | weighted         | g_i                           | z C       | b          | sum of w_i g_i       |
 | literal          | g_i                           | z C       | b          | biased (large norms) |
 
-(1) exact with true norms; with noised norms the clip can bind and the mean shrinks.
+(1) exact with true norms; with noisy norms the clip can bind and the mean shrinks.
 
-Divisors are public constants, never the number of clients that came.
+The divisors are public constants, never the realised sample size.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class Estimator:
     weight(norm, p, bound, xp): what multiplies g_i, for a client with |g_i| = norm, probability p
         and this bound.
     bound(p, at_clip, clip_norm, xp): the most that |weight * g_i| can be; the noise multiplier is
-        given in its units, and the round cuts every contribution to it. `at_clip` is the
+        given in its units, and the round clips every contribution to it. `at_clip` is the
         probability of a client with norm C. None states nothing: then the estimator cannot be
-        accounted, and is refused under every trust that adds noise.
+        accounted and is refused under every trust that adds noise.
     divisor(dials): the public constant that turns the sum into an average.
-    own_bound: the bound depends on the client's own probability, so that noise cannot be put on the
-        sum, where one bound must hold for all.
-    weighted: it averages by public weights, so it goes with rules that take them and no others.
-    needs_floor: it divides by p, which must not be 0 where a rule has a floor.
-    credited: all uploaders of a round add noise of one std, so that PUBLIC, who sees their sum, is
-        charged for less (the aggregation credit).
-    unbiased: with true norms its expectation is the mean of the clipped updates; with noised norms
-        it still is if its bound never cuts (`own_bound`).
+    own_bound: the bound depends on the client's own probability, so that noise cannot be added to
+        the sum, where one bound must hold for all.
+    weighted: it averages by public weights, so it works only with rules that take them.
+    needs_floor: it divides by p, which must not be 0 if the rule has a floor.
+    credited: all uploaders of a round add noise of the same std, so that PUBLIC, who sees their
+        sum, is charged less (the aggregation credit).
+    unbiased: with true norms its expectation is the mean of the clipped updates; with noisy norms
+        it still is if its bound never binds (`own_bound`).
     """
 
     name: str
@@ -53,7 +53,7 @@ class Estimator:
 
 
 def inverse(p: Any, xp: Any) -> Any:
-    """1/p, and 0 where p = 0: a client that cannot upload contributes nothing, never 0/0."""
+    """1/p, or 0 if p = 0: a client that cannot upload contributes nothing, never 0/0."""
     return xp.where(p > 0, 1.0 / xp.where(p > 0, p, 1.0), 0.0)
 
 

@@ -1,7 +1,7 @@
-"""The mean of the clipped updates: g_i / p_i, cut to S = C / p_C.
+"""The mean of the clipped updates: g_i / p_i, clipped to S = C / p_C.
 
-With true norms r / p(r) grows with r, so that the cut never binds and the mean is exact. With
-noised norms it binds where p_i came out too small, and the mean shrinks.
+With true norms r / p(r) grows with r, so that the clip never binds and the mean is exact. With
+noisy norms it binds when p_i is too small, and the mean shrinks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def bound(p: Any, at_clip: Any, clip_norm: Any, xp: Any) -> Any:
 
 
 def weight(norm: Any, p: Any, bound: Any, xp: Any) -> Any:
-    """1/p_i, cut so that |g_i| / p_i <= S."""
+    """1/p_i, limited so that |g_i| / p_i <= S."""
     return xp.minimum(inverse(p, xp), within(bound, norm, xp))
 
 

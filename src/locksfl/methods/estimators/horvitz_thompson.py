@@ -1,6 +1,7 @@
-"""The mean of the clipped updates, whatever the norms' noise: g_i / p_i, noise of std z C / p_i.
+"""The mean of the clipped updates, whatever the noise on the norms: g_i / p_i, noise of std
+z C / p_i.
 
-Noise grows with 1/p, so that near-uniform probabilities are its optimum (the paper's Lemma 2).
+Noise grows with 1/p, so that near-uniform probabilities are optimal for it (the paper's Lemma 2).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Algorithm 1 as printed: the uploaded updates over b, without 1/p. Biased towards large norms."""
+"""Algorithm 1 as printed: the sum of the uploaded updates divided by b, without 1/p. Biased towards
+large norms."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who of a cohort uploads: what a rule is.
+"""Rules: which members of a cohort upload.
 
-Sampling is Poisson everywhere, one independent coin per client: that is what the accountants
-assume. A rule says how likely a member of the cohort is to upload.
+Sampling is Poisson everywhere, one independent draw per client, as the accountants assume. A rule
+says how likely a member of the cohort is to upload.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ def as_released(released: Any, dials: Any, xp: Any) -> Any:
 
 @dataclass(frozen=True)
 class Rule:
-    """A way to choose the uploaders of a cohort, with what it asks, releases and can at most do.
+    """A way to choose the uploaders of a cohort: what it asks for and releases, and its bounds.
 
     probability(own, public, weight, dials, xp): the probability that ONE client uploads. `own` is
-        what it asks of the client (the released value where clients add the noise, the true one
-        where the server is trusted; 0 if it asks nothing), `public` the number that `settle` made
-        of the released sum, `weight` the client's public weight, of mean 1, `dials` the arm's
+        what it asks of the client (the released value if clients add the noise, the true one if
+        the server is trusted; 0 if it asks for nothing), `public` the number that `settle` derived
+        from the released sum, `weight` the client's public weight, with mean 1, `dials` the arm's
         numbers (`locksfl.arm.Dials`). Elementwise arithmetic of `xp`, no branches on values.
     largest_probability(arm): the most that it can give any client, whatever the data. The round
-        clamps to it, the accountant charges it. None states nothing: then the rule cannot be
-        accounted, and is refused under every trust that adds noise.
+        clamps to it and the accountant charges it. None states nothing: then the rule cannot be
+        accounted and is refused under every trust that adds noise.
     asks: the value that `probability` needs of a client, or None.
-    released: whether that value is released first, with noise, and charged: each client's own where
-        clients add the noise, the sum over the cohort where the server does.
-    settle(released, dials, xp): the one public number that the released sum becomes.
+    released: whether that value is released first, with noise, and charged: each client's own if
+        clients add the noise, the sum over the cohort if the server does.
+    settle(released, dials, xp): the one public number derived from the released sum.
     estimated_uploads(released, public, arm): the expected uploads of a round from released values
-        alone, so that it may be published. None: the uploads that the arm wants.
+        alone, so that it may be published. None: the uploads that the arm asks for.
     takes: which of the settings floor, norm_low and weights an arm of this rule has.
     everyone: the cohort is all clients, and all of them upload.
-    jointly: `probability` needs all members' values at once: possible without privacy only.
+    jointly: `probability` needs all members' values at once, which is possible only without
+        privacy.
     """
 
     name: str
@@ -64,6 +65,6 @@ class Rule:
             raise ValueError(f"rule {self.name!r}: releases a value that it does not ask for")
 
     def accepts(self, setting: str) -> bool:
-        """Whether an arm of this rule may have this setting: one that it takes, or the noise of
-        what it releases."""
+        """Whether an arm with this rule may have this setting: one that the rule takes, or the
+        noise of what it releases."""
         return setting in self.takes or (self.released and setting == "norm_multiplier")

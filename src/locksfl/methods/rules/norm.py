@@ -3,7 +3,7 @@
     K' = clip(released sum of norms, K_low, m C)          b C <= K_low <= m C, fixed beforehand
     p_i = (1 - lambda) b z_i / K' + lambda b / m          at most 1, because K' >= K_low >= b C
 
-z_i is the norm as it is known: released with the client's own noise, or true to a trusted server.
+z_i is the norm as the server knows it: with the client's own noise, or exact if it is trusted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
 
 
 def largest_probability(arm: Arm) -> float:
-    """That of a norm C beside the least norm sum: (1 - lambda) b C / K_low + lambda b / m."""
+    """That of norm C with the least norm sum: (1 - lambda) b C / K_low + lambda b / m."""
     share = arm.uploads / arm.cohort
     return min(1.0, (1 - arm.floor) * share / arm.norm_low + arm.floor * share)
 

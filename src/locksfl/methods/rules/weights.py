@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
-    """b w_i / q; `weight` is n w_i, and b w_i / q = b n w_i / m. The round cuts it at 1."""
+    """b w_i / q; `weight` is n w_i, and b w_i / q = b n w_i / m. The round limits it to 1."""
     del own, public, xp
     return dials.uploads * weight / dials.cohort
 

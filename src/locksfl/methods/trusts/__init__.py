@@ -1,4 +1,4 @@
-"""Who adds the noise, and what each observer sees: what a trust is.
+"""Trusts: who adds the noise, and what each observer sees.
 
 | trust   | norm release                        | update release     | epsilon SERVER, PUBLIC |
 |---------|-------------------------------------|--------------------|------------------------|
@@ -6,7 +6,7 @@
 | central | server: sum of |g_i| + z_K C N(0,1) | sum: + z S N(0,I)  | infinite, finite       |
 | none    | exact                               | exact              | infinite, infinite     |
 
-Noise is always a multiplier times a derived bound: nobody types a sensitivity.
+Noise is always a multiplier times a derived bound, so nobody enters a sensitivity.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class View(enum.Enum):
 
     RAW = enum.auto()  # as they are, or sums without noise
     NOISED = enum.auto()  # with noise; who took part is known, so nothing is gained from sampling
-    AMPLIFIED = enum.auto()  # sums with noise, over a cohort that stays secret
+    AMPLIFIED = enum.auto()  # sums with noise, over a cohort that remains secret
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Trust:
     """One answer to "who is protected from whom".
 
     server, public: what each observer sees. The accountants read this and nothing else.
-    server_adds_noise, clients_add_noise: who has to.
+    server_adds_noise, clients_add_noise: who has to add noise.
     release_norms(norms, members, server_noise, dials, total, xp): what the rule may use of each
         client, and the released sum. `total` sums over every client of the round.
     noise_std(bounds, bound, uploaded, dials, total, xp): std of the noise on the summed updates;
-        the independent noises of many uploaders are drawn once with their summed variance. `bounds`
-        are the clients' own bounds, `bound` the public one.
+        the independent noise of many uploaders is drawn once, with the sum of their variances.
+        `bounds` are the clients' own bounds, `bound` the public one.
     statement: who is protected, in a sentence for the privacy statement.
     """
 
@@ -58,21 +58,21 @@ class Trust:
 
     @property
     def amplified(self) -> bool:
-        """Whether PUBLIC sees sums over a secret cohort only: every client is charged every
-        round, drawn or not, and counts of the cohort must not be shown."""
+        """Whether PUBLIC sees only sums over a secret cohort: every client is charged for every
+        round, drawn or not, and the size of the cohort must not be shown."""
         return self.public is View.AMPLIFIED
 
     @property
     def guards_server(self) -> bool:
-        """Whether the server sees noised messages only: a client's own budget can hold, and the
-        upload coins are functions of released values."""
+        """Whether the server sees only noisy messages: a client's own budget can hold, and the
+        upload probabilities are functions of released values."""
         return self.server is View.NOISED
 
     def releases(
         self, noise_multiplier: float | None, norm_multiplier: float | None, asks: Domain | None
     ) -> tuple[Release, ...]:
-        """What one round releases, to whom, in which domain (so: sensitivity) and how noisy.
-        `asks` is the value that the rule releases first, or None."""
+        """What one round releases, to whom, in which domain (hence with which sensitivity) and with
+        how much noise. `asks` is the value that the rule releases first, or None."""
         kinds = [(UPDATE, noise_multiplier)]
         if asks is not None:
             kinds.insert(0, (asks, norm_multiplier))
@@ -90,5 +90,5 @@ class Trust:
 
 
 def exact_sum(norms: Any, members: Any, total: Any, xp: Any) -> Any:
-    """The sum over the members that are there."""
+    """The sum over the members that are present."""
     return total(xp.where(members.present, norms, 0.0))

@@ -1,6 +1,6 @@
 """The server is trusted with raw updates and adds noise to the sums.
 
-Guarantee: both sums come from one secret Poisson cohort, and only the noised sums leave the server.
+Guarantee: both sums come from one secret Poisson cohort, and only the noisy sums leave the server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def release_norms(
 
 
 def noise_std(bounds: Any, bound: Any, uploaded: Any, dials: Any, total: Any, xp: Any) -> Any:
-    """Once on the sum, by the public bound of one contribution: it does not depend on who came."""
+    """Added once to the sum, in units of the public bound of one contribution: it does not depend
+    on which clients took part."""
     del bounds, uploaded, total, xp
     return dials.noise_multiplier * bound
 

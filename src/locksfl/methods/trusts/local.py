@@ -1,7 +1,7 @@
 """Each client adds noise to its own messages before they leave it.
 
-Guarantee: a release is a Gaussian of the stated multiplier, and the upload coins are a function of
-released norms only, so that the server learns nothing else.
+Guarantee: a release is a Gaussian with the stated multiplier, and the upload probabilities are a
+function of released norms only, so that the server learns nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from locksfl.methods.trusts import Trust, View, exact_sum
 def release_norms(
     norms: Any, members: Any, server_noise: Any, dials: Any, total: Any, xp: Any
 ) -> tuple[Any, Any]:
-    """Each client sends its noised norm; clipping to [0, C] afterwards costs nothing."""
+    """Each client sends its noisy norm; clipping to [0, C] afterwards costs nothing."""
     del server_noise
     noise = dials.norm_multiplier * dials.clip_norm * members.norm_noise
     released = xp.clip(norms + noise, 0.0, dials.clip_norm)

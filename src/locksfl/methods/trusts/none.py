@@ -1,4 +1,4 @@
-"""Nobody adds noise: a setting of its own, never a noise of zero by accident."""
+"""Nobody adds noise: a separate setting, never a noise of zero by accident."""
 
 from __future__ import annotations
 
