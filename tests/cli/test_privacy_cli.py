@@ -112,8 +112,8 @@ BAD = [
         ("account", "--noise-multiplier", 1, *UNIFORM, "--uploads", 21),
         "expected at most the cohort",
     ),
-    (("account", "{run}", "--rounds", 5), "a ledger says it all"),
-    (("account", "{run}", "--delta", 1e-6), "a ledger says it all; expected no --delta"),
+    (("account", "{run}", "--rounds", 5), "its ledger holds all settings"),
+    (("account", "{run}", "--delta", 1e-6), "its ledger holds all settings; expected no --delta"),
     (("account", "{missing}"), "not a run folder"),
 ]
 

@@ -171,12 +171,12 @@ def test_a_run_folder_is_estimated_and_its_picture_stays_private(theory):
     bundle = new_path()
     publish(run, bundle)
     assert "theory.png" not in {path.name for path in bundle.rglob("*")}
-    assert "no --set, --seed" in refusal(theory("estimate", run, "--seed", 3))
+    assert "no --set or --seed" in refusal(theory("estimate", run, "--seed", 3))
 
 
 def test_a_run_of_secret_randomness_cannot_be_played_again(theory):
     line = refusal(theory("estimate", quick(seed=None)))
-    assert "its path cannot be played again" in line
+    assert "the run cannot be replayed" in line
     assert "--seed 0" in line
 
 

@@ -13,16 +13,30 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+def option(help: str, *names: str, **more: Any) -> Any:
+    """An option of a command: its help, its name if that is not the parameter's, its limits."""
+    return typer.Option(*names, help=help, **more)
+
+
+def group(help: str) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(help=help, no_args_is_help=True, add_completion=False)
+
+
+Json = Annotated[bool, option("Print JSON instead of a table.", "--json")]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; also arm.NAME.KEY."),
+    option("Change a setting, even of an arm: arm.NAME.KEY.", "--set", metavar="KEY=VALUE"),
 ]
+Out = Annotated[Path | None, option("The run folder. Default: runs/NAME-TIME.")]
+DataDir = Annotated[Path | None, option("The data directory. Default: LOCKS_DATA.", "--data-dir")]
 RELATION_HELP = (
     "What the epsilon compares: zero-out, one client's contribution present or absent; "
     "replace, one client's data replaced by any other."
 )
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
+WIDE = 200  # columns of a table that no terminal shows
 
 
 class Program(TyperGroup):
@@ -75,18 +89,24 @@ def say_beside(text: str) -> None:
     print(f"locks: {' '.join(text.split())}", file=sys.stderr)
 
 
-def show(answer: Any, as_json: bool, parts: Callable[[Any], Iterable[Any]]) -> None:
-    """Print an answer as JSON, or as the lines and rich tables that `parts` makes of it."""
+def show(
+    answer: Any, as_json: bool, parts: Callable[[Any], Iterable[Any]], *, wide: bool = False
+) -> None:
+    """Print an answer as JSON, or as the lines and rich tables that `parts` makes of it.
+    `wide`: tables are not folded where there is no terminal."""
     if as_json:
         print(json.dumps(answer, indent=2))
         return
     from rich.console import Console
 
+    console = Console()
+    if wide and not console.is_terminal:
+        console.width = WIDE
     for part in parts(answer):
         if isinstance(part, str):
             print(part)  # as it is: neither wrapped nor coloured
         else:
-            Console().print(part)
+            console.print(part, highlight=False, markup=False)
 
 
 def typed_flags(context: typer.Context) -> list[str]:

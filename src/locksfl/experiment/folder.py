@@ -49,7 +49,7 @@ class RunFolder:
         """Refuse a path that something is at."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ValueError(
-                f"--out {path}: already there; expected a new folder, or --resume to continue it"
+                f"--out {path}: already exists; expected a new folder, or --resume to continue it"
             )
 
     @classmethod

@@ -42,7 +42,7 @@ def publish(run: Path, target: Path) -> list[Path]:
     folder = RunFolder.open(run)
     summary = folder.summary()
     if target.exists():
-        raise ValueError(f"{target}: already there; expected a new folder")
+        raise ValueError(f"{target}: already exists; expected a new folder")
     config = folder.config
     names = ("noise_multiplier", "norm_multiplier")
     multipliers = [[arm[name] or 0.0 for name in names] for arm in summary["arms"]]
