@@ -179,10 +179,10 @@ def test_as_printed_repeats_the_mistake_and_says_so():
     config = parse_config(CENTRAL, AS_PRINTED, 3)
     sound = {p.name: p for p in plan_arms(parse_config(CENTRAL, ("privacy.trust=local",)))}
     central = plan_arms(parse_config(CENTRAL))[0]
-    for plan in plan_arms(config):
-        assert plan.noise_multiplier == pytest.approx(central.noise_multiplier, rel=1e-9)
-        assert plan.noise_multiplier < sound[plan.name].noise_multiplier
-        assert plan.norm_multiplier == (plan.noise_multiplier if plan.releases_norms else 0)
+    for arm in plan_arms(config):
+        assert arm.noise_multiplier == pytest.approx(central.noise_multiplier, rel=1e-9)
+        assert arm.noise_multiplier < sound[arm.name].noise_multiplier
+        assert arm.norm_multiplier == (arm.noise_multiplier if arm.releases_norms else 0)
     run = play(config)
     told = summary(run)
     assert told["no_guarantee"] is True

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +18,9 @@ def option(help: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, **more)
 
 
-def group(help: str) -> typer.Typer:
+def group(name: str, help: str) -> typer.Typer:
     """A group of commands."""
-    return typer.Typer(help=help, no_args_is_help=True, add_completion=False)
+    return typer.Typer(name=name, help=help, no_args_is_help=True, add_completion=False)
 
 
 Json = Annotated[bool, option("Print JSON instead of a table.", "--json")]
@@ -43,45 +42,32 @@ class Program(TyperGroup):
     """The group of all commands: whatever a command refuses is one line, said here."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Call the command that was asked for."""
-        with one_line_errors():
+        """Call the command that was asked for. Bad input, or a file that cannot be written: one
+        line on stderr, exit code 2."""
+        try:
             return super().invoke(ctx)
+        except ValueError as error:
+            told = str(error)
+        except BrokenPipeError:  # whoever read our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except FileNotFoundError as error:
+            told = f"{error.filename}: {error.strerror}"
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            told = f"cannot write {where}{error.strerror or error}"
+        say_beside(told)
+        raise typer.Exit(2)
 
 
 def start_jax() -> None:
     """What a command that trains does first: use all cores, keep compiled programs on disk."""
-    use_all_cores()
+    # each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
     from locksfl.simulate.cache import keep_compiled
 
     keep_compiled()
-
-
-def use_all_cores() -> None:
-    """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Bad input, or a file that cannot be written: one line on stderr, exit code 2."""
-    try:
-        yield
-    except ValueError as error:
-        _refuse(str(error))
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
-    except FileNotFoundError as error:
-        _refuse(f"{error.filename}: {error.strerror}")
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _refuse(f"cannot write {where}{error.strerror or error}")
-
-
-def _refuse(text: str) -> None:
-    say_beside(text)
-    raise typer.Exit(2)
 
 
 def say_beside(text: str) -> None:

@@ -11,7 +11,7 @@ import typer
 from locksfl._text import table_of
 from locksfl.cli.console import DataDir, Json, group, option, show
 
-data_app = group("List, describe, fetch and import data.")
+data_app = group("data", "List, describe, fetch and import data.")
 Set = Annotated[str, typer.Argument(metavar="NAME_OR_FOLDER", help="A set, or an imported folder.")]
 
 

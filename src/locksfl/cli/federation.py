@@ -17,7 +17,9 @@ from locksfl.cli.console import Json, Out, group, option, show
 from locksfl.cli.running import interrupt, open_unfinished, run_new, show_run
 from locksfl.federation import require
 
-federation_app = group("Train on real devices that guard their own privacy, over Flower.")
+federation_app = group(
+    "federation", "Train on real devices that guard their own privacy, over Flower."
+)
 
 Seconds = Annotated[float, option("How long a stage waits for answers.", min=0.1)]
 COUNTS = ("rounds", "norms", "updates", "open")

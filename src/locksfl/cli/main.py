@@ -38,10 +38,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(data_app, name="data")
-app.add_typer(privacy_app, name="privacy")
-app.add_typer(theory_app, name="theory")
-app.add_typer(federation_app, name="federation")
+for commands in (data_app, privacy_app, theory_app, federation_app):
+    app.add_typer(commands)
 privacy_app.command()(plan)
 privacy_app.command()(audit)
 app.command()(reproduce)

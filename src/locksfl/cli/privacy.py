@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from locksfl.arm import Arm
 
 privacy_app = group(
-    "What a plan or a run costs each observer, and the noise that an epsilon needs."
+    "privacy", "What a plan or a run costs each observer, and the noise that an epsilon needs."
 )
 
 Epsilon = Annotated[float, option("The total epsilon.")]

@@ -83,13 +83,7 @@ def show_run(
         again: the command that continues it, if any does.
     """
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
     from rich.text import Text
 
     from locksfl.experiment.report import notes, summary_table
@@ -106,7 +100,7 @@ def show_run(
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[status]}"),
+        "{task.fields[status]}",
     )
     # beside JSON, stderr is for a person who watches, or for the one line of an error
     quiet = as_json and not console.is_terminal

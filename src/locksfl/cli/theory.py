@@ -17,7 +17,7 @@ from locksfl.cli.console import Json, group, option, show, start_jax
 if TYPE_CHECKING:
     from locksfl.experiment.config import Config
 
-theory_app = group("The paper's theory: as printed, as it should be, and measured.")
+theory_app = group("theory", "The paper's theory: as printed, as it should be, and measured.")
 
 FORMS = ("both", "printed", "corrected")
 Rounds = Annotated[int, option("T.")]
@@ -30,22 +30,19 @@ ClientSpread = Annotated[float | None, option("sigma_G, how clients differ.", "-
 Dissimilarity = Annotated[float, option("A.")]
 Delta = Annotated[float, option("Of the whole run.")]
 Picture = Annotated[Path | None, option("Draw it into this PNG file.")]
+PLAIN = ("rounds", "gap", "parameters", "server_noise", "clip_norm", "rate", "norms", "norms:")
+LETTERS = {"step": "eta_b", "smoothness": "L", "uploads": "b", "dissimilarity": "A"}
 FLAGS = {  # what refusals call the settings
-    **{name: f"--{name}" for name in ("rounds", "gap", "parameters", "rate", "norms", "norms:")},
-    "server_noise": "--server-noise",
-    "clip_norm": "--clip-norm",
-    "step": "--step (eta_b)",
-    "smoothness": "--smoothness (L)",
-    "uploads": "--uploads (b)",
+    **{name: f"--{name.replace('_', '-')}" for name in PLAIN},
+    **{name: f"--{name} ({letter})" for name, letter in LETTERS.items()},
     "sample_spread": "--sigma-l",
     "client_spread": "--sigma-g",
     "client_noise": "--sigma-0",
-    "dissimilarity": "--dissimilarity (A)",
-    "clip_bias": "--clip-bias (c_nu)",
     "fewest_samples": "--k-min",
     "most_samples": "--k-max",
-    "stretch": "--stretch (V_0)",
     "noise": "--sigma",
+    "clip_bias": "--clip-bias (c_nu)",
+    "stretch": "--stretch (V_0)",
 }
 
 
