@@ -11,11 +11,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from locksfl.cli.main import main
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.simulate import simulator as simulate
@@ -27,26 +25,10 @@ from small_runs import (
     lines,
     play,
     quick,
-    shared,
     summary,
 )
 
 PROGRAM = [sys.executable, "-c", "from locksfl.cli.main import main; main()"]
-
-
-@pytest.fixture
-def locks(monkeypatch, capsys):
-    """Run the program in this process."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["locks", *map(str, arguments)])
-        with shared(), pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=caught.value.code or 0, out=out, err=err)
-
-    return call
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 
-from locksfl.cli.main import main
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.publish import publish
@@ -25,18 +24,9 @@ NORM = (
 
 
 @pytest.fixture
-def privacy(monkeypatch, capsys):
+def privacy(locks):
     """`locks privacy ...` in this process."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["locks", "privacy", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=caught.value.code or 0, out=out, err=err)
-
-    return call
+    return partial(locks, "privacy")
 
 
 def answer(result):

@@ -22,8 +22,7 @@ def audit(
     repetitions: Annotated[int, option("Repetitions of each world, per attack.")] = 50_000,
     canaries: Annotated[int, option("Canaries in the one-run attack; 0 skips it.")] = 10_000,
     delta: Annotated[
-        float | None,
-        option("The delta at which the claim is tested. Default: the experiment's."),
+        float | None, option("The delta at which the claim is tested. Default: the experiment's.")
     ] = None,
     confidence: Annotated[float, option("Probability that all bounds hold together.")] = 0.99,
     seed: Annotated[int | None, option("Repeat an audit exactly.")] = None,

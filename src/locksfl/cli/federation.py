@@ -13,7 +13,7 @@ import typer
 
 from locksfl._text import table_of
 from locksfl._validate import one_of
-from locksfl.cli.console import Json, Out, group, option, show
+from locksfl.cli.console import Changes, Json, Out, group, option, show
 from locksfl.cli.running import interrupt, open_unfinished, run_new, show_run
 from locksfl.federation import require
 
@@ -101,8 +101,7 @@ def certs(
         option("A name or address of the server: makes ca.pem, server.pem, server.key."),
     ] = None,
     node: Annotated[
-        list[str] | None,
-        option("A node's name: makes NAME.key, which stays there, and NAME.pub."),
+        list[str] | None, option("A node's name: makes NAME.key, which stays there, and NAME.pub.")
     ] = None,
     days: Annotated[int, option("How long they are valid.", min=1)] = 365,
 ) -> None:
@@ -131,9 +130,7 @@ def server(
     wait: Annotated[
         float, option("Seconds to wait for nodes to connect at the start.", min=0)
     ] = 60.0,
-    changes: Annotated[
-        list[str] | None, option("Change a setting.", "--set", metavar="KEY=VALUE")
-    ] = None,
+    changes: Changes = None,
     seed: Annotated[int | None, option("Makes the run a simulation.")] = None,
     out: Out = None,
     resume: Annotated[bool, option("Continue the run in --out.", "--resume")] = False,

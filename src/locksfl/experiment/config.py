@@ -402,7 +402,11 @@ def _apply(table: dict[str, Any], change: str) -> None:
     here: Any = table
     for i, part in enumerate(parents):
         if isinstance(here, list):  # arms hold no tables: all that is left is the name, dots too
-            here = _named_arm(here, ".".join(parents[i:]), change)
+            name = ".".join(parents[i:])
+            arms = {str(arm.get("name")): arm for arm in here if isinstance(arm, dict)}
+            if name not in arms:
+                raise ValueError(f"--set {change!r}: no arm {name!r}; there are {', '.join(arms)}")
+            here = arms[name]
             break
         if not isinstance(here, dict):
             raise ValueError(f"--set {change!r}: {'.'.join(parts[:i])} is not a table")
@@ -410,11 +414,3 @@ def _apply(table: dict[str, Any], change: str) -> None:
     if not isinstance(here, dict):
         raise ValueError(f"--set {change!r}: expected a setting of a table or of a named arm")
     here[last] = parsed
-
-
-def _named_arm(arms: list[Any], name: str, change: str) -> Any:
-    for arm in arms:
-        if isinstance(arm, dict) and arm.get("name") == name:
-            return arm
-    names = [str(arm.get("name")) for arm in arms if isinstance(arm, dict)]
-    raise ValueError(f"--set {change!r}: no arm {name!r}; there are {', '.join(names)}")
