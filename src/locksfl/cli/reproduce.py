@@ -47,7 +47,7 @@ def reproduce(
         if out is None:
             raise ValueError("--resume: expected --out DIR, the folder to continue")
         for name, value in given.items():  # other settings would be mixed with those there
-            if value not in (None, False):
+            if value is not None and value is not False:
                 raise ValueError(
                     f"--{name}: not with --resume, which continues with the original settings"
                 )
