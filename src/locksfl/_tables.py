@@ -57,6 +57,10 @@ class Settings:
     def check(self) -> None:
         """Refuse what the fields make impossible together."""
 
+    def given(self) -> dict[str, Any]:
+        """Returns the fields that are set, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
     def only_with(self, field: str, *, required: bool = False, **owners: str) -> None:
         """Refuse fields that belong to another choice.
 
@@ -67,7 +71,7 @@ class Settings:
         """
         chosen, table = getattr(self, field), self.where.rpartition(".")[2]
         told = f"{table if field in ('name', 'kind') else f'{self.where}.{field}'} {chosen!r}"
-        remedy = f"; expected all of it: --set '{self.where}={{{field}=\"{chosen}\"}}'"
+        remedy = f"; expected the whole table: --set '{self.where}={{{field}=\"{chosen}\"}}'"
         for name, owner in owners.items():
             value = getattr(self, name)
             if value is None and required and owner == chosen:

@@ -1,8 +1,13 @@
-"""Numbers for people."""
+"""Numbers and tables for people."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def epsilon_text(epsilon: float | None, digits: int = 2, infinite: str = "∞") -> str:
@@ -19,3 +24,28 @@ def size_text(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def table_of(
+    heads: Iterable[str], rows: Iterable[Iterable[Any]], left: int = 0, **options: Any
+) -> Table:
+    """A table for a terminal.
+
+    Args:
+        heads: the headings.
+        rows: the cells, row by row.
+        left: how many columns are aligned to the left, besides those without a heading; the
+            others are aligned to the right.
+        options: of rich's Table.
+
+    Returns:
+        rich's table, for a console to print.
+    """
+    from rich.table import Table
+
+    table = Table(title_justify="left", **options)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if head and number >= left else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table

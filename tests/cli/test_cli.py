@@ -11,11 +11,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from locksfl.cli.main import main
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.simulate import simulator as simulate
@@ -27,26 +25,10 @@ from small_runs import (
     lines,
     play,
     quick,
-    shared,
     summary,
 )
 
 PROGRAM = [sys.executable, "-c", "from locksfl.cli.main import main; main()"]
-
-
-@pytest.fixture
-def locks(monkeypatch, capsys):
-    """Run the program in this process."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["locks", *map(str, arguments)])
-        with shared(), pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=caught.value.code or 0, out=out, err=err)
-
-    return call
 
 
 @pytest.fixture
@@ -94,7 +76,7 @@ BAD = [
     (["run", "{file}", "--sed", "1"], "No such option"),
     (["run", "{file}", "more"], "unexpected extra argument"),
     (["rn", "{file}"], "No such command 'rn'"),
-    (["run", "{file}", "--resume"], "--resume continues a run as it was"),
+    (["run", "{file}", "--resume"], "--resume continues a run unchanged"),
     # found only once the data are open, or the noise is calibrated
     (["run", "{file}", "--set", "data.name=mnist"], "LOCKS_DATA"),
     (["run", "{file}", "--set", "data.clients=20000"], "expected at most 10000"),
@@ -129,7 +111,7 @@ def test_an_existing_folder_is_not_written_over(locks, file, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("keep")
-    assert "already there" in refused(locks("run", file, "--out", out))
+    assert "already exists" in refused(locks("run", file, "--out", out))
     assert os.listdir(out) == ["mine"]
 
 
@@ -197,7 +179,7 @@ def test_without_out_a_run_has_a_folder_of_its_own(locks, file, tmp_path, monkey
 def test_init_writes_a_file_that_run_accepts(locks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "locks run experiment.toml" in locks("init").out
-    assert "already there" in refused(locks("init"))
+    assert "already exists" in refused(locks("init"))
     small = {
         "train.rounds": 1, "data.clients": 12, "arm.uniform.cohort": 4, "arm.locks.cohort": 6,
         "arm.locks.uploads": 4, "local.max_samples": 40, "privacy.accountant": "rdp",

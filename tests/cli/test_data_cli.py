@@ -5,29 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
-from locksfl.cli.main import main
 from locksfl.data import datasets
 from locksfl.data.catalogue import CATALOGUE, NAMES
 
 CSV = "user_id,a,b,y\nann,1,2,0\nbob,3,4,1\nann,5,6,1\ncat,7,8,0\ndan,1,0,1\n"
-
-
-@pytest.fixture
-def locks(monkeypatch, capsys):
-    def call(*arguments):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["locks", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=caught.value.code or 0, out=out, err=err)
-
-    return call
 
 
 @pytest.fixture

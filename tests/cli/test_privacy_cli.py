@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 
-from locksfl.cli.main import main
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.publish import publish
@@ -25,18 +24,9 @@ NORM = (
 
 
 @pytest.fixture
-def privacy(monkeypatch, capsys):
+def privacy(locks):
     """`locks privacy ...` in this process."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["locks", "privacy", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=caught.value.code or 0, out=out, err=err)
-
-    return call
+    return partial(locks, "privacy")
 
 
 def answer(result):
@@ -112,8 +102,8 @@ BAD = [
         ("account", "--noise-multiplier", 1, *UNIFORM, "--uploads", 21),
         "expected at most the cohort",
     ),
-    (("account", "{run}", "--rounds", 5), "a ledger says it all"),
-    (("account", "{run}", "--delta", 1e-6), "a ledger says it all; expected no --delta"),
+    (("account", "{run}", "--rounds", 5), "its ledger holds all settings"),
+    (("account", "{run}", "--delta", 1e-6), "its ledger holds all settings; expected no --delta"),
     (("account", "{missing}"), "not a run folder"),
 ]
 
@@ -179,10 +169,10 @@ def test_as_printed_repeats_the_mistake_and_says_so():
     config = parse_config(CENTRAL, AS_PRINTED, 3)
     sound = {p.name: p for p in plan_arms(parse_config(CENTRAL, ("privacy.trust=local",)))}
     central = plan_arms(parse_config(CENTRAL))[0]
-    for plan in plan_arms(config):
-        assert plan.noise_multiplier == pytest.approx(central.noise_multiplier, rel=1e-9)
-        assert plan.noise_multiplier < sound[plan.name].noise_multiplier
-        assert plan.norm_multiplier == (plan.noise_multiplier if plan.releases_norms else 0)
+    for arm in plan_arms(config):
+        assert arm.noise_multiplier == pytest.approx(central.noise_multiplier, rel=1e-9)
+        assert arm.noise_multiplier < sound[arm.name].noise_multiplier
+        assert arm.norm_multiplier == (arm.noise_multiplier if arm.releases_norms else 0)
     run = play(config)
     told = summary(run)
     assert told["no_guarantee"] is True

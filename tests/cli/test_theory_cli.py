@@ -6,11 +6,10 @@ import json
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 
-from locksfl.cli.main import main
 from locksfl.experiment.publish import publish
 from locksfl.paper.as_printed import composed, composed_as_printed
 from small_runs import copied, new_path, quick
@@ -19,18 +18,9 @@ BOUND = ("bound", "--rounds", 100, "--smoothness", 2, "--gap", 3, "--sigma-g", 0
 
 
 @pytest.fixture
-def theory(monkeypatch, capsys):
+def theory(locks):
     """`locks theory ...` in this process."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["locks", "theory", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=caught.value.code or 0, out=out, err=err)
-
-    return call
+    return partial(locks, "theory")
 
 
 def answer(result):
@@ -171,12 +161,12 @@ def test_a_run_folder_is_estimated_and_its_picture_stays_private(theory):
     bundle = new_path()
     publish(run, bundle)
     assert "theory.png" not in {path.name for path in bundle.rglob("*")}
-    assert "no --set, --seed" in refusal(theory("estimate", run, "--seed", 3))
+    assert "no --set or --seed" in refusal(theory("estimate", run, "--seed", 3))
 
 
 def test_a_run_of_secret_randomness_cannot_be_played_again(theory):
     line = refusal(theory("estimate", quick(seed=None)))
-    assert "its path cannot be played again" in line
+    assert "the run cannot be replayed" in line
     assert "--seed 0" in line
 
 

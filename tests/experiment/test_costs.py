@@ -11,13 +11,13 @@ from locksfl.privacy import central_epsilon, epsilon_from_mu
 from small_runs import CENTRAL, costs, finished, lines, summary
 
 
-def plans(*changes):
+def planned(*changes):
     config = parse_config(CENTRAL, changes)
     return plan_arms(config), config
 
 
 def stated(*changes):
-    arms, config = plans(*changes)
+    arms, config = planned(*changes)
     made = [statement([p], [p.rounds], config.privacy) for p in arms]
     return [costs([c.as_dict() for c in table]) for table in made], arms, config
 
@@ -37,24 +37,24 @@ def test_both_arms_spend_the_asked_epsilon_and_never_more(changes):
 def test_the_norm_release_is_charged():
     """The update noise of LOCKS would cost less than the asked epsilon if norms were free, so the
     norms take a part of it; and a better look at the norms costs more."""
-    (_, locks), config = plans()
+    (_, locks), config = planned()
     privacy = config.privacy
     event = locks.sampled_round()
     assert event.norm_multiplier == locks.norm_multiplier > 0
     free = type(event)(event.sampling_rate, event.noise_multiplier, None, event.upload_probability)
     unpaid = central_epsilon([(free, locks.rounds)], privacy.delta, accountant="rdp")
     assert unpaid < 0.95 * 8.0
-    (_, closer), _ = plans(f"arm.locks.norm_multiplier={locks.norm_multiplier / 1.3}")
+    (_, closer), _ = planned(f"arm.locks.norm_multiplier={locks.norm_multiplier / 1.3}")
     assert closer.noise_multiplier > 1.02 * locks.noise_multiplier
 
 
 def test_local_trust_charges_every_round_in_full():
     """mu^2 = T (1/z_s^2 + 4/z^2) under replace, whoever looks, whatever was drawn."""
     tables, arms, config = stated("privacy.trust=local")
-    for table, plan in zip(tables, arms, strict=True):
-        norm = 1 / plan.norm_multiplier**2 if plan.releases_norms else 0.0
+    for table, arm in zip(tables, arms, strict=True):
+        norm = 1 / arm.norm_multiplier**2 if arm.releases_norms else 0.0
         for relation, vector in (("zero-out", 1), ("replace", 4)):
-            mu = (plan.rounds * (norm + vector / plan.noise_multiplier**2)) ** 0.5
+            mu = (arm.rounds * (norm + vector / arm.noise_multiplier**2)) ** 0.5
             expected = epsilon_from_mu(mu, config.privacy.delta)
             for observer in ("SERVER", "PUBLIC"):
                 assert table[observer, relation] == pytest.approx(expected, rel=1e-9)
@@ -66,7 +66,7 @@ def test_no_trust_is_no_guarantee():
     tables, arms, config = stated("privacy.trust=none", "privacy.epsilon=inf")
     assert all(epsilon is None for table in tables for epsilon in table.values())
     assert epsilon_so_far(arms[0], config.privacy) == [None] * 4
-    assert all(plan.noise_multiplier == plan.norm_multiplier == 0 for plan in arms)
+    assert all(arm.noise_multiplier == arm.norm_multiplier == 0 for arm in arms)
 
 
 @pytest.mark.parametrize("trust", ["central", "local"])
@@ -88,8 +88,8 @@ def test_epsilon_so_far_grows_to_the_statement(accountant, relation):
     tables, arms, config = stated(
         f"privacy.accountant={accountant}", f"privacy.relation={relation}", "train.rounds=7"
     )
-    for plan, table in zip(arms, tables, strict=True):
-        curve = epsilon_so_far(plan, config.privacy)
+    for arm, table in zip(arms, tables, strict=True):
+        curve = epsilon_so_far(arm, config.privacy)
         assert len(curve) == 7
         assert curve == sorted(curve)
         assert curve[0] > 0
@@ -98,20 +98,20 @@ def test_epsilon_so_far_grows_to_the_statement(accountant, relation):
 
 def test_epsilon_so_far_does_not_depend_on_which_rounds_are_asked():
     """A run asks block by block, and blocks are as long as the machine is fast."""
-    arms, config = plans("train.rounds=7", "privacy.accountant=pld")
-    for plan in arms:
-        whole = epsilon_so_far(plan, config.privacy)
-        assert [epsilon_so_far(plan, config.privacy, [t])[0] for t in range(7)] == whole
-        assert epsilon_so_far(plan, config.privacy, [2, 5]) == [whole[2], whole[5]]
+    arms, config = planned("train.rounds=7", "privacy.accountant=pld")
+    for arm in arms:
+        whole = epsilon_so_far(arm, config.privacy)
+        assert [epsilon_so_far(arm, config.privacy, [t])[0] for t in range(7)] == whole
+        assert epsilon_so_far(arm, config.privacy, [2, 5]) == [whole[2], whole[5]]
 
 
 def test_epsilon_so_far_is_never_too_small_between_its_points(monkeypatch):
     """Over many rounds only some are computed; the others have the value of a later one."""
     monkeypatch.setattr("locksfl.experiment.costs.CURVE_POINTS", 3)
-    (plan, _), config = plans("train.rounds=8")
-    coarse = epsilon_so_far(plan, config.privacy)
+    (arm, _), config = planned("train.rounds=8")
+    coarse = epsilon_so_far(arm, config.privacy)
     monkeypatch.undo()
-    fine = epsilon_so_far(plan, config.privacy)
+    fine = epsilon_so_far(arm, config.privacy)
     assert all(c >= f for c, f in zip(coarse, fine, strict=True))
     assert coarse[-1] == fine[-1]
     assert len(set(coarse)) == 3
@@ -128,6 +128,6 @@ def test_lines_of_a_run_end_at_the_statement(trust):
 
 def test_uniform_sampling_of_a_cohort_is_charged_as_one_coin():
     """Nothing is released between the two coins: b of n, whatever the cohort."""
-    one, _ = plans("arm.uniform.cohort=4")
-    two, _ = plans("arm.uniform.cohort=8", "arm.uniform.uploads=4")
+    one, _ = planned("arm.uniform.cohort=4")
+    two, _ = planned("arm.uniform.cohort=8", "arm.uniform.uploads=4")
     assert two[0].noise_multiplier == pytest.approx(one[0].noise_multiplier, rel=1e-9)

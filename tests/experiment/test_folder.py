@@ -116,7 +116,7 @@ def test_what_is_there_is_never_written_over(tmp_path):
     config = parse_config(QUICK)
     (tmp_path / "file").write_text("mine")
     for path in (tmp_path, tmp_path / "file"):
-        with pytest.raises(ValueError, match="already there"):
+        with pytest.raises(ValueError, match="already exists"):
             RunFolder.create(path, config)
     assert os.listdir(tmp_path) == ["file"]
     (tmp_path / "empty").mkdir()

@@ -148,15 +148,15 @@ def test_noise_is_given_once_and_in_full(settings, told):
 def test_what_is_left_out_is_filled_in():
     """K_low is the least that is sound, the floor 0.1, full asks everybody."""
     settings = {"rule": "norm", "noise_multiplier": 1.0, "norm_multiplier": 2.0}
-    (plan,) = plan_arms(config(**settings))
-    assert (plan.norm_low, plan.floor) == (0.5, 0.1)
-    assert plan.largest_probability == pytest.approx(0.9 + 0.05)
+    (planned,) = plan_arms(config(**settings))
+    assert (planned.norm_low, planned.floor) == (0.5, 0.1)
+    assert planned.largest_probability == pytest.approx(0.9 + 0.05)
     whole = config(rule="full", cohort=None, uploads=None, noise_multiplier=1.0)
     (full,) = whole.arms()
     assert (full.cohort, full.uploads, full.largest_probability) == (20.0, 20.0, 1.0)
     assert full.sampling_rate == 1
-    dials = plan.dials()
-    assert dials.least_norm_sum == np.float32(0.5 * 10 * plan.clip_norm)
+    dials = planned.dials()
+    assert dials.least_norm_sum == np.float32(0.5 * 10 * planned.clip_norm)
 
 
 @given(
@@ -177,16 +177,18 @@ def test_the_largest_probability_bounds_every_probability(rule, uploads, low, fl
     if rule == "weights":
         drawn = rng.exponential(size=CLIENTS) ** 3
         changes |= {"weights": tuple((drawn / drawn.sum()).tolist())}
-    plan = arm(rule, "weighted" if rule == "weights" else "capped", **changes)
-    dials = plan.dials()._replace(largest_probability=np.float32(1.0))  # what the rule itself gives
+    planned = arm(rule, "weighted" if rule == "weights" else "capped", **changes)
+    dials = planned.dials()._replace(
+        largest_probability=np.float32(1.0)
+    )  # what the rule itself gives
     scores = jnp.asarray(np.append(rng.uniform(0, 1, CLIENTS - 1), 1.0), jnp.float32)
-    weights = jnp.asarray(plan.scaled_weights() if rule == "weights" else np.ones(CLIENTS))
+    weights = jnp.asarray(planned.scaled_weights() if rule == "weights" else np.ones(CLIENTS))
     top = 0.0
     for norm_sum in (dials.least_norm_sum, 0.5 * (dials.least_norm_sum + 10.0), jnp.float32(10.0)):
-        p = upload_probability(plan.method, scores, norm_sum, weights, dials)
+        p = upload_probability(planned.method, scores, norm_sum, weights, dials)
         top = max(top, float(jnp.max(p)))
-    assert top <= plan.largest_probability * (1 + 1e-6)
-    assert top >= plan.largest_probability * (1 - 1e-5)
+    assert top <= planned.largest_probability * (1 + 1e-6)
+    assert top >= planned.largest_probability * (1 - 1e-5)
 
 
 def test_weights_that_ask_for_more_than_every_round_are_told_of():

@@ -170,7 +170,7 @@ def test_an_unfinished_run_is_not_published():
 def test_an_existing_target_is_left_alone(tmp_path):
     (tmp_path / "file").write_text("mine")
     for target in (tmp_path, tmp_path / "file"):
-        with pytest.raises(ValueError, match="already there"):
+        with pytest.raises(ValueError, match="already exists"):
             publish(finished(), target)
     assert os.listdir(tmp_path) == ["file"]
     assert (tmp_path / "file").read_text() == "mine"

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from locksfl.cli.main import main
-from locksfl.experiment.compare import COUNTED, Run
+from locksfl.experiment.compare import Run
 from locksfl.experiment.folder import read_lines
 from locksfl.experiment.plan import claimed_epsilon, plan_arms
+from locksfl.experiment.records import COUNTED
 from locksfl.experiment.run import open_task
 from locksfl.paper.as_printed import MULTIPLIERS as PAPER
 from locksfl.paper.reproduce import settings, tune
@@ -283,7 +284,7 @@ def test_settings_name_what_is_reconstructed() -> None:
     ("arguments", "said"),
     [
         (("--seeds", "0"), "--seeds 0: expected at least 1"),
-        (("--seed", "999"), "--seed 999: expected seeds from 0 to 999"),
+        (("--seed", "999"), "--seed 999: expected 0 to 999"),
         (("--resume",), "--resume: expected --out DIR"),
         (("--tune", "--tuned", "x.toml"), "--tuned x.toml: not with --tune"),
         (("--resume", "--out", "x", "--seeds", "3"), "--seeds: not with --resume"),
@@ -335,7 +336,7 @@ def test_clips_and_steps_stay_with_the_runs_that_use_them(tmp_path) -> None:
 
 def test_a_folder_that_holds_something_is_not_written_over(tmp_path, capsys) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    assert "already there" in refused(("--quick", "--out", str(tmp_path)), capsys)
+    assert "already exists" in refused(("--quick", "--out", str(tmp_path)), capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     assert "not the folder of a reproduction" in refused(
         ("--resume", "--out", str(tmp_path)), capsys

@@ -8,44 +8,34 @@ from typing import Annotated, Any
 
 import typer
 
-from locksfl.cli.console import Changes, Json, show
+from locksfl._text import table_of
+from locksfl.cli.console import Changes, Json, option, show
 
 
 def audit(
     file: Annotated[
-        Path | None, typer.Argument(help="An experiment. Without it: four arms that claim 3.")
+        Path | None,
+        typer.Argument(help="An experiment file. Default: four arms that claim epsilon 3."),
     ] = None,
     changes: Changes = None,
-    rounds: Annotated[
-        int, typer.Option(help="Rounds per repetition; the claim is tested for as many.")
-    ] = 4,
-    repetitions: Annotated[int, typer.Option(help="Of each world, in every attack.")] = 50_000,
-    canaries: Annotated[
-        int, typer.Option(help="In the attack by one run; 0 leaves it out.")
-    ] = 10_000,
+    rounds: Annotated[int, option("Rounds per repetition; the claim covers this many.")] = 4,
+    repetitions: Annotated[int, option("Repetitions of each world, per attack.")] = 50_000,
+    canaries: Annotated[int, option("Canaries in the one-run attack; 0 skips it.")] = 10_000,
     delta: Annotated[
-        float | None, typer.Option(help="Where the claim is tested. Without it: the experiment's.")
+        float | None, option("The delta at which the claim is tested. Default: the experiment's.")
     ] = None,
-    confidence: Annotated[float, typer.Option(help="With which all bounds together hold.")] = 0.99,
-    seed: Annotated[int | None, typer.Option(help="Repeat an audit exactly.")] = None,
+    confidence: Annotated[float, option("Probability that all bounds hold together.")] = 0.99,
+    seed: Annotated[int | None, option("Repeat an audit exactly.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Attack the implementation, and give a lower bound on epsilon beside the claimed one.
+    """Attack the implementation and compare the resulting lower bound on epsilon with the claim.
 
     Exit code 1 when a claim is refuted or a property fails.
     """
+    settings = {name: value for name, value in locals().items() if name != "as_json"}
     from locksfl.audit.suite import run_audit
 
-    report = run_audit(
-        file,
-        changes,
-        rounds=rounds,
-        repetitions=repetitions,
-        canaries=canaries,
-        delta=delta,
-        confidence=confidence,
-        seed=seed,
-    )
+    report = run_audit(**settings)
     show(report, as_json, _parts)
     if not report["sound"]:
         raise typer.Exit(1)
@@ -53,24 +43,20 @@ def audit(
 
 def _parts(report: dict[str, Any]) -> Iterator[Any]:
     """The report for a person: the attacks as a table, then a line for each check."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title="epsilon: claimed, proved at least, and the most that the test could prove",
-        title_justify="left",
-        box=None,
-    )
-    for name in ("arm", "observer", "relation", "attack", "rounds", "delta"):
-        table.add_column(name)
-    for name in ("claimed", "at least", "largest"):
-        table.add_column(name, justify="right")
+    rows = []
     for f in report["attacks"]:
-        head = (f["arm"], f["observer"], f["relation"], f"{f['attack']}, {f['samples']:,}")
+        cells = (f["arm"], f["observer"], f["relation"], f"{f['attack']}, {f['samples']:,}")
         numbers = (f"{f[name]:.2f}" for name in ("claimed", "lower", "largest"))
-        style = "bold red" if f["refuted"] else None
-        table.add_row(*head, str(f["rounds"]), f"{f['delta']:.0e}", *numbers, style=style)
-    yield table
+        style = "bold red" if f["refuted"] else ""
+        row = (*cells, str(f["rounds"]), f"{f['delta']:.0e}", *numbers)
+        rows.append([Text(cell, style) for cell in row])
+    heads = ("arm", "observer", "relation", "attack", "rounds", "delta")
+    title = "epsilon: claimed, proved at least, and the most that the test could prove"
+    yield table_of(
+        (*heads, "claimed", "at least", "largest"), rows, len(heads), title=title, box=None
+    )
     for check in report["checks"]:
         said, style = ("holds", "") if check["holds"] else ("FAILS", "bold red")
         yield Text(f"{said}  {check['arm']}: {check['name']} ({check['found']})", style)

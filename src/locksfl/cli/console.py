@@ -5,69 +5,69 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+def option(help: str, *names: str, **more: Any) -> Any:
+    """An option of a command: its help, its name if that is not the parameter's, its limits."""
+    return typer.Option(*names, help=help, **more)
+
+
+def group(name: str, help: str) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(name=name, help=help, no_args_is_help=True, add_completion=False)
+
+
+Json = Annotated[bool, option("Print JSON instead of a table.", "--json")]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; also arm.NAME.KEY."),
+    option("Change a setting, even of an arm: arm.NAME.KEY.", "--set", metavar="KEY=VALUE"),
 ]
+Out = Annotated[Path | None, option("The run folder. Default: runs/NAME-TIME.")]
+DataDir = Annotated[Path | None, option("The data directory. Default: LOCKS_DATA.", "--data-dir")]
 RELATION_HELP = (
     "What the epsilon compares: zero-out, one client's contribution present or absent; "
     "replace, one client's data replaced by any other."
 )
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
+WIDE = 200  # columns of a table that no terminal shows
 
 
 class Program(TyperGroup):
     """The group of all commands: whatever a command refuses is one line, said here."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Call the command that was asked for."""
-        with one_line_errors():
+        """Call the command that was asked for. Bad input, or a file that cannot be written: one
+        line on stderr, exit code 2."""
+        try:
             return super().invoke(ctx)
+        except ValueError as error:
+            told = str(error)
+        except BrokenPipeError:  # whoever read our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except FileNotFoundError as error:
+            told = f"{error.filename}: {error.strerror}"
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            told = f"cannot write {where}{error.strerror or error}"
+        say_beside(told)
+        raise typer.Exit(2)
 
 
 def start_jax() -> None:
     """What a command that trains does first: use all cores, keep compiled programs on disk."""
-    use_all_cores()
+    # each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
     from locksfl.simulate.cache import keep_compiled
 
     keep_compiled()
-
-
-def use_all_cores() -> None:
-    """Each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={cores or 1}")
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Bad input, or a file that cannot be written: one line on stderr, exit code 2."""
-    try:
-        yield
-    except ValueError as error:
-        _refuse(str(error))
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
-    except FileNotFoundError as error:
-        _refuse(f"{error.filename}: {error.strerror}")
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _refuse(f"cannot write {where}{error.strerror or error}")
-
-
-def _refuse(text: str) -> None:
-    say_beside(text)
-    raise typer.Exit(2)
 
 
 def say_beside(text: str) -> None:
@@ -75,18 +75,24 @@ def say_beside(text: str) -> None:
     print(f"locks: {' '.join(text.split())}", file=sys.stderr)
 
 
-def show(answer: Any, as_json: bool, parts: Callable[[Any], Iterable[Any]]) -> None:
-    """Print an answer as JSON, or as the lines and rich tables that `parts` makes of it."""
+def show(
+    answer: Any, as_json: bool, parts: Callable[[Any], Iterable[Any]], *, wide: bool = False
+) -> None:
+    """Print an answer as JSON, or as the lines and rich tables that `parts` makes of it.
+    `wide`: tables are not folded where there is no terminal."""
     if as_json:
         print(json.dumps(answer, indent=2))
         return
     from rich.console import Console
 
+    console = Console()
+    if wide and not console.is_terminal:
+        console.width = WIDE
     for part in parts(answer):
         if isinstance(part, str):
             print(part)  # as it is: neither wrapped nor coloured
         else:
-            Console().print(part)
+            console.print(part, highlight=False, markup=False)
 
 
 def typed_flags(context: typer.Context) -> list[str]:

@@ -8,15 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from locksfl.cli.console import Json, show
+from locksfl._text import table_of
+from locksfl.cli.console import DataDir, Json, group, option, show
 
-data_app = typer.Typer(
-    help="List, describe, fetch and import data.", no_args_is_help=True, add_completion=False
-)
-
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where the data are. Without it: LOCKS_DATA.")
-]
+data_app = group("data", "List, describe, fetch and import data.")
 Set = Annotated[str, typer.Argument(metavar="NAME_OR_FOLDER", help="A set, or an imported folder.")]
 
 
@@ -43,13 +38,9 @@ def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> Iterator[Any]:
-    from rich.table import Column, Table
-
-    table = Table(
-        Column("set", no_wrap=True), "what", "clients", "samples", "held out", "licence", "here"
-    )
-    for row in rows:
-        table.add_row(
+    heads = ("set", "what", "clients", "samples", "held out", "licence", "here")
+    cells = (
+        (
             row["name"],
             row["about"],
             str(row["clients"] or "by split"),
@@ -58,6 +49,10 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[Any]:
             row["licence"],
             "yes" if row["present"] else "no",
         )
+        for row in rows
+    )
+    table = table_of(heads, cells, left=len(heads))
+    table.columns[0].no_wrap = True
     yield table
 
 
@@ -65,7 +60,7 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[Any]:
 def describe(
     name: Set,
     data_dir: DataDir = None,
-    picture: Annotated[Path | None, typer.Option(help="Draw examples into this PNG.")] = None,
+    picture: Annotated[Path | None, option("Draw examples into this PNG.")] = None,
     as_json: Json = False,
 ) -> None:
     """Clients, samples per client, classes; every file is checked against its checksum."""
@@ -81,11 +76,10 @@ def fetch(
     name: Annotated[str, typer.Argument(help="A set of `locks data list`.")],
     data_dir: DataDir = None,
     address: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE=URL", help="Download FILE from URL instead."),
+        list[str] | None, option("Download FILE from URL instead.", metavar="FILE=URL")
     ] = None,
 ) -> None:
-    """Download a set into the data directory; files that are complete are kept."""
+    """Download a set into the data directory; files that are already complete are left alone."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
@@ -119,38 +113,23 @@ def fetch(
 @data_app.command("import")
 def import_file(
     file: Annotated[Path, typer.Argument(help="A .csv, .npz or .parquet file.")],
-    client: Annotated[str, typer.Option(help="The column that names the client of a row.")],
-    label: Annotated[
-        str | None, typer.Option(help="The column of the class. With --text only: may be left out.")
-    ] = None,
+    client: Annotated[str, option("The column that names the owner of each row.")],
+    label: Annotated[str | None, option("The class column. Optional with --text.")] = None,
     features: Annotated[
-        str | None, typer.Option(help="Columns of numbers, a,b,c. Without it: all others.")
+        str | None, option("Columns of numbers, a,b,c. Default: all others.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="A column of text instead.")] = None,
-    image: Annotated[str | None, typer.Option(help="A column of images instead.")] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="How many classes, or their names: cat,dog.")
-    ] = None,
-    test: Annotated[Path | None, typer.Option(help="A held-out file of other clients.")] = None,
-    test_share: Annotated[
-        float, typer.Option(help="Without --test: the share of clients held out.")
-    ] = 0.1,
-    out: Annotated[
-        Path | None, typer.Option(help="The new folder. Without it: beside FILE.")
-    ] = None,
+    text: Annotated[str | None, option("A column of text instead.")] = None,
+    image: Annotated[str | None, option("A column of images instead.")] = None,
+    classes: Annotated[str | None, option("How many classes, or their names: cat,dog.")] = None,
+    test: Annotated[Path | None, option("A held-out file of other clients.")] = None,
+    test_share: Annotated[float, option("Without --test: the share of clients held out.")] = 0.1,
+    out: Annotated[Path | None, option("The new folder. Default: next to FILE.")] = None,
 ) -> None:
     """Turn a table of your own into a data set; data.name = "FOLDER" then opens it."""
+    settings = {**locals(), "features": _names(features), "classes": _names(classes)}
     from locksfl.data.importing import Request, import_table
 
-    request = Request(
-        client=client,
-        label=label,
-        features=_names(features),
-        text=text,
-        image=image,
-        classes=_names(classes),
-        test_share=test_share,
-    )
+    request = Request(**{field: settings[field] for field in Request.__dataclass_fields__})
     made = import_table(file, out or file.with_suffix(""), request, test)
     print(f'{made}: use it with data.name = "{made}"; see `locks data describe {made}`')
 

@@ -4,63 +4,45 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from locksfl._text import size_text
-from locksfl.cli.console import RELATION_HELP, Json, show
+from locksfl.cli.console import RELATION_HELP, Json, option, show
 
 
 def plan(
-    clients: Annotated[int, typer.Option(help="n, all clients.")],
-    parameters: Annotated[int, typer.Option(help="d, the size of the model.")],
-    rounds: Annotated[int, typer.Option(help="T.")],
-    epsilon: Annotated[float, typer.Option(help="The total epsilon of the run.")],
-    delta: Annotated[float, typer.Option(help="Below 1/n.")] = 1e-5,
-    trust: Annotated[str, typer.Option(help="central | local")] = "central",
+    clients: Annotated[int, option("n, all clients.")],
+    parameters: Annotated[int, option("d, the size of the model.")],
+    rounds: Annotated[int, option("T.")],
+    epsilon: Annotated[float, option("The total epsilon of the run.")],
+    delta: Annotated[float, option("Below 1/n.")] = 1e-5,
+    trust: Annotated[str, option("central | local")] = "central",
     cohort: Annotated[
-        float | None, typer.Option(help="Clients asked per round; with --uploads: rule norm.")
+        float | None, option("Clients asked per round; with --uploads: rule norm.")
     ] = None,
-    uploads: Annotated[float | None, typer.Option(help="Uploads per round.")] = None,
-    floor: Annotated[float, typer.Option(help="lambda of rule norm.")] = 0.1,
-    norm_low: Annotated[float | None, typer.Option(help="K_low as a share of m C.")] = None,
+    uploads: Annotated[float | None, option("Uploads per round.")] = None,
+    floor: Annotated[float, option("lambda of rule norm.")] = 0.1,
+    norm_low: Annotated[float | None, option("K_low as a share of m C.")] = None,
     norm_share: Annotated[
-        float | None, typer.Option(help="Mean clipped norm over the clip norm, if known.")
+        float | None, option("Mean clipped norm over the clip norm, if known.")
     ] = None,
     alignment: Annotated[
-        float | None, typer.Option(help="Length of the mean update over the mean length.")
+        float | None, option("Length of the mean update over the mean length.")
     ] = None,
-    relation: Annotated[str, typer.Option(help=RELATION_HELP)] = "zero-out",
-    accountant: Annotated[str, typer.Option(help="pld | rdp")] = "pld",
+    relation: Annotated[str, option(RELATION_HELP)] = "zero-out",
+    accountant: Annotated[str, option("pld | rdp")] = "pld",
     as_json: Json = False,
 ) -> None:
     """Say what noise, accuracy and traffic to expect, and what to set. Uses no data."""
+    settings = {name: value for name, value in locals().items() if name != "as_json"}
     from locksfl.privacy.advice import forecast
     from locksfl.privacy.forecast import Question
 
-    question = Question(
-        clients=clients,
-        parameters=parameters,
-        rounds=rounds,
-        epsilon=epsilon,
-        delta=delta,
-        trust=trust,
-        cohort=cohort,
-        uploads=uploads,
-        floor=floor,
-        norm_low=norm_low,
-        norm_share=norm_share,
-        alignment=alignment,
-        relation=relation,  # type: ignore[arg-type]
-        accountant=accountant,  # type: ignore[arg-type]
-    )
-    show(forecast(question), as_json, words)
+    show(forecast(Question(**settings)), as_json, words)
 
 
 def words(told: dict[str, Any]) -> list[str]:
     """The forecast for a person."""
     q, advice = told["question"], told["recommended"]
-    lines = [_headline(told), ""]
-    lines.append(f"{'a round':<26}{'uniform':>14}{'norm':>14}")
+    lines = [_headline(told), "", f"{'per round':<26}{'uniform':>14}{'norm':>14}"]
     for label, key, form in (
         ("clients asked", "cohort", "{:,.0f}"),
         ("uploads", "expected_uploads", "{:,.1f}"),
@@ -77,18 +59,21 @@ def words(told: dict[str, Any]) -> list[str]:
         cells = [told["arms"][name][key] for name in ("uniform", "norm")]
         if any(cell is not None for cell in cells):
             lines.append(f"{label:<26}" + "".join(f"{_cell(c, form):>14}" for c in cells))
-    lines += ["", "Recommended: " + f"{advice['rounds']} rounds, {advice['uploads']} uploads."]
-    lines += [f"  {reason}." for reason in advice["why"]]
-    lines += ["", f"Rule: {advice['said']}."]
-    lines.append("  norm-based over uniform, at equal epsilon and wanted uploads:")
-    table = told["norm_against_uniform"]
+    lines += [
+        "",
+        f"Recommended: {advice['rounds']} rounds, {advice['uploads']} uploads.",
+        *(f"  {reason}." for reason in advice["why"]),
+        "",
+        f"Rule: {advice['said']}.",
+        "  norm-based over uniform, at equal epsilon and wanted uploads:",
+    ]
     for label, key, form in (
         ("mean norm / clip norm", "norm_share", "{:.1f}"),
         ("noise", "noise", "{:.2f}"),
         ("noise and sampling", "error", "{:.2f}"),
         ("uploads", "uploads", "{:,.0f}"),
     ):
-        numbers = "".join(f"{_cell(row[key], form):>9}" for row in table)
+        numbers = "".join(f"{_cell(row[key], form):>9}" for row in told["norm_against_uniform"])
         lines.append(f"  {label:<24}{numbers}")
     lines.append(f"  norms: {told['assumed']['norms']}.")
     if q["delta"] >= 1 / q["clients"]:

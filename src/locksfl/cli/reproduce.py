@@ -8,91 +8,80 @@ from typing import Annotated, Any
 
 import typer
 
-from locksfl.cli.console import Json, one_line_errors, start_jax
+from locksfl._text import table_of
+from locksfl.cli.console import DataDir, Json, option, start_jax
 
 
 def reproduce(
     quick: Annotated[
-        bool, typer.Option("--quick", help="On the embedded digits: 2 minutes, no download.")
+        bool, option("On the embedded digits: 2 minutes, no download.", "--quick")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder. Without it: runs/reproduce-TIME.")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="How many runs of every method. Without it: 3.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="The first seed. Without it: 0.")] = None,
+    out: Annotated[Path | None, option("The folder. Default: runs/reproduce-TIME.")] = None,
+    seeds: Annotated[int | None, option("How many runs of every method. Default: 3.")] = None,
+    seed: Annotated[int | None, option("The first seed. Default: 0.")] = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Find clip and step of every method anew first.")
+        bool, option("First search again for the clip norm and step of every method.", "--tune")
     ] = False,
     tuned: Annotated[
-        Path | None, typer.Option(help="A tuned.toml that --tune wrote, in place of ours.")
+        Path | None, option("A tuned.toml that --tune wrote, in place of ours.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Where the data sets are. Without it: LOCKS_DATA.")
-    ] = None,
+    data_dir: DataDir = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the reproduction in --out, as it began.")
+        bool, option("Continue the reproduction in --out, as it began.", "--resume")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """The paper's experiment: uniform against LOCKS at epsilon infinity, 50 and 10."""
-    with one_line_errors():
-        start_jax()
-        import dataclasses
+    given = {"quick": quick, "seeds": seeds, "seed": seed, "tune": tune, "tuned": tuned}
+    start_jax()
+    import dataclasses
 
-        from rich.console import Console
+    from rich.console import Console
 
-        from locksfl.experiment.folder import default_path
-        from locksfl.paper.reproduce.runs import Bench, begin, begun
-        from locksfl.paper.reproduce.settings import FULL, QUICK, SEEDS
+    from locksfl.experiment.folder import default_path
+    from locksfl.paper.reproduce.runs import Bench, begin, begun
+    from locksfl.paper.reproduce.settings import FULL, QUICK, SEEDS
 
-        where = str(data_dir) if data_dir else None
-        if resume:
-            if out is None:
-                raise ValueError("--resume: expected --out DIR, the folder to continue")
-            _check_resumed(quick=quick, seeds=seeds, seed=seed, tune=tune, tuned=tuned)
-            path, bench = out, Bench(begun(out), where)
-        else:
-            # every refusal comes before anything is written
-            numbers = _seeds(len(SEEDS) if seeds is None else seeds, seed or 0)
-            scale = dataclasses.replace(QUICK if quick else FULL, seeds=numbers)
-            bench = Bench(scale, where)
-            text = _tuned(scale, tune, tuned)
-            bench.check_data()
-            path = out or default_path("reproduce")
-            begin(path, scale, text)
-        console = Console(stderr=as_json)
-        try:
-            rows, said = _work(path, bench, console)
-        except KeyboardInterrupt:
-            console.print(
-                f"stopped; continue with: locks reproduce --resume --out {path}",
-                highlight=False, markup=False, soft_wrap=True,
-            )  # fmt: skip
-            raise typer.Exit(130) from None
-        if as_json:
-            print((path / "table.json").read_text("utf-8"), end="")
-            return
-        for table in _tables(rows):
-            console.print(table)
-        for line in said:
-            console.print(f"* {line}", highlight=False, markup=False, soft_wrap=True)
-        console.print(f"report: {path / 'report.md'}", highlight=False, soft_wrap=True)
-
-
-def _check_resumed(**given: Any) -> None:
-    """Runs of other settings would be mixed with those that are there."""
-    for name, value in given.items():
-        if value is not None and value is not False:
-            raise ValueError(f"--{name}: not with --resume, which goes on as it began")
+    where = str(data_dir) if data_dir else None
+    if resume:
+        if out is None:
+            raise ValueError("--resume: expected --out DIR, the folder to continue")
+        for name, value in given.items():  # other settings would be mixed with those there
+            if value is not None and value is not False:
+                raise ValueError(
+                    f"--{name}: not with --resume, which continues with the original settings"
+                )
+        path, bench = out, Bench(begun(out), where)
+    else:
+        # every refusal comes before anything is written
+        numbers = _seeds(len(SEEDS) if seeds is None else seeds, seed or 0)
+        scale = dataclasses.replace(QUICK if quick else FULL, seeds=numbers)
+        bench = Bench(scale, where)
+        text = _tuned(scale, tune, tuned)
+        bench.check_data()
+        path = out or default_path("reproduce")
+        begin(path, scale, text)
+    console = Console(stderr=as_json)
+    try:
+        rows, said = _work(path, bench, console)
+    except KeyboardInterrupt:
+        said = f"stopped; continue with: locks reproduce --resume --out {path}"
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        print((path / "table.json").read_text("utf-8"), end="")
+        return
+    for part in _tables(rows):
+        console.print(part)
+    for line in (*(f"* {line}" for line in said), f"report: {path / 'report.md'}"):
+        print(line)
 
 
 def _seeds(seeds: int, seed: int) -> tuple[int, ...]:
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: expected at least 1")
     if seed < 0 or seed + seeds > 1000:
-        raise ValueError(f"--seed {seed}: expected seeds from 0 to 999; from 1000 on are --tune's")
+        raise ValueError(f"--seed {seed}: expected 0 to 999; seeds from 1000 on are used by --tune")
     return tuple(range(seed, seed + seeds))
 
 
@@ -145,17 +134,14 @@ def _work(path: Path, bench: Any, console: Any) -> Any:
 def _tables(rows: list[Any]) -> Iterator[Any]:
     """A table for each version and model."""
     from rich.box import SIMPLE
-    from rich.table import Table
 
     from locksfl.paper.reproduce.document import HEADS, cells
 
     for version, model in dict.fromkeys((row.panel.version, row.panel.model) for row in rows):
         stamp = " · NO GUARANTEE" if version == "as-printed" else ""
+        mine = [row for row in rows if (row.panel.version, row.panel.model) == (version, model)]
         title = f"{version}, {model}{stamp}"
-        table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
-        for number, head in enumerate(HEADS):
-            table.add_column(head, justify="left" if number < 2 else "right", no_wrap=True)
-        for row in rows:
-            if (row.panel.version, row.panel.model) == (version, model):
-                table.add_row(*cells(row))
+        table = table_of(HEADS, map(cells, mine), left=2, title=title, box=SIMPLE, padding=0)
+        for column in table.columns:
+            column.no_wrap = True
         yield table

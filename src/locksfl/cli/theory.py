@@ -5,389 +5,345 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locksfl.cli.console import Json, one_line_errors, start_jax
+from locksfl._text import table_of
+from locksfl._validate import count, naming, one_of
+from locksfl.cli.console import Json, group, option, show, start_jax
 
 if TYPE_CHECKING:
     from locksfl.experiment.config import Config
 
-theory_app = typer.Typer(
-    help="The paper's theory: as printed, as it should be, and measured.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-
+theory_app = group("theory", "The paper's theory: as printed, as it should be, and measured.")
 
 FORMS = ("both", "printed", "corrected")
-Rounds = Annotated[int, typer.Option(help="T.")]
-Smoothness = Annotated[float, typer.Option(help="L.")]
-Gap = Annotated[float, typer.Option(help="Delta F = F(w_0) - min F.")]
-Uploads = Annotated[float, typer.Option(help="b, uploads of a round.")]
-Parameters = Annotated[int, typer.Option(help="d.")]
-SigmaL = Annotated[float, typer.Option(help="sigma_L, of one sample's gradient.")]
-SigmaG = Annotated[float | None, typer.Option(help="sigma_G, how clients differ.")]
-Dissimilarity = Annotated[float, typer.Option(help="A.")]
-Delta = Annotated[float, typer.Option(help="Of the whole run.")]
-Picture = Annotated[Path | None, typer.Option(help="Draw it into this PNG file.")]
-WIDE = 200  # columns of a table that no terminal shows
+Rounds = Annotated[int, option("T.")]
+Smoothness = Annotated[float, option("L.")]
+Gap = Annotated[float, option("Delta F = F(w_0) - min F.")]
+Uploads = Annotated[float, option("b, uploads of a round.")]
+Parameters = Annotated[int, option("d.")]
+SampleSpread = Annotated[float, option("sigma_L, of one sample's gradient.", "--sigma-l")]
+ClientSpread = Annotated[float | None, option("sigma_G, how clients differ.", "--sigma-g")]
+Dissimilarity = Annotated[float, option("A.")]
+Delta = Annotated[float, option("Of the whole run.")]
+Picture = Annotated[Path | None, option("Draw it into this PNG file.")]
+PLAIN = ("rounds", "gap", "parameters", "server_noise", "clip_norm", "rate", "norms", "norms:")
+LETTERS = {"step": "eta_b", "smoothness": "L", "uploads": "b", "dissimilarity": "A"}
+FLAGS = {  # what refusals call the settings
+    **{name: f"--{name.replace('_', '-')}" for name in PLAIN},
+    **{name: f"--{name} ({letter})" for name, letter in LETTERS.items()},
+    "sample_spread": "--sigma-l",
+    "client_spread": "--sigma-g",
+    "client_noise": "--sigma-0",
+    "fewest_samples": "--k-min",
+    "most_samples": "--k-max",
+    "noise": "--sigma",
+    "clip_bias": "--clip-bias (c_nu)",
+    "stretch": "--stretch (V_0)",
+}
 
 
 @theory_app.command()
+@naming(**FLAGS)
 def bound(
     rounds: Rounds,
-    step: Annotated[float, typer.Option(help="eta_b, the server's base step.")],
+    step: Annotated[float, option("eta_b, the server's base step.")],
     smoothness: Smoothness,
     gap: Gap,
     uploads: Uploads,
     parameters: Parameters = 1,
-    sigma_l: SigmaL = 0.0,
-    sigma_g: SigmaG = None,
+    sample_spread: SampleSpread = 0.0,
+    client_spread: ClientSpread = None,
     dissimilarity: Dissimilarity = 0.0,
-    clip_bias: Annotated[float, typer.Option(help="c_nu, what clipping takes.")] = 0.0,
-    k_min: Annotated[int, typer.Option(help="K_min, fewest samples of a client.")] = 1,
-    k_max: Annotated[int | None, typer.Option(help="K_max; left out: K_min.")] = None,
-    sigma_0: Annotated[float, typer.Option(help="sigma_0, std of each uploader's noise.")] = 0.0,
-    server_noise: Annotated[
-        float, typer.Option(help="s_c, std of the noise on the average.")
+    clip_bias: Annotated[float, option("c_nu, what clipping takes.")] = 0.0,
+    fewest_samples: Annotated[int, option("K_min, fewest samples of a client.", "--k-min")] = 1,
+    most_samples: Annotated[int | None, option("K_max. Default: K_min.", "--k-max")] = None,
+    client_noise: Annotated[
+        float, option("sigma_0, std of each uploader's noise.", "--sigma-0")
     ] = 0.0,
-    clip_norm: Annotated[float | None, typer.Option(help="C.")] = None,
-    stretch: Annotated[float, typer.Option(help="V_0: rates are b / (n V_0) at least.")] = 1.0,
+    server_noise: Annotated[float, option("s_c, std of the noise on the average.")] = 0.0,
+    clip_norm: Annotated[float | None, option("C.")] = None,
+    stretch: Annotated[float, option("V_0: rates are b / (n V_0) at least.")] = 1.0,
     schedule: Annotated[
-        str, typer.Option(help="Of the corrected bound: inverse-sqrt or constant.")
+        str, option("Of the corrected bound: inverse-sqrt or constant.")
     ] = "inverse-sqrt",
-    form: Annotated[str, typer.Option(help="Which bound: printed, corrected or both.")] = "both",
+    form: Annotated[str, option("Which bound: printed, corrected or both.")] = "both",
     as_json: Json = False,
 ) -> None:
     """Theorem 1, every term: as printed and corrected."""
-    with one_line_errors(), _naming():
-        from locksfl._validate import one_of
-        from locksfl.paper.theory import bound as theorem
+    most_samples = fewest_samples if most_samples is None else most_samples
+    given = SimpleNamespace(**locals())
+    from locksfl.paper.theory import bound as theorem
 
-        one_of(FORMS, **{"--form": form})
-        one_of(theorem.SCHEDULES, **{"--schedule": schedule})
-        constants = theorem.Constants(
-            rounds=rounds, step=step, smoothness=smoothness, gap=gap, uploads=uploads,
-            parameters=parameters, sample_spread=sigma_l, client_spread=sigma_g,
-            dissimilarity=dissimilarity, clip_bias=clip_bias, fewest_samples=k_min,
-            most_samples=k_min if k_max is None else k_max, client_noise=sigma_0,
-            server_noise=server_noise, clip_norm=clip_norm, stretch=stretch,
-        )  # fmt: skip
-        wanted = {name: form in (name, "both") for name in FORMS[1:]}
-        theorem.require(theorem.conditions(constants, **wanted))
-        answer: dict[str, Any] = {}
-        if wanted["printed"]:
-            answer["printed"] = theorem.printed(constants).as_dict()
-        if wanted["corrected"]:
-            answer["corrected"] = theorem.corrected(constants, schedule).as_dict()
-        parts: list[Any] = []
-        for name, told in answer.items():
-            kind = "" if name == "printed" else f", by {told['form']}"
-            parts.append(f"{name}{kind}: min over t of E|grad F(w_t)|^2 <= {told['total']:.6g}")
-            if name == "printed":
-                parts.append(f"  alpha_kappa {told['alpha_kappa']:.6g}, Phi {told['phi']:.6g}")
-            parts += [f"  {term:<32}{value:>14.6g}" for term, value in told["terms"].items()]
-        _show(answer, as_json, *parts)
+    one_of(FORMS, **{"--form": form})
+    one_of(theorem.SCHEDULES, **{"--schedule": schedule})
+    constants = theorem.Constants.of(given)
+    wanted = {name: form in (name, "both") for name in FORMS[1:]}
+    theorem.require(theorem.conditions(constants, **wanted))
+    answer: dict[str, Any] = {}
+    if wanted["printed"]:
+        answer["printed"] = theorem.printed(constants).as_dict()
+    if wanted["corrected"]:
+        answer["corrected"] = theorem.corrected(constants, schedule).as_dict()
+    parts: list[Any] = []
+    for name, told in answer.items():
+        kind = "" if name == "printed" else f", by {told['form']}"
+        parts.append(f"{name}{kind}: min over t of E|grad F(w_t)|^2 <= {told['total']:.6g}")
+        if name == "printed":
+            parts.append(f"  alpha_kappa {told['alpha_kappa']:.6g}, Phi {told['phi']:.6g}")
+        parts += [f"  {term:<32}{value:>14.6g}" for term, value in told["terms"].items()]
+    _show(answer, as_json, *parts)
 
 
 @theory_app.command("rounds")
 def how_many_rounds(
     parameters: Parameters,
-    clients: Annotated[int, typer.Option(help="n.")] = 100,
+    clients: Annotated[int, option("n.")] = 100,
     uploads: Uploads = 20.0,
-    epsilon: Annotated[float, typer.Option(help="Of the whole run.")] = 10.0,
+    epsilon: Annotated[float, option("Of the whole run.")] = 10.0,
     delta: Delta = 1e-5,
-    clip_norm: Annotated[float, typer.Option(help="C.")] = 1.0,
+    clip_norm: Annotated[float, option("C.")] = 1.0,
     smoothness: Smoothness = 1.0,
     gap: Gap = 2.3,
     as_json: Json = False,
 ) -> None:
     """How many rounds: T = d^2 log(T)^2, and the T that minimises the corrected bound."""
-    with one_line_errors():
-        from locksfl.paper.theory.rounds import TRUSTS, Regime, answer
+    settings = {name: value for name, value in locals().items() if name != "as_json"}
+    from locksfl.paper.theory.rounds import TRUSTS, Regime, answer
 
-        told = answer(
-            Regime(clients, uploads, parameters, epsilon, delta, clip_norm, smoothness, gap)
+    told = answer(Regime(**settings))
+    if (roots := told["printed"]) is None:
+        printed = "as printed   T = d^2 log(T)^2 has no root above 1 for d = 1"
+    else:
+        printed = (
+            f"as printed   T = {roots['rounds']:.4g}, the larger root of T = d^2 log(T)^2 "
+            f"(the other, {roots['small_root']:.6g}, is no number of rounds)"
         )
-        if (roots := told["printed"]) is None:
-            printed = "as printed   T = d^2 log(T)^2 has no root above 1 for d = 1"
-        else:
-            printed = (
-                f"as printed   T = {roots['rounds']:.4g}, the larger root of T = d^2 log(T)^2 "
-                f"(the other, {roots['small_root']:.6g}, is no number of rounds)"
-            )
-        rows = ((trust, told[trust]) for trust in TRUSTS)
-        _show(told, as_json, printed, *(
-            f"{trust:<12} T = {row['rounds']}, corrected bound {row['bound']['total']:.4g} at "
-            f"epsilon {epsilon:g} ({row['relation']}), step 1/L; by the formula T = "
-            f"{row['approximate_rounds']:.4g}, noise and start {row['approximate_error']:.4g}"
-            for trust, row in rows
-        ))  # fmt: skip
+    rows = ((trust, told[trust]) for trust in TRUSTS)
+    _show(told, as_json, printed, *(
+        f"{trust:<12} T = {row['rounds']}, corrected bound {row['bound']['total']:.4g} at "
+        f"epsilon {epsilon:g} ({row['relation']}), step 1/L; by the formula T = "
+        f"{row['approximate_rounds']:.4g}, noise and start {row['approximate_error']:.4g}"
+        for trust, row in rows
+    ))  # fmt: skip
 
 
 @theory_app.command()
+@naming(**FLAGS)
 def optimal(
-    norms: Annotated[str, typer.Option(help="Norms of the clients' updates: 1,2,3,4,10")],
+    norms: Annotated[str, option("Norms of the clients' updates: 1,2,3,4,10")],
     uploads: Uploads,
-    rate: Annotated[float, typer.Option(help="q, the most that a client's rate can be.")] = 1.0,
+    rate: Annotated[float, option("q, the most that a client's rate can be.")] = 1.0,
     parameters: Parameters = 1,
-    sigma: Annotated[float, typer.Option(help="std of noise that is divided by p too.")] = 0.0,
-    step: Annotated[
-        float | None, typer.Option(help="eta_b: check the paper's constraint too.")
-    ] = None,
+    client_noise: Annotated[
+        float, option("std of noise that is divided by p too.", "--sigma")
+    ] = 0.0,
+    step: Annotated[float | None, option("eta_b: check the paper's constraint too.")] = None,
     smoothness: Smoothness = 1.0,
     dissimilarity: Dissimilarity = 0.0,
     rounds: Rounds = 100,
-    sigma_l: SigmaL = 0.0,
-    sigma_g: SigmaG = None,
+    sample_spread: SampleSpread = 0.0,
+    client_spread: ClientSpread = None,
     as_json: Json = False,
 ) -> None:
     """The best upload rates: the paper's program, and min(q, c a_i) by water-filling."""
-    with one_line_errors(), _naming():
-        import numpy as np
+    given = SimpleNamespace(**locals())
+    import numpy as np
 
-        from locksfl.paper.theory import optimal as best
-        from locksfl.paper.theory.bound import Constants
+    from locksfl.paper.theory import optimal as best
+    from locksfl.paper.theory.bound import Constants
 
-        try:
-            lengths = [float(text) for text in norms.split(",")]
-        except ValueError:
-            raise ValueError(f"--norms {norms!r}: expected numbers with commas: 1,2,3") from None
-        scores = best.importance(lengths, parameters, sigma)
-        rates = best.best_rates(scores, uploads, rate)
-        everyone = np.full(len(lengths), uploads / len(lengths))
-        spent, even = best.rate_variance(scores, rates), best.rate_variance(scores, everyone)
-        solved: dict[str, float] = {"p": 1.0}
-        if step is not None:
-            constants = Constants(
-                rounds=rounds, step=step, smoothness=smoothness, gap=0.0, uploads=uploads,
-                parameters=parameters, sample_spread=sigma_l, client_spread=sigma_g,
-                dissimilarity=dissimilarity, client_noise=sigma,
-            )  # fmt: skip
-            solved = best.printed_optimum(constants, len(lengths)).as_dict()
-        answer = {
-            "printed": solved,
-            "rates": rates.tolist(),
-            "variance": spent,
-            "uniform_variance": even,
-        }
-        parts = ["as printed   p_i = 1 for every client: uniform, whatever the norms"]
-        if step is not None:
-            parts.append(
-                f"             objective {solved['objective']:.4g}; the mean of 1/p_i may be "
-                f"{solved['allowed_mean_of_1/p']:.4g}"
-            )
-        parts += [
-            "corrected    pi_i = " + ", ".join(f"{value:.4g}" for value in rates),
-            f"             sum a_i^2/pi_i is {spent / even:.4g} times that of uniform rates",
-        ]
-        _show(answer, as_json, *parts)
+    try:
+        lengths = [float(text) for text in norms.split(",")]
+    except ValueError:
+        raise ValueError(f"--norms {norms!r}: expected numbers with commas: 1,2,3") from None
+    scores = best.importance(lengths, parameters, client_noise)
+    rates = best.best_rates(scores, uploads, rate)
+    everyone = np.full(len(lengths), uploads / len(lengths))
+    spent, even = best.rate_variance(scores, rates), best.rate_variance(scores, everyone)
+    solved: dict[str, float] = {"p": 1.0}
+    if step is not None:
+        constants = Constants.of(given, gap=0.0)
+        solved = best.printed_optimum(constants, len(lengths)).as_dict()
+    answer = {
+        "printed": solved,
+        "rates": rates.tolist(),
+        "variance": spent,
+        "uniform_variance": even,
+    }
+    parts = ["as printed   p_i = 1 for every client: uniform, whatever the norms"]
+    if step is not None:
+        parts.append(
+            f"             objective {solved['objective']:.4g}; the mean of 1/p_i may be "
+            f"{solved['allowed_mean_of_1/p']:.4g}"
+        )
+    parts += [
+        "corrected    pi_i = " + ", ".join(f"{value:.4g}" for value in rates),
+        f"             sum a_i^2/pi_i is {spent / even:.4g} times that of uniform rates",
+    ]
+    _show(answer, as_json, *parts)
 
 
 @theory_app.command()
 def composition(
-    epsilon_step: Annotated[float, typer.Option(help="Of an update.")] = 0.1,
-    epsilon_norm: Annotated[float, typer.Option(help="Of a norm.")] = 0.01,
+    epsilon_step: Annotated[float, option("Of an update.")] = 0.1,
+    epsilon_norm: Annotated[float, option("Of a norm.")] = 0.01,
     rounds: Rounds = 100,
     delta: Delta = 1e-5,
-    cohort: Annotated[float, typer.Option(help="m.")] = 30.0,
+    cohort: Annotated[float, option("m.")] = 30.0,
     uploads: Uploads = 20.0,
-    order: Annotated[float, typer.Option(help="alpha of one RDP conversion.")] = 8.0,
+    order: Annotated[float, option("alpha of one RDP conversion.")] = 8.0,
     as_json: Json = False,
 ) -> None:
     """What T rounds cost, line by line: as printed and as it should be."""
-    with one_line_errors():
-        from locksfl.paper.theory.composition import answer
+    settings = {name: value for name, value in locals().items() if name != "as_json"}
+    from locksfl.paper.theory.composition import answer
 
-        told = answer(
-            epsilon_step=epsilon_step, epsilon_norm=epsilon_norm, rounds=rounds, delta=delta,
-            cohort=cohort, uploads=uploads, order=order,
-        )  # fmt: skip
-        std, rdp = told["gaussian_mechanism"], told["rdp_conversion"]
-        strong, both = told["strong_composition"], told["norms_and_updates"]
-        textbook = "none" if std["textbook"] is None else f"{std['textbook']:.4g}"
-        lines = [
-            ("std of one update, sensitivity 1", std["printed"], std["exact"],
-             f"the textbook's {textbook} (epsilon < 1 only)"),
-            (f"RDP to epsilon, order {order:g}", rdp["printed"], rdp["minimised"],
-             "right as printed, once minimised over the order"),
-            ("strong composition", strong["printed"], strong["mended"],
-             "a factor epsilon_step was lost"),
-            ("norms and updates", both["printed"], both["one_client_all_rounds"],
-             f"one client: {both['one_client_one_round']:.4g} in each round"),
-        ]  # fmt: skip
-        rows = ((name, f"{a:.4g}", f"{b:.4g}", note) for name, a, b, note in lines)
-        _show(
-            told,
-            as_json,
-            _table(("", "as printed", "corrected", ""), rows),
-            "\nthe paper's experiment, reconstructed (RDP, 20 of 100 clients, T 100, delta 1e-5)",
-            *(
-                f"  epsilon {row['claimed_epsilon']:g}: multiplier "
-                f"{row['multiplier_for_the_claim']:.3f}; the printed {row['printed_multiplier']:g} "
-                f"costs {row['epsilon_of_the_multiplier']:.2f}"
-                for row in told["reconstructed"]
-            ),
-            "  against whom, and what it honestly costs: locks privacy paper",
-        )
+    told = answer(**settings)
+    std, rdp = told["gaussian_mechanism"], told["rdp_conversion"]
+    strong, both = told["strong_composition"], told["norms_and_updates"]
+    textbook = "none" if std["textbook"] is None else f"{std['textbook']:.4g}"
+    lines = [
+        ("std of one update, sensitivity 1", std["printed"], std["exact"],
+         f"the textbook's {textbook} (epsilon < 1 only)"),
+        (f"RDP to epsilon, order {order:g}", rdp["printed"], rdp["minimised"],
+         "right as printed, once minimised over the order"),
+        ("strong composition", strong["printed"], strong["mended"],
+         "a factor epsilon_step was lost"),
+        ("norms and updates", both["printed"], both["one_client_all_rounds"],
+         f"one client: {both['one_client_one_round']:.4g} in each round"),
+    ]  # fmt: skip
+    rows = ((name, f"{a:.4g}", f"{b:.4g}", note) for name, a, b, note in lines)
+    _show(
+        told,
+        as_json,
+        _table(("", "as printed", "corrected", ""), rows),
+        "\nthe paper's experiment, reconstructed (RDP, 20 of 100 clients, T 100, delta 1e-5)",
+        *(
+            f"  epsilon {row['claimed_epsilon']:g}: multiplier "
+            f"{row['multiplier_for_the_claim']:.3f}; the printed {row['printed_multiplier']:g} "
+            f"costs {row['epsilon_of_the_multiplier']:.2f}"
+            for row in told["reconstructed"]
+        ),
+        "  against whom, and what it honestly costs: locks privacy paper",
+    )
 
 
 @theory_app.command()
 def lemmas(
-    repetitions: Annotated[int, typer.Option(help="Rounds of each Monte Carlo.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="Of its coins.")] = 0,
+    repetitions: Annotated[int, option("Rounds of each Monte Carlo.")] = 20_000,
+    seed: Annotated[int, option("Of its coins.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Lemmas 1 to 3 played by the real round: claim, measured, verdict."""
-    with one_line_errors():
-        from locksfl.paper.theory.lemmas import findings
+    from locksfl.paper.theory.lemmas import findings
 
-        found = findings(repetitions, seed)
-        rows: list[tuple[str, ...]] = []
-        for f in found:
-            measured = f"{f.measured:.4g} ± {f.standard_error:.1g}"
-            exact = f"{f.exact:.4g} ({f.exact_claimed:.4g})"
-            verdict = "holds" if f.holds else "fails"
-            rows.append((str(f.lemma), f.claim, f"{f.claimed:.4g}", measured, exact, verdict))
-            rows.append(("", f"  {f.why}"))
-        heads = ("", "", "claimed", "measured", "6 clients, exact", "")
-        told = [finding.as_dict() for finding in found]
-        _show(told, as_json, _table(heads, rows))
+    found = findings(repetitions, seed)
+    rows: list[tuple[str, ...]] = []
+    for f in found:
+        measured = f"{f.measured:.4g} ± {f.standard_error:.1g}"
+        exact = f"{f.exact:.4g} ({f.exact_claimed:.4g})"
+        verdict = "holds" if f.holds else "fails"
+        rows.append((str(f.lemma), f.claim, f"{f.claimed:.4g}", measured, exact, verdict))
+        rows.append(("", f"  {f.why}"))
+    heads = ("", "", "claimed", "measured", "6 clients, exact", "")
+    told = [finding.as_dict() for finding in found]
+    _show(told, as_json, _table(heads, rows))
 
 
 @theory_app.command()
 def check(
-    seeds: Annotated[int, typer.Option(help="How many runs of each.")] = 64,
+    seeds: Annotated[int, option("How many runs of each.")] = 64,
     picture: Picture = None,
     as_json: Json = False,
 ) -> None:
     """Both bounds against quadratic and logistic problems whose constants are known."""
-    with one_line_errors():
-        from locksfl.paper.theory.check import rows
-        from locksfl.paper.theory.picture import draw_known
+    from locksfl.paper.theory.check import rows
+    from locksfl.paper.theory.picture import draw_known
 
-        _check_place(picture)
-        found = rows(seeds)
-        if picture is not None:
-            draw_known(seeds, picture)
-        heads = (
-            "", "before", "least", "weighted mean", "worst seed", "corrected", "", "printed", "",
-        )  # fmt: skip
-        table = _table(heads, (
-            (r.case, f"{r.before:.4g}", f"{r.least:.3g}",
-             f"{r.weighted:.4g} ± {r.standard_error:.1g}", f"{r.worst_seed:.4g}",
-             _number(r.corrected), r.verdict(r.corrected), _number(r.printed),
-             r.verdict(r.printed))
-            for r in found
-        ))  # fmt: skip
-        held = sum(bool(r.corrected_holds) for r in found)
-        asked = sum(r.corrected is not None for r in found)
-        last = (
-            f"the corrected bound holds on every seed in {held} of {asked} cases where it applies"
-        )
-        _show([row.as_dict() for row in found], as_json, table, last)
+    _check_place(picture)
+    found = rows(seeds)
+    if picture is not None:
+        draw_known(seeds, picture)
+    heads = (
+        "", "before", "least", "weighted mean", "worst seed", "corrected", "", "printed", "",
+    )  # fmt: skip
+    table = _table(heads, (
+        (r.case, f"{r.before:.4g}", f"{r.least:.3g}",
+         f"{r.weighted:.4g} ± {r.standard_error:.1g}", f"{r.worst_seed:.4g}",
+         _number(r.corrected), r.verdict(r.corrected), _number(r.printed),
+         r.verdict(r.printed))
+        for r in found
+    ))  # fmt: skip
+    held = sum(bool(r.corrected_holds) for r in found)
+    asked = sum(r.corrected is not None for r in found)
+    last = f"the corrected bound holds on every seed in {held} of {asked} cases where it applies"
+    _show([row.as_dict() for row in found], as_json, table, last)
 
 
 @theory_app.command()
 def estimate(
     source: Annotated[Path, typer.Argument(help="A run folder, or a TOML file.")],
-    arm: Annotated[str | None, typer.Option(help="Which arm; left out: the first.")] = None,
+    arm: Annotated[str | None, option("Which arm; left out: the first.")] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For a TOML file.")
+        list[str] | None, option("For a TOML file.", "--set", metavar="KEY=VALUE")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="For a TOML file; left out: 0.")] = None,
-    seeds: Annotated[int, typer.Option(help="How many runs, from the seed on.")] = 1,
-    looks: Annotated[int, typer.Option(help="Rounds at which L and sigma_L are taken.")] = 5,
+    seed: Annotated[int | None, option("For a TOML file; left out: 0.")] = None,
+    seeds: Annotated[int, option("How many runs, from the seed on.")] = 1,
+    looks: Annotated[int, option("Rounds at which L and sigma_L are taken.")] = 5,
     picture: Picture = None,
     as_json: Json = False,
 ) -> None:
     """Estimate L, sigma_L, sigma_G, A, c_nu, K and Delta F along a run. Reads private data."""
-    with one_line_errors():
-        from locksfl._validate import count
+    count(**{"--seeds": seeds, "--looks": looks})
+    _check_place(picture)
+    config, drawn = _source(source, changes, seed)
+    start_jax()
+    from rich.console import Console
 
-        count(**{"--seeds": seeds, "--looks": looks})
-        _check_place(picture)
-        config, drawn = _source(source, changes, seed)
-        start_jax()
-        from rich.console import Console
+    from locksfl.paper.theory.estimate import NOTE, study
+    from locksfl.paper.theory.picture import draw_study
 
-        from locksfl.paper.theory.estimate import NOTE, study
-        from locksfl.paper.theory.picture import draw_study
-
-        with Console(stderr=True).status("") as status:
-            found = study(config, arm, seeds, looks, say=status.update)
-        target = picture or drawn
-        if target is not None:
-            draw_study(found, config.name, target)
-        e = found.estimates
-        known = (
-            "a lower estimate" if e.smoothness_known is None else f"known {e.smoothness_known:.4g}"
-        )
-        mean, total = found.weighted().mean(axis=0)[-1], found.gradient.shape[1]
-        lines = [
-            ("L", f"{e.smoothness:.4g}  ({known}; largest seen {e.smoothness_seen:.4g})"),
-            ("Delta F", f"{e.gap:.4g}  (at most; seen {e.gap_seen:.4g})"),
-            ("sigma_L", f"{e.sample_spread:.4g}"),
-            ("A, sigma_G", f"{e.dissimilarity:.4g}, {e.client_spread:.4g}  (mean over clients; "
-             f"worst client {e.worst_dissimilarity:.4g}, {e.worst_client_spread:.4g})"),
-            ("c_nu", f"{e.clip_bias:.4g}  (of the mean; worst client {e.worst_clip_bias:.4g})"),
-            ("K_min, K_max", f"{e.fewest_samples}, {e.most_samples}"),
-            ("d", f"{e.parameters}"),
-            ("|grad F|^2", f"{found.gradient[:, 0].mean():.4g} before round 1; weighted mean of "
-             f"{total} rounds {mean:.4g}"),
-        ]  # fmt: skip
-        for name, values in (("corrected", found.corrected), ("printed", found.printed)):
-            told = f"{values[-1]:.4g}" if values else f"none: {found.reasons[name]}"
-            lines.append((f"{name} bound", told))
-        shown = [f"{name:<17}{value}" for name, value in lines]
-        if target is not None:
-            shown.append(f"picture: {target}")
-        # JSON has no NaN
-        plain = json.loads(json.dumps(found.as_dict()), parse_constant=lambda name: None)
-        _show(plain, as_json, NOTE, *shown)
+    with Console(stderr=True).status("") as status:
+        found = study(config, arm, seeds, looks, say=status.update)
+    target = picture or drawn
+    if target is not None:
+        draw_study(found, config.name, target)
+    e = found.estimates
+    known = "a lower estimate" if e.smoothness_known is None else f"known {e.smoothness_known:.4g}"
+    mean, total = found.weighted().mean(axis=0)[-1], found.gradient.shape[1]
+    lines = [
+        ("L", f"{e.smoothness:.4g}  ({known}; largest seen {e.smoothness_seen:.4g})"),
+        ("Delta F", f"{e.gap:.4g}  (at most; seen {e.gap_seen:.4g})"),
+        ("sigma_L", f"{e.sample_spread:.4g}"),
+        ("A, sigma_G", f"{e.dissimilarity:.4g}, {e.client_spread:.4g}  (mean over clients; "
+         f"worst client {e.worst_dissimilarity:.4g}, {e.worst_client_spread:.4g})"),
+        ("c_nu", f"{e.clip_bias:.4g}  (of the mean; worst client {e.worst_clip_bias:.4g})"),
+        ("K_min, K_max", f"{e.fewest_samples}, {e.most_samples}"),
+        ("d", f"{e.parameters}"),
+        ("|grad F|^2", f"{found.gradient[:, 0].mean():.4g} before round 1; weighted mean of "
+         f"{total} rounds {mean:.4g}"),
+    ]  # fmt: skip
+    for name, values in (("corrected", found.corrected), ("printed", found.printed)):
+        told = f"{values[-1]:.4g}" if values else f"none: {found.reasons[name]}"
+        lines.append((f"{name} bound", told))
+    shown = [f"{name:<17}{value}" for name, value in lines]
+    if target is not None:
+        shown.append(f"picture: {target}")
+    # JSON has no NaN
+    plain = json.loads(json.dumps(found.as_dict()), parse_constant=lambda name: None)
+    _show(plain, as_json, NOTE, *shown)
 
 
 def _show(told: Any, as_json: bool, *parts: Any) -> None:
-    """Print the answer as JSON, or its parts, texts and tables."""
-    if as_json:
-        print(json.dumps(told, indent=2))
-        return
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = WIDE
-    for part in parts:
-        console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
+    show(told, as_json, lambda _: parts, wide=True)
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Any:
-    """Columns without lines: those with a heading to the right, words without one to the left."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in heads:
-        table.add_column(head, justify="right" if head else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _naming() -> Any:
-    """Refusals name the flags."""
-    from locksfl._validate import naming
-
-    plain = ("rounds", "gap", "parameters", "server_noise", "clip_norm", "rate", "norms", "norms:")
-    names = {name: f"--{name.replace('_', '-')}" for name in plain} | {
-        "step": "--step (eta_b)", "smoothness": "--smoothness (L)", "uploads": "--uploads (b)",
-        "sample_spread": "--sigma-l", "client_spread": "--sigma-g", "client_noise": "--sigma-0",
-        "dissimilarity": "--dissimilarity (A)", "clip_bias": "--clip-bias (c_nu)",
-        "fewest_samples": "--k-min", "most_samples": "--k-max", "stretch": "--stretch (V_0)",
-        "noise": "--sigma",
-    }  # fmt: skip
-    return naming(**names)
+    return table_of(heads, rows, box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def _source(
@@ -403,12 +359,15 @@ def _source(
         config = read_config(source, changes or (), seed)
         return (config if config.seed is not None else dataclasses.replace(config, seed=0)), None
     if changes or seed is not None:
-        raise ValueError(f"{source}: a run is looked at as it was; expected no --set, --seed")
+        raise ValueError(
+            f"{source}: a finished run is replayed with its own settings; expected no --set or "
+            "--seed"
+        )
     folder = RunFolder.open(source)
     folder.summary()  # refuses a run that is not finished
     if folder.config.seed is None:
         raise ValueError(
-            f"{source}: its randomness was secret and is gone, so its path cannot be played again; "
+            f"{source}: its randomness was secret and was not kept, so the run cannot be replayed; "
             f"another one can: locks theory estimate {source / 'config.toml'} --seed 0"
         )
     return folder.config, folder.path / "theory.png"
@@ -417,7 +376,7 @@ def _source(
 def _check_place(picture: Path | None) -> None:
     """Before minutes of work: a picture needs a folder."""
     if picture is not None and (picture.is_dir() or not picture.parent.is_dir()):
-        raise ValueError(f"--picture {picture}: expected a file in a folder that is there")
+        raise ValueError(f"--picture {picture}: expected a file in an existing folder")
 
 
 def _number(value: float | None) -> str:

@@ -22,14 +22,13 @@ import numpy as np
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.experiment.folder import append_lines, read_lines
-from locksfl.experiment.records import round_record
+from locksfl.experiment.records import round_record, totals
 from locksfl.experiment.run import local_work, server_for
 from locksfl.round.randomness import Randomness
 from locksfl.simulate.simulator import Simulator
 from locksfl.simulate.sweep import Setting, play_sweep
 
 Record = dict[str, Any]
-COUNTED = ("cohort", "uploads", "bytes_up", "bytes_down")
 MANY = 16  # for fewer runs, one more program to compile would take longer than it saves
 
 
@@ -50,9 +49,8 @@ class Run(NamedTuple):
 
     def outcome(self) -> Record:
         """Returns the seed, the accuracy by round (None where not evaluated), and the totals."""
-        totals = {name: sum(record[name] for record in self.rounds) for name in COUNTED}
         accuracy = [record["accuracy"] for record in self.rounds]
-        return {"seed": self.seed, "accuracy": accuracy, **totals}
+        return {"seed": self.seed, "accuracy": accuracy, **totals(self.rounds)}
 
 
 def grid(arms: Sequence[Arm], seeds: Iterable[int], **key: Any) -> list[Cell]:

@@ -56,8 +56,7 @@ class SplitConfig(Settings, where="data.split"):
 
     def options(self) -> dict[str, Any]:
         """The options of this kind of split."""
-        given = {"classes": self.classes, "alpha": self.alpha}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in self.given().items() if name != "kind"}
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class ModelConfig(Settings, where="model"):
 
     def arguments(self) -> dict[str, Any]:
         """What the model's function takes."""
-        hidden = {"hidden": tuple(self.hidden)} if self.hidden is not None else {}
+        hidden = {} if self.hidden is None else {"hidden": tuple(self.hidden)}
         return {**self.options, **hidden}
 
 
@@ -237,6 +236,11 @@ class PrivacyConfig(Settings, where="privacy"):
                 "privacy.filter"
             )
 
+    @property
+    def accounted(self) -> tuple[float, Relation, Accountant]:
+        """What an epsilon is stated with: delta, relation, accountant."""
+        return self.delta, self.relation, self.accountant
+
     def check_noise(self, arm: Arm) -> None:
         """Either a total epsilon or multipliers, never both, never neither."""
         where = f"arm.{arm.name}"
@@ -271,7 +275,7 @@ def _trusts(kind: str) -> str:
 
 @dataclass(frozen=True)
 class DiagnosticsConfig(Settings, where="diagnostics"):
-    """How often the updates of clients are compared with each other; only a simulation can."""
+    """How often the clients' updates are compared, which only a simulation can do."""
 
     every: Whole = 0  # rounds; 0 is never
     clients: Count = 100  # compared, the same ones each time
@@ -398,7 +402,11 @@ def _apply(table: dict[str, Any], change: str) -> None:
     here: Any = table
     for i, part in enumerate(parents):
         if isinstance(here, list):  # arms hold no tables: all that is left is the name, dots too
-            here = _named_arm(here, ".".join(parents[i:]), change)
+            name = ".".join(parents[i:])
+            arms = {str(arm.get("name")): arm for arm in here if isinstance(arm, dict)}
+            if name not in arms:
+                raise ValueError(f"--set {change!r}: no arm {name!r}; there are {', '.join(arms)}")
+            here = arms[name]
             break
         if not isinstance(here, dict):
             raise ValueError(f"--set {change!r}: {'.'.join(parts[:i])} is not a table")
@@ -406,11 +414,3 @@ def _apply(table: dict[str, Any], change: str) -> None:
     if not isinstance(here, dict):
         raise ValueError(f"--set {change!r}: expected a setting of a table or of a named arm")
     here[last] = parsed
-
-
-def _named_arm(arms: list[Any], name: str, change: str) -> Any:
-    for arm in arms:
-        if isinstance(arm, dict) and arm.get("name") == name:
-            return arm
-    names = [str(arm.get("name")) for arm in arms if isinstance(arm, dict)]
-    raise ValueError(f"--set {change!r}: no arm {name!r}; there are {', '.join(names)}")

@@ -1,6 +1,6 @@
 """What an arm's rounds cost, for each observer and relation: the statement that we stand behind.
 
-The sums are in `locksfl.privacy`, which knows nothing of plans; here plans are put in.
+The sums are in `locksfl.privacy`, which knows nothing of experiments.
 """
 
 from __future__ import annotations
@@ -11,14 +11,7 @@ from collections.abc import Sequence
 
 from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
-from locksfl.privacy import (
-    OBSERVERS,
-    RELATIONS,
-    Cost,
-    central_epsilons,
-    guarantee,
-    local_epsilon,
-)
+from locksfl.privacy import OBSERVERS, RELATIONS, Cost, central_epsilons, guarantee, local_epsilon
 
 __all__ = ["OBSERVERS", "RELATIONS", "Cost", "epsilon_so_far", "statement"]
 
@@ -38,23 +31,18 @@ def epsilon_so_far(
     the observer that the trust protects from, under the relation of the experiment. Between
     computed rounds the later value is given: an epsilon grows with the rounds, so that is true too.
     """
-    total = arm.rounds
-    rounds = range(total) if rounds is None else rounds
+    rounds = range(arm.rounds) if rounds is None else rounds
     if not arm.private:
         return [None] * len(rounds)
     if not arm.parts[2].amplified:
         most = math.inf if arm.budget is None else arm.budget.epsilon
-        every = (
-            local_epsilon([arm.client_releases(t + 1)], privacy.delta, privacy.relation)
-            for t in rounds
-        )
+        releases = (arm.client_releases(t + 1) for t in rounds)
+        every = (local_epsilon([one], privacy.delta, privacy.relation) for one in releases)
         return [_finite(min(most, epsilon)) for epsilon in every]
-    stride = -(-total // CURVE_POINTS)
-    computed = [min(total, -(-(t + 1) // stride) * stride) for t in rounds]
-    counts = sorted({*computed, total})  # the last one sets the accountant's grid: always there
-    values = central_epsilons(
-        arm.sampled_round(), counts, privacy.delta, privacy.relation, privacy.accountant
-    )
+    stride = -(-arm.rounds // CURVE_POINTS)
+    computed = [min(arm.rounds, -(-(t + 1) // stride) * stride) for t in rounds]
+    counts = sorted({*computed, arm.rounds})  # the last one sets the accountant's grid
+    values = central_epsilons(arm.sampled_round(), counts, *privacy.accounted)
     after = dict(zip(counts, values, strict=True))
     return [_finite(after[count]) for count in computed]
 

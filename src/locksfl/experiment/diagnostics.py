@@ -1,4 +1,4 @@
-"""How alike clients are: their updates and gradients, laid side by side at some rounds.
+"""How similar clients are: their updates and gradients, compared in some rounds.
 
 The paper leaves open why dissimilar gradients matter, and which likeness would be a better guide
 than the norm. These are the usual measures, for k clients with vectors v_i and mean v:
@@ -36,7 +36,7 @@ from locksfl.round.client import (
     measure,
     used_samples,
 )
-from locksfl.round.randomness import Purpose, client_keys, draw_key
+from locksfl.round.randomness import client_keys
 
 GRADIENT = LocalWork("gradient")
 SHARES = (0.1, 0.5, 0.9)
@@ -57,18 +57,15 @@ def likeness(
     work: LocalWork,
 ) -> dict[str, Any]:
     """The measures above at these weights, of the updates and of the gradients."""
-    updates = client_updates(model, weights, records, sizes, clients, key, work)
+    updates_of = functools.partial(client_updates, model, weights, records, sizes, clients, key)
+    updates = updates_of(work)
+    found = {"clients": len(clients), "updates": compare(updates)}
     if work.update == "gradient":
-        return {"clients": len(clients), "updates": compare(updates)}
+        return found
     full = dataclasses.replace(GRADIENT, min_samples=work.min_samples, max_samples=work.max_samples)
-    gradients = client_updates(model, weights, records, sizes, clients, key, full)
     moved = work.step * local_steps(sizes[clients], work)
-    return {
-        "clients": len(clients),
-        "updates": compare(updates),
-        "gradients": compare(gradients),
-        "drift": float(np.linalg.norm(np.mean(updates / moved[:, None], axis=0))),
-    }
+    drift = float(np.linalg.norm(np.mean(updates / moved[:, None], axis=0)))
+    return {**found, "gradients": compare(updates_of(full)), "drift": drift}
 
 
 def local_steps(sizes: np.ndarray, work: LocalWork) -> np.ndarray:
@@ -151,12 +148,5 @@ def _quantiles(values: np.ndarray) -> dict[str, float] | None:
     there = values[np.isfinite(values)]
     if not there.size:
         return None
-    return {
-        "mean": float(there.mean()),
-        **{str(share): float(np.quantile(there, share)) for share in SHARES},
-    }
-
-
-def measuring_key(arm_key: Array, round_index: int) -> Array:
-    """The local shuffles of the next round: clients are seen as that round would see them."""
-    return draw_key(arm_key, round_index, Purpose.LOCAL)
+    shares = {str(share): float(np.quantile(there, share)) for share in SHARES}
+    return {"mean": float(there.mean()), **shares}

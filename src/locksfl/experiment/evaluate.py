@@ -10,6 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from locksfl._arrays import unpack_arrays
+from locksfl._text import table_of
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.run import open_task
 from locksfl.models.build import scores_of
@@ -53,12 +54,10 @@ def _by_class(right: np.ndarray, labels: np.ndarray, classes: int) -> list[float
 
 
 def evaluation_table(results: list[dict[str, Any]]) -> Table:
-    """For people: a column an arm, so that it fits a terminal however many classes there are."""
-    table = Table("", *(result["name"] for result in results))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name in ("accuracy", "loss"):
-        table.add_row(name, *(f"{result[name]:.4f}" for result in results))
+    """For people: one column per arm, so that it fits a terminal however many classes there are."""
+    heads = ("", *(result["name"] for result in results))
+    rows = ([n, *(f"{result[n]:.4f}" for result in results)] for n in ("accuracy", "loss"))
+    table = table_of(heads, rows)
     table.add_section()
     for c in range(len(results[0]["accuracy_by_class"])):
         shares = (result["accuracy_by_class"][c] for result in results)

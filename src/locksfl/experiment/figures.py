@@ -5,7 +5,6 @@ Whole files appear atomically, and the same run gives the same files, byte for b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,7 @@ def plotting() -> Any:
 
 
 def draw_band(
-    axes: Any,
-    x: Sequence[float] | Any,
-    low: Any,
-    middle: Any,
-    high: Any,
-    colour: str,
-    **line: Any,
+    axes: Any, x: Any, low: Any, middle: Any, high: Any, colour: str, **line: Any
 ) -> None:
     """A line with a range around it. `line` are options of the line: label, lw, marker."""
     axes.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)

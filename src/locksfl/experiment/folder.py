@@ -1,8 +1,9 @@
 """A run's folder on disk. It belongs to the server: `locks publish` makes what others may see.
 
-    config.toml        the experiment, resolved          rounds.jsonl       a line a round and arm
-    summary.json       written last: a folder without    diagnostics.jsonl  what only a simulation
-                       it is not finished                                   can see
+    config.toml        the experiment, resolved          rounds.jsonl       one line per round
+    summary.json       written last: a folder without                       and arm
+                       it is not finished                diagnostics.jsonl  what only a simulation
+                                                                            can see
     model-ARM.npz      the weights                       figure.png, .svg
     environment.json   versions and devices              checkpoint.npz     state, ledger, secrets
 
@@ -49,7 +50,7 @@ class RunFolder:
         """Refuse a path that something is at."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ValueError(
-                f"--out {path}: already there; expected a new folder, or --resume to continue it"
+                f"--out {path}: already exists; expected a new folder, or --resume to continue it"
             )
 
     @classmethod
@@ -186,7 +187,7 @@ def append_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
 
 
 def write_atomically(path: Path, content: bytes, secret: bool = False) -> None:
-    """Whoever looks sees the old file or the new one, never half of it."""
+    """A reader sees the old file or the new one, never half of either."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with _naming(path), os.fdopen(handle, "wb") as file:

@@ -12,13 +12,7 @@ from locksfl._validate import naming
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config, PrivacyConfig
 from locksfl.methods.releases import Accountant, SampledRound
-from locksfl.privacy import (
-    Budget,
-    calibrate,
-    calibrate_central,
-    central_epsilon,
-    most_rounds,
-)
+from locksfl.privacy import Budget, calibrate, calibrate_central, central_epsilon, most_rounds
 
 
 def plan_arms(config: Config, multipliers: Sequence[Sequence[float]] | None = None) -> list[Arm]:
@@ -53,29 +47,22 @@ def calibrated(arm: Arm, privacy: PrivacyConfig) -> Arm:
     if privacy.filter:
         asked = privacy.releases or math.ceil(arm.rounds * arm.sampling_rate)
     typed = {name: f"privacy.{name}" for name in ("epsilon", "delta")}
+    delta, relation, by = privacy.accounted
     with naming(norm_multiplier=f"arm.{arm.name}.norm_multiplier", **typed):
         return calibrate(
-            arm,
-            privacy.epsilon,
-            privacy.delta,
-            relation=privacy.relation,
-            accountant=privacy.accountant,
-            most=(asked, asked),
+            arm, privacy.epsilon, delta, relation=relation, accountant=by, most=(asked, asked)
         )
 
 
 def _as_printed(arm: Arm, privacy: PrivacyConfig) -> Arm:
     """The paper's mistake, to be shown: the multiplier of a trusted server's sum over a secret
     sample of b of n, added by each client, and the norms for nothing."""
-    event = calibrate_central(
-        privacy.epsilon or 0.0,
-        privacy.delta,
-        arm.rounds,
-        arm.uploads / arm.clients,
-        accountant=privacy.accountant,
-    )
-    norm = (arm.norm_multiplier or event.noise_multiplier) if arm.releases_norms else 0.0
-    return replace(arm, noise_multiplier=event.noise_multiplier, norm_multiplier=norm)
+    rate = arm.uploads / arm.clients
+    noise = calibrate_central(
+        privacy.epsilon or 0.0, privacy.delta, arm.rounds, rate, accountant=privacy.accountant
+    ).noise_multiplier
+    norm = (arm.norm_multiplier or noise) if arm.releases_norms else 0.0
+    return replace(arm, noise_multiplier=noise, norm_multiplier=norm)
 
 
 def claimed_epsilon(arm: Arm, privacy: PrivacyConfig) -> float | None:
@@ -96,13 +83,10 @@ def _limited(arm: Arm, privacy: PrivacyConfig) -> Arm:
     limits: dict[str, Any] = {}
     try:
         if privacy.filter and privacy.epsilon is not None:
-            budget = Budget(privacy.epsilon, privacy.delta, privacy.relation)
-            budget.check(arm)
-            limits["budget"] = budget
+            limits["budget"] = Budget(privacy.epsilon, privacy.delta, privacy.relation)
+            limits["budget"].check(arm)
         if privacy.max_epsilon is not None:
-            limits["rounds"] = most_rounds(
-                arm, privacy.max_epsilon, privacy.delta, privacy.relation, privacy.accountant
-            )
+            limits["rounds"] = most_rounds(arm, privacy.max_epsilon, *privacy.accounted)
     except ValueError as error:
         raise ValueError(f"arm.{arm.name}: privacy.{error}") from None
     return replace(arm, **limits)

@@ -20,9 +20,9 @@ import tomli_w
 
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config, to_table
-from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.folder import RunFolder, append_lines
 from locksfl.experiment.plan import plan_arms
-from locksfl.experiment.records import upload_estimate
+from locksfl.experiment.records import COUNTED, upload_estimate
 from locksfl.methods import TRUSTS
 
 # of an arm's summary: functions of the configuration, of releases and of held-out data alone
@@ -34,6 +34,16 @@ PUBLIC_SUMMARY = (
     "name", "simulated", "tuned_without_privacy", "accounting", "no_guarantee",
     "filter", "all_arms_composed",
 )  # fmt: skip
+RESERVATIONS = {
+    "filter": "filter: every client stops before it would exceed this budget, whatever is drawn.",
+    "max_epsilon": "max_epsilon: an arm ended before a round would have exceeded it. The "
+    "accountant alone decided that, from the settings and no data, so only the rounds played are "
+    "charged.",
+    "simulated": "simulated: a seed was given, so this is the epsilon that a run with secret "
+    "randomness would have; this run itself protects nobody.",
+    "tuned_without_privacy": "tuned_without_privacy: clip norm, step or rule were chosen by "
+    "looking at runs on these data; that choice is not charged.",
+}
 PUBLIC_ROUND = ("arm", "round", "accuracy", "loss", "epsilon")
 
 
@@ -42,15 +52,15 @@ def publish(run: Path, target: Path) -> list[Path]:
     folder = RunFolder.open(run)
     summary = folder.summary()
     if target.exists():
-        raise ValueError(f"{target}: already there; expected a new folder")
+        raise ValueError(f"{target}: already exists; expected a new folder")
     config = folder.config
     names = ("noise_multiplier", "norm_multiplier")
     multipliers = [[arm[name] or 0.0 for name in names] for arm in summary["arms"]]
-    plans = {plan.name: plan for plan in plan_arms(config, multipliers)}
+    arms = {arm.name: arm for arm in plan_arms(config, multipliers)}
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
-        _fill(work, folder, config, summary, plans)
+        _fill(work, folder, config, summary, arms)
         os.chmod(work, 0o755)
         os.replace(work, target)  # all of it or nothing
     except BaseException:
@@ -60,11 +70,7 @@ def publish(run: Path, target: Path) -> list[Path]:
 
 
 def _fill(
-    work: Path,
-    folder: RunFolder,
-    config: Config,
-    summary: dict[str, Any],
-    plans: dict[str, Arm],
+    work: Path, folder: RunFolder, config: Config, summary: dict[str, Any], arms: dict[str, Arm]
 ) -> None:
     # no path on the server's disk: neither of the data nor of an encoder
     anywhere = dataclasses.replace(config.data, dir=None, name=Path(config.data.name).name)
@@ -72,34 +78,31 @@ def _fill(
     features = dataclasses.replace(config.features, file=encoder and Path(encoder).name)
     public_config = dataclasses.replace(config, seed=None, data=anywhere, features=features)
     (work / "config.toml").write_text(tomli_w.dumps(to_table(public_config)), "utf-8")
-    for arm in summary["arms"]:
-        shutil.copyfile(folder.path / f"model-{arm['name']}.npz", work / f"model-{arm['name']}.npz")
-    rounds = [_public_round(line, plans[line["arm"]]) for line in folder.lines("rounds.jsonl")]
-    text = "".join(json.dumps(line) + "\n" for line in rounds)
-    (work / "rounds.jsonl").write_text(text, "utf-8")
+    for name in arms:
+        shutil.copyfile(folder.path / f"model-{name}.npz", work / f"model-{name}.npz")
+    rounds = [_public_round(line, arms[line["arm"]]) for line in folder.lines("rounds.jsonl")]
+    append_lines(work / "rounds.jsonl", rounds)
     public = {
         **{name: summary[name] for name in PUBLIC_SUMMARY},
-        "arms": [_public_arm(arm, plans[arm["name"]], rounds) for arm in summary["arms"]],
+        "arms": [_public_arm(told, arms[told["name"]], rounds) for told in summary["arms"]],
     }
     (work / "statement.json").write_text(json.dumps(public, indent=2) + "\n", "utf-8")
     (work / "STATEMENT.md").write_text(statement_text(public, config), "utf-8")
 
 
-def _public_round(line: dict[str, Any], plan: Arm) -> dict[str, Any]:
+def _public_round(line: dict[str, Any], arm: Arm) -> dict[str, Any]:
     public = {name: line[name] for name in PUBLIC_ROUND}
-    public["expected_cohort"] = plan.cohort
-    public["upload_estimate"] = upload_estimate(plan, line)
-    if plan.parts[2].guards_server:  # functions of what every client released
-        counts = ("cohort", "uploads", "bytes_up", "bytes_down", "exhausted")
-        public |= {name: line[name] for name in counts}
+    public["expected_cohort"] = arm.cohort
+    public["upload_estimate"] = upload_estimate(arm, line)
+    if arm.parts[2].guards_server:  # functions of what every client released
+        public |= {name: line[name] for name in (*COUNTED, "exhausted")}
     return public
 
 
-def _public_arm(arm: dict[str, Any], plan: Arm, rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    public = {name: arm[name] for name in PUBLIC_ARM}
-    mine = [line["upload_estimate"] for line in rounds if line["arm"] == arm["name"]]
-    public["expected_cohort"], public["upload_estimate"] = plan.cohort, sum(mine)
-    return public
+def _public_arm(told: dict[str, Any], arm: Arm, rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    mine = (line["upload_estimate"] for line in rounds if line["arm"] == arm.name)
+    more = {"expected_cohort": arm.cohort, "upload_estimate": sum(mine)}
+    return {name: told[name] for name in PUBLIC_ARM} | more
 
 
 def statement_text(public: dict[str, Any], config: Config) -> str:
@@ -134,26 +137,10 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
             "The table below says what the releases cost.",
             "",
         ]
-    reservations = []
-    if public["filter"]:
-        reservations.append(
-            "filter: every client stops before it would exceed this budget, whatever is drawn."
-        )
-    if any(arm["rounds"] < arm["asked_rounds"] for arm in public["arms"]):
-        reservations.append(
-            "max_epsilon: an arm ended before a round would have exceeded it. The accountant alone "
-            "decided that, from the settings and no data, so only the rounds played are charged."
-        )
-    if public["simulated"]:
-        reservations.append(
-            "simulated: a seed was given, so this is the epsilon that a run with secret randomness "
-            "would have; this run itself protects nobody."
-        )
-    if public["tuned_without_privacy"]:
-        reservations.append(
-            "tuned_without_privacy: clip norm, step or rule were chosen by looking at runs on "
-            "these data; that choice is not charged."
-        )
-    if reservations:
-        lines += ["", *reservations]
-    return "\n".join(lines) + "\n"
+    ended = any(arm["rounds"] < arm["asked_rounds"] for arm in public["arms"])
+    said = [
+        text
+        for key, text in RESERVATIONS.items()
+        if (ended if key == "max_epsilon" else public[key])
+    ]
+    return "\n".join([*lines, *([""] if said else []), *said]) + "\n"

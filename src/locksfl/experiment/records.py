@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from locksfl.arm import Arm
 from locksfl.simulate.simulator import RoundLog
 
 BYTES = 4  # a float32
+COUNTED = ("cohort", "uploads", "bytes_up", "bytes_down")
 
 DIAGNOSTICS_NOTE = {
     "note": "Seen by this simulation and released to nobody: true norms and the like. "
@@ -17,15 +19,15 @@ DIAGNOSTICS_NOTE = {
 }
 
 
-def round_record(plan: Arm, log: RoundLog, size: int, epsilon: float | None) -> dict[str, Any]:
+def round_record(arm: Arm, log: RoundLog, size: int, epsilon: float | None) -> dict[str, Any]:
     """A line of rounds.jsonl. It belongs to the server: cohort and uploads are secrets of central
     trust. Bytes are float32: the model to each member, a norm from each, an update from each
     uploader."""
     members = len(log.cohort)
     uploads = int((log.uploaded if log.received is None else log.received).sum())
-    norms = members if plan.releases_norms else 0
+    norms = members if arm.releases_norms else 0
     record = {
-        "arm": plan.name,
+        "arm": arm.name,
         "round": log.round + 1,
         "accuracy": log.accuracy,
         "loss": _number(log.loss),
@@ -35,22 +37,27 @@ def round_record(plan: Arm, log: RoundLog, size: int, epsilon: float | None) -> 
         "bytes_down": BYTES * members * size,
         "epsilon": epsilon,
         "exhausted": log.exhausted,
-        "released_norm_sum": _number(log.released_norm_sum) if plan.releases_norms else None,
-        "used_norm_sum": _number(log.used_norm_sum) if plan.releases_norms else None,
+        "released_norm_sum": _number(log.released_norm_sum) if arm.releases_norms else None,
+        "used_norm_sum": _number(log.used_norm_sum) if arm.releases_norms else None,
     }
     return record if log.stages is None else {**record, "stages": log.stages}
 
 
-def diagnostics_record(plan: Arm, log: RoundLog) -> dict[str, Any]:
+def totals(lines: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """What rounds took together: a secret of the server, as the lines are."""
+    return {name: sum(line[name] for line in lines) for name in COUNTED}
+
+
+def diagnostics_record(arm: Arm, log: RoundLog) -> dict[str, Any]:
     """A line of diagnostics.jsonl."""
     norms = log.norms[np.isfinite(log.norms)]
     shares = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
     quantiles = {str(s): float(np.quantile(norms, s)) for s in shares} if norms.size else None
     return {
-        "arm": plan.name,
+        "arm": arm.name,
         "round": log.round + 1,
         "norm_quantiles": quantiles,
-        "clipped_fraction": float(np.mean(norms > plan.clip_norm)) if norms.size else None,
+        "clipped_fraction": float(np.mean(norms > arm.clip_norm)) if norms.size else None,
         "signal": _number(log.signal),
         "noise": _number(log.noise),
         "signal_to_noise": _number(log.signal / log.noise) if log.noise else None,

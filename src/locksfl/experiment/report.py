@@ -12,6 +12,7 @@ from rich.table import Table
 
 from locksfl._text import epsilon_text as epsilon_text
 from locksfl._text import size_text as size_text
+from locksfl._text import table_of
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
 from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
 from locksfl.experiment.folder import RunFolder
@@ -20,16 +21,9 @@ from locksfl.methods import TRUSTS
 
 def summary_table(summary: dict[str, Any]) -> Table:
     """One row per arm; epsilon by observer and relation."""
-    title = f"{summary['name']}{_stamp(summary)}"
-    table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
-    table.add_column("arm")
-    for head in ("accuracy", "uploads", "up", "down"):
-        table.add_column(head, justify="right")
-    for observer in OBSERVERS:
-        table.add_column(f"ε {observer}\n" + " /\n".join(RELATIONS), justify="right")
-    table.add_column("seconds", justify="right")
-    for arm in summary["arms"]:
-        table.add_row(
+    observers = (f"ε {observer}\n" + " /\n".join(RELATIONS) for observer in OBSERVERS)
+    rows = (
+        (
             arm["name"],
             f"{arm['accuracy']:.3f}",
             f"{arm['uploads']:,}",
@@ -38,9 +32,14 @@ def summary_table(summary: dict[str, Any]) -> Table:
             *_epsilons(arm["privacy"]),
             f"{arm['seconds']:.1f}",
         )
+        for arm in summary["arms"]
+    )
+    heads = ("arm", "accuracy", "uploads", "up", "down", *observers, "seconds")
+    title = f"{summary['name']}{_stamp(summary)}"
+    table = table_of(heads, rows, left=1, title=title, box=SIMPLE, padding=0)
     if len(summary["arms"]) > 1:
         table.add_section()
-        table.add_row("all arms", "", "", "", "", *_epsilons(summary["all_arms_composed"]), "")
+        table.add_row("all arms", *[""] * 4, *_epsilons(summary["all_arms_composed"]), "")
     return table
 
 
@@ -53,7 +52,7 @@ def _epsilons(costs: list[dict[str, Any]]) -> list[str]:
 
 
 def _stamp(summary: dict[str, Any]) -> str:
-    """What must stand beside whatever is shown of a run that was accounted as printed."""
+    """The warning that accompanies all output of a run accounted as printed."""
     if not summary["no_guarantee"]:
         return ""
     claimed = epsilon_text(max(arm["claimed_epsilon"] for arm in summary["arms"]))
@@ -128,11 +127,9 @@ def draw_diagnostics(folder: RunFolder, summary: dict[str, Any]) -> None:
     lines = folder.lines("diagnostics.jsonl")[1:]  # the first is the note
     private = TRUSTS[summary["arms"][0]["trust"]].private
     exact = "NOT A RELEASE" if private else "exact, without privacy"
-    arms = {
-        arm["name"]: [line for line in lines if line["arm"] == arm["name"]]
-        for arm in summary["arms"]
-    }
-    figure = likeness_figure(arms, {arm["name"]: arm["clip_norm"] for arm in summary["arms"]})
+    clips = {arm["name"]: arm["clip_norm"] for arm in summary["arms"]}
+    arms = {name: [line for line in lines if line["arm"] == name] for name in clips}
+    figure = likeness_figure(arms, clips)
     figure.suptitle(f"{summary['name']}: {exact}; {SECRET}", x=0.01, ha="left", fontsize=10)
     save_figure(figure, folder.path / "diagnostics")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -17,39 +16,40 @@ from locksfl._validate import naming
 from locksfl.arm import Arm
 from locksfl.data.datasets import open_population
 from locksfl.data.population import Population
+from locksfl.experiment import records
 from locksfl.experiment.config import Config, LocalConfig, PrivacyConfig, TrainConfig, to_table
-from locksfl.experiment.costs import epsilon_so_far, statement
-from locksfl.experiment.diagnostics import compared_clients, likeness, measuring_key
+from locksfl.experiment.costs import epsilon_so_far
+from locksfl.experiment.diagnostics import compared_clients, likeness
 from locksfl.experiment.folder import RunFolder, environment, write_atomically
 from locksfl.experiment.plan import claimed_epsilon, plan_arms
-from locksfl.experiment.records import DIAGNOSTICS_NOTE, diagnostics_record, round_record
 from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.models.build import Model, build_model
 from locksfl.models.features import with_features
 from locksfl.models.own import check_model, own_model
-from locksfl.privacy import spent
+from locksfl.privacy import guarantee, spent
 from locksfl.privacy.forecast import forecast_line
 from locksfl.privacy.journal import Books, experiment_id, header, same_experiment
 from locksfl.privacy.journal_file import Journal
 from locksfl.privacy.ledger import CHECKPOINT
 from locksfl.round.client import LocalWork
-from locksfl.round.randomness import Randomness
+from locksfl.round.randomness import Purpose, Randomness, draw_key
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.simulator import BlockLog, Simulator
 
 Record = dict[str, Any]
+TIMES = ("seconds", "compile_seconds")
 
 
 def open_task(config: Config) -> tuple[Population, Model]:
     """The data, dealt to clients, and the model."""
-    data = config.data
-    settings = {name: f"data.split.{name}" for name in data.split.options()}
+    data, options = config.data, config.data.split.options()
+    settings = {name: f"data.split.{name}" for name in options}
     with naming(clients="data.clients", data_dir="data.dir", **settings):
         population = open_population(
             data.name,
             data.clients,
             data.split.kind,
-            data.split.options(),
+            options,
             data.split_seed,
             data.dir,
             min_samples=data.min_samples,
@@ -73,20 +73,16 @@ def model_for(config: Config, population: Population) -> Model:
 
 def local_work(local: LocalConfig) -> LocalWork:
     """The configured local work, defaults filled in."""
-    given = {k: v for k, v in dataclasses.asdict(local).items() if v is not None}
-    return LocalWork(**given)
+    return LocalWork(**local.given())
 
 
 def server_for(train: TrainConfig, rounds: int | None = None) -> Server:
     """The configured server step, for an arm of so many rounds."""
     rounds = rounds or train.rounds
-    momentum = {} if train.optimizer.momentum is None else {"momentum": train.optimizer.momentum}
+    options = train.optimizer.given()
+    del options["step"]  # of each arm
     return Server(
-        optimizer=train.optimizer.name,
-        schedule=train.optimizer.schedule,
-        rounds=rounds,
-        average_last=min(train.average_last, rounds),
-        **momentum,
+        options.pop("name"), rounds=rounds, average_last=min(train.average_last, rounds), **options
     )
 
 
@@ -102,10 +98,11 @@ class Engine(Protocol):
 
     def play(
         self,
-        plan: Arm,
+        arm: Arm,
         work: LocalWork,
         server: Server,
         randomness: Randomness,
+        /,
         *,
         evaluate_every: int = 1,
         state: ServerState | None = None,
@@ -120,21 +117,22 @@ class Engine(Protocol):
 class Progress:
     """Where a run stands: exactly what a checkpoint holds."""
 
-    entropy: int
-    plans: list[Arm]
+    randomness: Randomness
+    arms: list[Arm]
     books: Books  # the ledger; a federation's are those of its journal
-    arms: list[Record] = field(default_factory=list)  # the finished ones
+    finished: list[Record] = field(default_factory=list)  # the summaries of the finished arms
     rounds_done: int = 0  # of the arm at work
-    totals: Record = field(default_factory=dict)  # of the arm at work
+    totals: Record = field(default_factory=lambda: dict.fromkeys(TIMES, 0.0))  # of the arm at work
     state: list[np.ndarray] = field(default_factory=list)
 
-    def save(self, folder: RunFolder, simulated: bool, finished: bool = False) -> None:
+    def save(self, folder: RunFolder, finished: bool = False) -> None:
         """Write it all in one atomic file. A finished run needs its secret no more: it goes."""
         books, counts = self.books.pack()
+        public = self.randomness.simulated or finished
         meta = {
-            "entropy": None if simulated or finished else hex(self.entropy),
-            "multipliers": [[p.noise_multiplier, p.norm_multiplier] for p in self.plans],
-            "arms": self.arms,
+            "entropy": None if public else hex(self.randomness.entropy),
+            "multipliers": [[arm.noise_multiplier, arm.norm_multiplier] for arm in self.arms],
+            "arms": self.finished,
             "rounds_done": self.rounds_done,
             "totals": self.totals,
             "ledger": books,
@@ -151,6 +149,18 @@ class Progress:
             raise ValueError(f"{journal.path}: not the ledger of this checkpoint, or an old copy")
         self.books = journal.books
 
+    def add(self, arm: Arm, block: BlockLog, journal: Journal | None) -> None:
+        """Take in a block; its releases too, unless the engine's own journal has them."""
+        for name in TIMES:
+            self.totals[name] += getattr(block, name)
+        self.follow(journal)
+        if journal is None:
+            for log in block.rounds:
+                number = log.round + 1
+                self.books.enter_round(arm.name, number, log.cohort, log.uploaded, log.received)
+        self.rounds_done += len(block.rounds)
+        self.state = [np.asarray(leaf) for leaf in jax.tree.leaves(block.state)]
+
     @classmethod
     def load(cls, folder: RunFolder, config: Config) -> Progress:
         """The inverse of `save`."""
@@ -160,29 +170,26 @@ class Progress:
         same_experiment(books.header["experiment"], experiment_id(to_table(config)), path)
         done = len(meta["arms"]) == len(config.arm)  # then no draw is left to make
         if config.seed is None and meta["entropy"] is None and not done:
-            raise ValueError(f"{folder.path}: the checkpoint has lost its random source")
-        leaves = sorted((n for n in arrays if n.startswith("state_")), key=lambda n: int(n[6:]))
+            raise ValueError(f"{folder.path}: the checkpoint has no random state")
+        secret = Randomness(int(meta["entropy"] or "0", 16), simulated=False)
         return cls(
-            entropy=int(meta["entropy"] or "0", 16) if config.seed is None else config.seed,
-            plans=plan_arms(config, meta["multipliers"]),
+            randomness=secret if config.seed is None else Randomness.seeded(config.seed),
+            arms=plan_arms(config, meta["multipliers"]),
             books=books,
-            arms=meta["arms"],
+            finished=meta["arms"],
             rounds_done=meta["rounds_done"],
-            totals=meta["totals"],
-            state=[arrays[name] for name in leaves],
+            totals=dict.fromkeys(TIMES, 0.0) | meta["totals"],
+            state=[
+                arrays[f"state_{i}"] for i in range(sum(n.startswith("state_") for n in arrays))
+            ],
         )
 
 
-def ledger_header(experiment: str, plans: Sequence[Arm], privacy: PrivacyConfig) -> Record:
+def ledger_header(experiment: str, arms: Sequence[Arm], privacy: PrivacyConfig) -> Record:
     """What it takes to turn the ledger's counts into epsilons, for every home of a ledger."""
-    return header(
-        experiment,
-        [(plan, claimed_epsilon(plan, privacy)) for plan in plans],
-        delta=privacy.delta,
-        relation=privacy.relation,
-        accountant=privacy.accountant,
-        accounting=privacy.accounting,
-    )
+    claims = [(arm, claimed_epsilon(arm, privacy)) for arm in arms]
+    names = ("delta", "relation", "accountant", "accounting")
+    return header(experiment, claims, **{name: getattr(privacy, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -191,23 +198,21 @@ class Prepared:
 
     population: Population
     model: Model
-    plans: list[Arm]
+    arms: list[Arm]
 
     def warnings(self) -> list[str]:
         """What a user should hear before any budget is spent."""
-        hopeless = (forecast_line(plan, self.model.size) for plan in self.plans)
-        return [
-            *(line for plan in self.plans for line in plan.warnings()),
-            *(line for line in hopeless if line is not None),
-        ]
+        hopeless = (forecast_line(arm, self.model.size) for arm in self.arms)
+        told = (line for arm in self.arms for line in arm.warnings())
+        return [line for line in (*told, *hopeless) if line is not None]
 
 
 def prepare(config: Config, say: Callable[[str], None] = lambda text: None) -> Prepared:
     """Everything that can be refused, before anything is written."""
     say("calibrating the noise")
-    plans = plan_arms(config)
+    arms = plan_arms(config)
     say("opening the data")
-    return Prepared(*open_task(config), plans)
+    return Prepared(*open_task(config), arms)
 
 
 def run_experiment(
@@ -221,7 +226,6 @@ def run_experiment(
     engine: Callable[[Population, Model, list[Arm]], Engine] | None = None,
 ) -> Record:
     """Train every arm and fill the folder; the summary. Without an `engine`: the simulator."""
-    simulated = config.seed is not None
     if resume:
         progress = Progress.load(folder, config)
         say("opening the data")
@@ -231,24 +235,24 @@ def run_experiment(
         population, model = prepared.population, prepared.model
         source = Randomness.from_system() if config.seed is None else Randomness.seeded(config.seed)
         identity = experiment_id(to_table(config))
-        books = Books(ledger_header(identity, prepared.plans, config.privacy))
-        progress = Progress(source.entropy, prepared.plans, books)
+        books = Books(ledger_header(identity, prepared.arms, config.privacy))
+        progress = Progress(source, prepared.arms, books)
         if engine is None:
-            folder.append("diagnostics.jsonl", [DIAGNOSTICS_NOTE])
+            folder.append("diagnostics.jsonl", [records.DIAGNOSTICS_NOTE])
         folder.write_json("environment.json", environment([str(d) for d in jax.devices()]))
-        progress.save(folder, simulated)
-    randomness = Randomness(progress.entropy, simulated)
+        progress.save(folder)
     player: Engine
-    player = engine(population, model, progress.plans) if engine else Simulator(population, model)
+    player = engine(population, model, progress.arms) if engine else Simulator(population, model)
     with player.journal or nullcontext():
         progress.follow(player.journal)
-        for plan in progress.plans[len(progress.arms) :]:
-            _run_arm(config, folder, plan, player, randomness, progress, on_round, say)
+        for arm in progress.arms[len(progress.finished) :]:
+            say(f"compiling {arm.name}")
+            _run_arm(config, folder, arm, player, progress, on_round)
     summary = _summary(config, progress)
     draw_figure(folder, summary)
     if config.diagnostics.every and player.simulates:
         draw_diagnostics(folder, summary)
-    progress.save(folder, simulated, finished=True)
+    progress.save(folder, finished=True)
     folder.write_json("summary.json", summary)
     return summary
 
@@ -256,23 +260,20 @@ def run_experiment(
 def _run_arm(
     config: Config,
     folder: RunFolder,
-    plan: Arm,
+    arm: Arm,
     engine: Engine,
-    randomness: Randomness,
     progress: Progress,
     on_round: Callable[[Record], None],
-    say: Callable[[str], None],
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
-    model, server = engine.model, server_for(config.train, plan.rounds)
-    say(f"compiling {plan.name}")
+    model, server = engine.model, server_for(config.train, arm.rounds)
     state = restore(server, model, progress.state)
-    counts = progress.books.counts(plan.name)
+    counts = progress.books.counts(arm.name)
     blocks = engine.play(
-        plan,
+        arm,
         local_work(config.local),
         server,
-        randomness,
+        progress.randomness,
         evaluate_every=config.train.evaluate_every,
         state=state,
         first_round=progress.rounds_done,
@@ -280,33 +281,36 @@ def _run_arm(
         pause_every=config.diagnostics.every,
     )
     for block in blocks:
-        epsilons = epsilon_so_far(plan, config.privacy, [r.round for r in block.rounds])
+        epsilons = epsilon_so_far(arm, config.privacy, [r.round for r in block.rounds])
         pairs = zip(block.rounds, epsilons, strict=True)
-        records = [round_record(plan, log, model.size, epsilon) for log, epsilon in pairs]
-        folder.append("rounds.jsonl", records)
+        lines = [records.round_record(arm, log, model.size, epsilon) for log, epsilon in pairs]
+        folder.append("rounds.jsonl", lines)
         if engine.simulates:
-            seen = diagnostics_lines(config, cast(Simulator, engine), plan, randomness, block)
+            simulator = cast(Simulator, engine)
+            seen = diagnostics_lines(config, simulator, arm, progress.randomness, block)
             folder.append("diagnostics.jsonl", seen)
-        _add(progress, plan, block, records, engine.journal)
-        progress.save(folder, randomness.simulated)
+        progress.add(arm, block, engine.journal)
+        progress.save(folder)
         state = block.state
-        for record in records:
-            on_round(record)
+        for line in lines:
+            on_round(line)
     if state is None:
         raise AssertionError("an arm has at least one round")
-    weights = np.asarray(server.model(state, plan.rounds))
-    _save_model(folder, plan.name, config, weights)
-    progress.arms.append(_arm_summary(config, plan, progress))
-    progress.rounds_done, progress.totals, progress.state = 0, {}, []
-    progress.save(folder, randomness.simulated)
+    meta = {**config.model.arguments(), "model": config.model.name, "data": config.data.name}
+    weights = {"weights": np.asarray(server.model(state, arm.rounds))}
+    write_atomically(folder.path / f"model-{arm.name}.npz", pack_arrays(meta, weights))
+    lines = [line for line in folder.lines("rounds.jsonl") if line["arm"] == arm.name]
+    progress.finished.append(_arm_summary(config, arm, progress, lines))
+    progress.rounds_done, progress.totals, progress.state = 0, dict.fromkeys(TIMES, 0.0), []
+    progress.save(folder)
 
 
 def diagnostics_lines(
-    config: Config, simulator: Simulator, plan: Arm, randomness: Randomness, block: BlockLog
+    config: Config, simulator: Simulator, arm: Arm, randomness: Randomness, block: BlockLog
 ) -> list[Record]:
     """What only a simulation can see of a block; at its end, where that is due, how alike the
     clients are."""
-    lines = [diagnostics_record(plan, log) for log in block.rounds]
+    lines = [records.diagnostics_record(arm, log) for log in block.rounds]
     done = block.rounds[-1].round + 1
     if config.diagnostics.every and done % config.diagnostics.every == 0:
         sizes = simulator.population.sizes
@@ -316,7 +320,7 @@ def diagnostics_lines(
             simulator.records,
             sizes,
             compared_clients(len(sizes), config.diagnostics.clients),
-            measuring_key(randomness.arm_key(plan.name), done),
+            draw_key(randomness.arm_key(arm.name), done, Purpose.LOCAL),  # the next round's
             local_work(config.local),
         )
     return lines
@@ -327,89 +331,52 @@ def restore(server: Server, model: Model, leaves: list[np.ndarray]) -> ServerSta
     if not leaves:
         return None
     like = jax.eval_shape(server.init, jax.ShapeDtypeStruct((model.size,), jnp.float32))
-    state: ServerState = jax.tree.unflatten(
-        jax.tree.structure(like), [jnp.asarray(leaf) for leaf in leaves]
-    )
+    state: ServerState = jax.tree.unflatten(jax.tree.structure(like), map(jnp.asarray, leaves))
     return state
 
 
-def _add(
-    progress: Progress,
-    plan: Arm,
-    block: BlockLog,
-    records: list[Record],
-    journal: Journal | None,
-) -> None:
-    """Take a block into the totals and the ledger, unless the engine keeps that itself."""
-    totals = progress.totals
-    for name in ("cohort", "uploads", "bytes_up", "bytes_down"):
-        totals[name] = totals.get(name, 0) + sum(record[name] for record in records)
-    totals["seconds"] = totals.get("seconds", 0.0) + block.seconds
-    totals["compile_seconds"] = totals.get("compile_seconds", 0.0) + block.compile_seconds
-    for name in ("accuracy", "loss", "exhausted"):
-        totals[name] = records[-1][name]
-    for record in records:
-        for stage, tally in record.get("stages", {}).items():
-            kept = totals.setdefault("stages", {}).setdefault(stage, [0, 0])
-            kept[0] += tally["answered"]
-            kept[1] += tally["asked"]
-    progress.follow(journal)
-    if journal is None:
-        for log in block.rounds:
-            number = log.round + 1
-            progress.books.enter_round(plan.name, number, log.cohort, log.uploaded, log.received)
-    progress.rounds_done += len(block.rounds)
-    progress.state = [np.asarray(leaf) for leaf in jax.tree.leaves(block.state)]
-
-
-def _save_model(folder: RunFolder, arm: str, config: Config, weights: np.ndarray) -> None:
-    meta = {**config.model.arguments(), "model": config.model.name, "data": config.data.name}
-    write_atomically(folder.path / f"model-{arm}.npz", pack_arrays(meta, {"weights": weights}))
-
-
-def _arm_summary(config: Config, plan: Arm, progress: Progress) -> Record:
-    privacy, totals = config.privacy, progress.totals
-    costs = statement([plan], [plan.rounds], privacy)
-    so_far = spent([progress.books.counts(plan.name)], privacy.delta, privacy.accountant)
+def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Record]) -> Record:
+    last = lines[-1]
+    costs, so_far = _costs([arm], progress.books, config.privacy)
     return {
-        "name": plan.name,
-        "rule": plan.method.rule,
-        "estimator": plan.method.estimator,
-        "trust": plan.method.trust,
-        "rounds": plan.rounds,
+        "name": arm.name,
+        "rule": arm.rule,
+        "estimator": arm.estimator,
+        "trust": arm.trust,
+        "rounds": arm.rounds,
         "asked_rounds": config.train.rounds,  # more than `rounds`: max_epsilon ended it, blindly
-        "accuracy": totals["accuracy"],
-        "loss": totals["loss"],
-        "cohort": totals["cohort"],
-        "uploads": totals["uploads"],
-        "bytes_up": totals["bytes_up"],
-        "bytes_down": totals["bytes_down"],
-        "seconds": totals["seconds"],
-        "compile_seconds": totals["compile_seconds"],
-        "clip_norm": plan.clip_norm,
-        "step": plan.step,
-        "noise_multiplier": plan.noise_multiplier if plan.private else None,
-        "norm_multiplier": plan.norm_multiplier or None,
-        "exhausted": totals.get("exhausted"),  # clients that could not pay in the last round
-        "answered": _answered(totals),
-        "claimed_epsilon": claimed_epsilon(plan, privacy),
-        "privacy": [cost.as_dict() for cost in costs],
-        "spent_so_far": [cost.as_dict() for cost in so_far],  # never the guarantee
+        "accuracy": last["accuracy"],
+        "loss": last["loss"],
+        **records.totals(lines),
+        **{name: progress.totals[name] for name in TIMES},
+        "clip_norm": arm.clip_norm,
+        "step": arm.step,
+        "noise_multiplier": arm.noise_multiplier or None,
+        "norm_multiplier": arm.norm_multiplier or None,
+        "exhausted": last["exhausted"],  # clients that could not pay in the last round
+        "answered": _answered(lines),
+        "claimed_epsilon": claimed_epsilon(arm, config.privacy),
+        "privacy": costs,
+        "spent_so_far": so_far,  # never the guarantee
     }
 
 
-def _answered(totals: Record) -> dict[str, float] | None:
+def _answered(lines: list[Record]) -> dict[str, float] | None:
     """For each stage of a federation's rounds, the share of the questions that was answered."""
-    if "stages" not in totals:
-        return None
-    return {stage: came / max(1, asked) for stage, (came, asked) in totals["stages"].items()}
+    tallies: dict[str, list[Record]] = {}
+    for line in lines:
+        for stage, tally in line.get("stages", {}).items():
+            tallies.setdefault(stage, []).append(tally)
+    shares = {
+        stage: sum(one["answered"] for one in all_) / max(1, sum(one["asked"] for one in all_))
+        for stage, all_ in tallies.items()
+    }
+    return shares or None
 
 
 def _summary(config: Config, progress: Progress) -> Record:
-    plans, privacy = progress.plans, config.privacy
-    composed = statement(plans, [plan.rounds for plan in plans], privacy)
-    counts = [progress.books.counts(plan.name) for plan in plans]
-    so_far = spent(counts, privacy.delta, privacy.accountant)
+    privacy = config.privacy
+    composed, so_far = _costs(progress.arms, progress.books, privacy)
     return {
         "name": config.name,
         "experiment": progress.books.header["experiment"],
@@ -419,7 +386,15 @@ def _summary(config: Config, progress: Progress) -> Record:
         "accounting": privacy.accounting,
         "no_guarantee": privacy.accounting == "as-printed",
         "filter": privacy.filter,
-        "arms": progress.arms,
-        "all_arms_composed": [cost.as_dict() for cost in composed],
-        "all_arms_spent_so_far": [cost.as_dict() for cost in so_far],
+        "arms": progress.finished,
+        "all_arms_composed": composed,
+        "all_arms_spent_so_far": so_far,
     }
+
+
+def _costs(arms: Sequence[Arm], books: Books, privacy: PrivacyConfig) -> list[list[Record]]:
+    """What arms cost together: the guarantee, and what was spent so far."""
+    counts = [books.counts(arm.name) for arm in arms]
+    promised = guarantee(arms, privacy.delta, privacy.accountant)
+    so_far = spent(counts, privacy.delta, privacy.accountant)
+    return [[cost.as_dict() for cost in costs] for costs in (promised, so_far)]

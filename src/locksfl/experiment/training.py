@@ -14,22 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from locksfl._tables import build_table
 from locksfl.data.population import Population
-from locksfl.experiment.config import (
-    Config,
-    DataConfig,
-    LocalConfig,
-    ModelConfig,
-    OptimizerConfig,
-    PrivacyConfig,
-    TrainConfig,
-)
-from locksfl.experiment.costs import Cost, epsilon_so_far, statement
+from locksfl.experiment.config import Config, LocalConfig, OptimizerConfig
+from locksfl.experiment.costs import epsilon_so_far
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.records import round_record
 from locksfl.experiment.run import local_work, model_for, server_for
 from locksfl.models.build import Model, scores_of
 from locksfl.models.own import check_model
+from locksfl.privacy import Cost, guarantee
 from locksfl.round.randomness import Randomness
 from locksfl.simulate.simulator import RoundLog, Simulator
 from locksfl.simulate.sweep import play_alone
@@ -43,9 +37,7 @@ class Trained:
     weights: np.ndarray
     scale: float
     accuracy: float  # on the held-out records
-    history: list[
-        dict[str, Any]
-    ]  # one record per round; cohort and uploads are the server's secret
+    history: list[dict[str, Any]]  # one record per round; cohort, uploads: the server's secret
     privacy: list[Cost]
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
 
@@ -73,7 +65,7 @@ def train(
     accountant: Any = "pld",
     seed: int | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
-    **arm: Any,
+    **settings: Any,
 ) -> Trained:
     """Train one arm. The settings are those of the TOML file, and are refused for the same reasons.
 
@@ -92,44 +84,46 @@ def train(
         seed: repeats a run, and makes it a simulation. Without one the randomness comes from the
             operating system and is forgotten.
         on_round: called with the record of each round.
-        arm: the settings of an [[arm]] table: rule ("norm" if not given), cohort, uploads,
+        settings: those of an [[arm]] table: rule ("norm" if not given), cohort, uploads,
             estimator, floor, norm_low, weights, clip_norm, step, noise_multiplier, norm_multiplier.
 
     Returns:
         The model, its history and what it cost.
     """
-    config = Config(
-        seed=seed,
-        data=DataConfig(population.name, population.clients),
-        model=ModelConfig(model) if isinstance(model, str) else ModelConfig(),
-        local=local or LocalConfig(),
-        train=TrainConfig(rounds, optimizer=optimizer or OptimizerConfig()),
-        privacy=PrivacyConfig(trust, epsilon, delta, accountant, relation),
-        arm=[{"name": "model", "rule": "norm", **arm}],
-    )
-    (plan,) = plan_arms(config)
+    privacy = {"trust": trust, "epsilon": epsilon, "delta": delta}
+    table = {
+        "seed": seed,
+        "data": {"name": population.name, "clients": population.clients},
+        "model": {"name": model} if isinstance(model, str) else {},
+        "local": local or LocalConfig(),
+        "train": {"rounds": rounds, "optimizer": optimizer or OptimizerConfig()},
+        "privacy": {**privacy, "relation": relation, "accountant": accountant},
+        "arm": [{"name": "model", "rule": "norm", **settings}],
+    }
+    config: Config = build_table(Config, table, "")
+    (arm,) = plan_arms(config)
     if isinstance(model, str):
         built = model_for(config, population)
     else:
-        built, shapes = model, (population.features.shape[1:], population.labels.shape[1:])
-        check_model(built, shapes[0], population.classes, shapes[1])
+        built, positions = model, population.labels.shape[1:]
+        check_model(built, population.features.shape[1:], population.classes, positions)
     source = Randomness.from_system() if seed is None else Randomness.seeded(seed)
-    server, epsilons = server_for(config.train), epsilon_so_far(plan, config.privacy)
+    server, epsilons = server_for(config.train), epsilon_so_far(arm, config.privacy)
     history: list[dict[str, Any]] = []
 
     def keep(log: RoundLog) -> None:
-        history.append(round_record(plan, log, built.size, epsilons[log.round]))
+        history.append(round_record(arm, log, built.size, epsilons[log.round]))
         if on_round is not None:
             on_round(history[-1])
 
     work, simulator = local_work(config.local), Simulator(population, built)
-    played = play_alone(simulator, plan, source, work, server, on_round=keep)
+    played = play_alone(simulator, arm, source, work, server, on_round=keep)
     return Trained(
         model=built,
         weights=played.weights,
         scale=population.scale,
         accuracy=history[-1]["accuracy"],
         history=history,
-        privacy=statement([plan], [rounds], config.privacy),
+        privacy=guarantee([arm], delta, accountant),
         simulated=seed is not None,
     )

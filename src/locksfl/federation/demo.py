@@ -61,7 +61,7 @@ def make_devices(folder: Path, config: Config, prepared: Prepared) -> list[Devic
     population = prepared.population
     experiment = folder / "experiment.toml"
     experiment.write_text(tomli_w.dumps(to_table(config)), "utf-8")
-    policy = tomli_w.dumps(policy_for(config, prepared.plans))
+    policy = tomli_w.dumps(policy_for(config, prepared.arms))
     made = []
     for i in range(population.clients):
         place = folder / f"node-{i:03d}"

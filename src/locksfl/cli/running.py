@@ -1,0 +1,147 @@
+"""How a command trains: refusals first, then a run folder, progress bars and the summary."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from locksfl.cli.console import say_beside, show
+
+if TYPE_CHECKING:
+    from locksfl.experiment.config import Config
+    from locksfl.experiment.folder import RunFolder
+
+
+def run_new(
+    config: Config, out: Path | None, as_json: bool, play: Any = None, again: str | None = "run"
+) -> None:
+    """Check, prepare, make the run folder, run. `play`, `again`: see `show_run`."""
+    from locksfl.experiment.folder import RunFolder, default_path
+
+    path = out or default_path(config.name)
+    RunFolder.check_new(path)
+    prepared = _prepare(config, as_json)
+    folder = RunFolder.create(path, config)
+    try:
+        show_run(config, folder, prepared, as_json, play, again)
+    finally:
+        folder.discard_unless_begun()
+
+
+def open_unfinished(path: Path) -> RunFolder:
+    """The folder of a run that can be continued."""
+    from locksfl.experiment.folder import RunFolder
+
+    folder = RunFolder.open(path)
+    if folder.finished:
+        raise ValueError(f"{folder.path}: the run is finished, nothing to resume")
+    return folder
+
+
+def _prepare(config: Any, as_json: bool) -> Any:
+    """Calibrate and open the data; print the warnings that matter before a budget is spent."""
+    from rich.console import Console
+
+    from locksfl.experiment.run import prepare
+    from locksfl.methods import TRUSTS
+    from locksfl.privacy import delta_warning
+
+    warning = delta_warning(config.privacy.delta, config.data.clients)
+    if warning and TRUSTS[config.privacy.trust].private:
+        say_beside(warning)
+    console = Console(stderr=as_json)
+    try:
+        with console.status("") as status:
+            prepared = prepare(config, say=status.update)
+    except KeyboardInterrupt:
+        console.print("stopped before the first round; nothing is kept")
+        raise typer.Exit(130) from None
+    for warning in prepared.warnings():
+        say_beside(warning)
+    return prepared
+
+
+def show_run(
+    config: Config,
+    folder: RunFolder,
+    prepared: Any,
+    as_json: bool,
+    play: Any = None,
+    again: str | None = "run",
+) -> None:
+    """Run an experiment under progress bars and print its summary.
+
+    Args:
+        config: the experiment.
+        folder: its run folder, which nobody else may run in meanwhile.
+        prepared: its data and arms; None: the run is continued.
+        as_json: print the summary as JSON.
+        play: what runs it; None: the simulator's `run_experiment`.
+        again: the command that continues it, if any does.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.text import Text
+
+    from locksfl.experiment.report import notes, summary_table
+    from locksfl.experiment.run import run_experiment
+    from locksfl.methods import TRUSTS
+
+    if config.engine is not None:  # a federation's server
+        signal.signal(signal.SIGTERM, interrupt)
+        if not TRUSTS[config.privacy.trust].guards_server:
+            say_beside(f"trust {config.privacy.trust}: this server sees raw updates")
+    console, resume = Console(stderr=as_json), prepared is None
+    columns = (
+        "{task.description:<20}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        "{task.fields[status]}",
+    )
+    # beside JSON, stderr is for a person who watches, or for the one line of an error
+    quiet = as_json and not console.is_terminal
+    with folder.held(), Progress(*columns, console=console, disable=quiet) as bars:
+        tasks = {
+            arm.name: bars.add_task(arm.name, total=config.train.rounds, status="")
+            for arm in config.arms()
+        }
+        first = next(iter(tasks.values()))
+
+        def on_round(record: dict[str, Any]) -> None:
+            bars.update(tasks[record["arm"]], completed=record["round"])
+            if record["accuracy"] is not None:
+                bars.update(tasks[record["arm"]], status=f"{record['accuracy']:.3f}")
+
+        def say(text: str) -> None:
+            bars.update(tasks.get(text.rpartition(" ")[2], first), status=text)
+
+        try:
+            if resume:
+                folder.load_checkpoint()  # drops lines that do not count, half a line too
+                for line in folder.lines("rounds.jsonl"):
+                    on_round(line)
+            summary = (play or run_experiment)(
+                config, folder, prepared=prepared, resume=resume, on_round=on_round, say=say
+            )
+        except KeyboardInterrupt:
+            bars.stop()
+            if not folder.begun:
+                said = "stopped before the first round; nothing is kept"
+            elif again is None:
+                said = f"stopped; the rounds that were played are in {folder.path}"
+            else:
+                said = f"stopped; continue with: locks {again} --resume --out {folder.path}"
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
+            raise typer.Exit(130) from None
+    where = f"run folder: {folder.path}  (figure: {folder.path / 'figure.png'})"
+    show(summary, as_json, lambda told: [summary_table(told), *map(Text, notes(told)), where])
+
+
+def interrupt(number: int, frame: object) -> None:
+    """SIGTERM is Ctrl-C: what was started is stopped."""
+    del number, frame
+    raise KeyboardInterrupt
