@@ -14,7 +14,7 @@ from locksfl.federation.wire import STAGES, Answer, Question, Stage
 
 TYPES: dict[Stage, str] = {"norm": "query.norm", "update": "train.update", "end": "query.end"}
 WORDS, NUMBERS = "words", "numbers"  # the two records of a message
-ASKED = ("estimator", "probability", "bound")  # beside the terms
+ASKED = ("estimator", "probability", "bound")  # besides the terms
 HEADER = 4096  # bytes that a stored array may have besides its numbers
 
 
