@@ -52,7 +52,7 @@ def test_list(locks, tmp_path, monkeypatch):
 def test_describe_a_set_without_users(locks, tmp_path):
     done = locks("data", "describe", "mnist-embedded", "--picture", tmp_path / "digits.png")
     assert "10000 samples, 2000 held out" in done.out
-    assert "clients: none of its own: split it" in done.out
+    assert "clients: none; use a split" in done.out
     assert "1000  held out 200" in done.out
     assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
 

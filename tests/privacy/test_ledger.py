@@ -113,7 +113,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(tmp_path):
             (lambda: ledger.reserve("locks", 9, 0), "expected 1 to 8"),
             (lambda: ledger.reserve("locks", 1, 3), "expected a number below 3"),
             (lambda: ledger.reserve("other", 1, 0), "expected one of locks"),
-            (lambda: ledger.reserve_round("locks", 4), "not entered this way"),
+            (lambda: ledger.reserve_round("locks", 4), "nothing that this method records"),
             (lambda: ledger.refund("locks", 1, 0), "already resolved"),
             (lambda: ledger.commit("locks", 2, 0), "already resolved"),
             (lambda: ledger.refund("locks", 4, 0), "never reserved"),

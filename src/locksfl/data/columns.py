@@ -43,7 +43,7 @@ class Missing:
             told = []
             for column, rows in list(self.rows.items())[:3]:
                 count = self.counts[column]
-                more = f" ... ({count} in all)" if count > len(rows) else ""
+                more = f" ... ({count} in total)" if count > len(rows) else ""
                 listed = ", ".join(map(str, rows))
                 told.append(f"{column!r} in row{'s' if count > 1 else ''} {listed}{more}")
             rest = f", and {len(self.rows) - 3} more columns" if len(self.rows) > 3 else ""

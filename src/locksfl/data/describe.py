@@ -65,7 +65,7 @@ def description(name: str, data_dir: datasets.Directory = None) -> dict[str, Any
 
 def lines(told: dict[str, Any]) -> list[str]:
     """A description as lines of text."""
-    users = told["clients"] if told["clients"] is not None else "none of its own: split it"
+    users = told["clients"] if told["clients"] is not None else "none; use a split"
     out = [f"{told['name']}: {told['samples']} samples, {told['held_out']} held out"]
     out += [f"clients: {users}", f"features: {told['features']}"]
     if "licence" in told:

@@ -1,16 +1,16 @@
 """The same round over Flower (flwr): a server, and devices that guard their own privacy.
 
     rounds.py        a round as the server plays it, over any network that can ask and answer
-    messages.py      what a question and an answer are as Flower messages
+    messages.py      questions and answers as Flower messages
     grid.py          the network over Flower's Grid, with a deadline for each stage
     client_app.py    the device's half: Flower's ClientApp around the guard
-    node.py          the process on a device: a SuperNode that runs this package's app only
-    superlink.py     the server's SuperLink: started, its nodes registered, a run begun
+    node.py          the process on a device: a SuperNode that runs only this package's app
+    superlink.py     the server's SuperLink: starts it, registers its nodes, begins a run
     certificates.py  TLS certificates and node keys
 
-    flower.py        every import of Flower's that Flower does not document
+    flower.py        every import from Flower that Flower does not document
 
-Only this package imports flwr, and only what is used is imported: `rounds.py` needs none of it.
+Only this package imports flwr, and each module imports only what it uses: `rounds.py` needs none.
 Interfaces that Flower does not document are used by node.py and superlink.py, for the one version
 that pyproject.toml pins.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 
 
 def require(module: str = "flwr", package: str = "locks-fl[flower]") -> None:
-    """Refuse in one line where the extra is not installed."""
+    """Refuse with one line if the extra is not installed."""
     if importlib.util.find_spec(module) is None:
         raise ValueError(
             f"{module} is not installed: expected it for `locks federation`; install it with "
@@ -32,8 +32,8 @@ def require(module: str = "flwr", package: str = "locks-fl[flower]") -> None:
 
 
 def settings(home: Path) -> dict[str, str]:
-    """The environment of a Flower process: its files in one folder, nothing phoned anywhere, and
-    nothing installed because a server asks for it."""
+    """The environment of a Flower process: its files in one folder, no telemetry, and nothing
+    installed because a server asks for it."""
     return {
         **os.environ,
         "FLWR_HOME": str(home),

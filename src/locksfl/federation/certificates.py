@@ -1,8 +1,8 @@
 """TLS certificates of a server and keys of nodes: made here, checked before anything is started.
 
-A server has a certificate signed by its own authority; devices get `ca.pem`, and with it know that
-they talk to that server. A node has a key pair; the server gets the public half, whose comment says
-until when it may be used. Private keys stay on the machine that made them.
+A server has a certificate signed by its own authority; devices get `ca.pem`, by which they know
+that they are talking to that server. A node has a key pair; the server gets the public half, whose
+comment states its expiry date. Private keys stay on the machine that made them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def make_server(folder: Path, hosts: list[str], days: int, began: datetime | None = None) -> None:
-    """An authority of one server, and its certificate for these names and addresses.
+    """Make an authority for one server, and the server's certificate for these names and addresses.
 
-    The authority's own key is thrown away: it could sign a false server. The server's own machine
-    talks to it on loopback, so that address is always among them.
+    The authority's own key is discarded, because it could sign a false server. Loopback is always
+    among the addresses, because the server's own machine uses it.
     """
     hosts = [*hosts, *([] if LOOPBACK in hosts else [LOOPBACK])]
     _absent(folder / CA, folder / CERTIFICATE, folder / KEY)
@@ -68,7 +68,7 @@ def make_server(folder: Path, hosts: list[str], days: int, began: datetime | Non
 
 
 def make_node(folder: Path, name: str, days: int, began: datetime | None = None) -> None:
-    """A node's key pair: NAME.key stays on the device, NAME.pub goes to the server."""
+    """Make a node's key pair: NAME.key stays on the device, NAME.pub goes to the server."""
     private, public = folder / f"{name}.key", folder / f"{name}.pub"
     _absent(private, public)
     key = ec.generate_private_key(ec.SECP384R1())
@@ -89,7 +89,7 @@ def make_node(folder: Path, name: str, days: int, began: datetime | None = None)
 
 
 def check_server(folder: Path) -> None:
-    """Refuse a folder without a whole and valid set of server files."""
+    """Refuse a folder without a complete and valid set of server files."""
     for name in (CA, CERTIFICATE, KEY):
         if not (folder / name).is_file():
             raise ValueError(
@@ -102,11 +102,11 @@ def check_server(folder: Path) -> None:
     try:
         context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
     except (ssl.SSLError, OSError) as error:
-        raise ValueError(f"{folder / KEY}: does not fit {CERTIFICATE} ({error})") from None
+        raise ValueError(f"{folder / KEY}: does not match {CERTIFICATE} ({error})") from None
 
 
 def check_certificate(path: Path, now: datetime | None = None) -> None:
-    """Refuse what is no certificate, or one that is not valid now."""
+    """Refuse a file that is not a certificate, or one that is not valid now."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file; expected a certificate (ca.pem of the server)")
     try:
@@ -141,7 +141,7 @@ def read_public_key(path: Path, now: datetime | None = None) -> bytes:
 
 
 def check_private_key(path: Path) -> None:
-    """Refuse a device's key that is missing, is none, or is open to others on its machine."""
+    """Refuse a device's key if it is missing, not a key, or readable by other users."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file; expected this node's key (certs --node NAME)")
     try:
@@ -153,7 +153,7 @@ def check_private_key(path: Path) -> None:
 
 
 def check_connection(address: str, ca: Path, timeout: float = 5.0) -> bool:
-    """Whether a server answers; one whose certificate this authority did not sign is refused."""
+    """Whether a server answers; refuse it if its certificate does not verify against `ca`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"{address}: expected HOST:PORT of the server")
@@ -166,8 +166,8 @@ def check_connection(address: str, ca: Path, timeout: float = 5.0) -> bool:
             return True
     except ssl.SSLCertVerificationError as error:
         raise ValueError(
-            f"{address}: its certificate is not one of {ca} ({error.verify_message}); nothing was "
-            "sent"
+            f"{address}: its certificate does not verify against {ca} ({error.verify_message}); "
+            "nothing was sent"
         ) from None
     except ssl.SSLError as error:
         raise ValueError(f"{address}: does not speak TLS ({error.reason})") from None
@@ -213,7 +213,7 @@ def _alternative(host: str) -> x509.GeneralName:
 def _absent(*paths: Path) -> None:
     for path in paths:
         if path.exists():
-            raise ValueError(f"{path}: already there; expected a new file")
+            raise ValueError(f"{path}: already exists; expected a new file")
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from locksfl.federation import settings
 
 WATCH_SECONDS = 0.2
-PARENT = "LOCKS_PARENT"  # in the environment: a parent may be gone before its child can ask for it
+PARENT = "LOCKS_PARENT"  # in the environment: a parent may end before its child can ask for its id
 
 
 def start(
@@ -46,7 +46,7 @@ def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process at once when its parent is gone, kill -9 included."""
+    """End this process at once when its parent has ended, even by kill -9."""
     parent = int(os.environ.get(PARENT) or os.getppid())
 
     def watch() -> None:

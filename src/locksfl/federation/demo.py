@@ -1,5 +1,5 @@
-"""A whole federation on one machine, in a folder that is thrown away: certificates, keys, and for
-every node a data file, a policy, a ledger and a process of its own."""
+"""A whole federation on one machine, in a temporary folder: certificates, keys, and for every node
+its own data file, policy, ledger and process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from locksfl.federation.device.files import DeviceFiles
 from locksfl.methods import TRUSTS
 from locksfl.privacy.gdp import epsilon_from_mu
 
-POLLS_A_SECOND = 20  # of all nodes together: a SuperLink on a busy machine can take them
+POLLS_A_SECOND = 20  # of all nodes together: what a SuperLink on a busy machine can handle
 HEADROOM = 1.001  # a device's budget above what the run needs: epsilons are found by search
 
 EXPERIMENT = """
@@ -51,13 +51,13 @@ norm_low = 0.9
 
 
 def experiment_text(nodes: int, rounds: int, trust: str, epsilon: float) -> str:
-    """The demo's experiment: half of the nodes a round, at random and by their norms."""
+    """The demo's experiment: half of the nodes per round, at random and by their norms."""
     values = {"nodes": nodes, "rounds": rounds, "trust": trust, "epsilon": epsilon}
     return EXPERIMENT.format(half=max(1, nodes // 2), **values)
 
 
 def make_devices(folder: Path, config: Config, prepared: Prepared) -> list[DeviceFiles]:
-    """A folder for each client: its part of the data, and a policy that pays for this run."""
+    """A folder for each client: its part of the data, and a policy whose budget covers this run."""
     population = prepared.population
     experiment = folder / "experiment.toml"
     experiment.write_text(tomli_w.dumps(to_table(config)), "utf-8")
@@ -83,7 +83,7 @@ def make_devices(folder: Path, config: Config, prepared: Prepared) -> list[Devic
 
 
 def policy_for(config: Config, plans: list[Arm]) -> dict[str, object]:
-    """A policy that allows these arms, once, and not more."""
+    """A policy that allows these arms once, and no more."""
     privacy = config.privacy
     norms = [plan.norm_multiplier for plan in plans if plan.releases_norms]
     policy: dict[str, object] = {
@@ -103,7 +103,7 @@ def policy_for(config: Config, plans: list[Arm]) -> dict[str, object]:
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -130,7 +130,7 @@ def client_command(
 def running_clients(
     devices: list[DeviceFiles], address: str, certs: Path, keys: Path, home: Path
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A process for each device; all are gone afterwards, however it ends."""
+    """A process for each device; all of them are ended afterwards, whatever happens."""
     processes: list[subprocess.Popen[bytes]] = []
     poll = max(0.2, len(devices) / POLLS_A_SECOND)
     try:
@@ -149,7 +149,7 @@ def start_client(options: list[str], home: Path, log: Path) -> subprocess.Popen[
 
 
 def _one_core() -> dict[str, str]:
-    """Many small processes on one machine: none of them needs more than one thread."""
+    """The environment of many small processes on one machine: each needs only one thread."""
     flags = os.environ.get("XLA_FLAGS", "")
     return {
         "XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(),

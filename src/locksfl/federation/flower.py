@@ -1,11 +1,11 @@
-"""What is used of Flower that Flower does not document: every such import, and nothing else.
+"""Every import from Flower that Flower does not document, and nothing else.
 
-pyproject.toml pins the one version that these are known to work with. Another Flower is this file's
-diff, and whatever node.py (the Fleet API) and superlink.py (Control and Runtime APIs) do with it.
+pyproject.toml pins the one version with which these are known to work. A new version of Flower may
+change this file, and its uses in node.py (Fleet API) and superlink.py (Control and Runtime APIs).
 What Flower documents (flwr.app, flwr.clientapp, flwr.serverapp, flwr.simulation) is imported where
 it is used. Only locksfl.federation imports flwr.
 
-A device needs no server: what is the server's alone, and slow to import, is imported when called.
+A device needs no server: what only the server uses and is slow to import is imported when called.
 """
 
 # mypy: implicit-reexport
@@ -63,14 +63,14 @@ if TYPE_CHECKING:
 
 
 def http_grid(address: str, ca: bytes, token: str) -> HttpGrid:
-    """The Grid of a run whose task this process has taken."""
+    """The Grid of a run whose task this process has claimed."""
     from flwr.superlink.grid import HttpGrid
 
     return HttpGrid(address, insecure=False, root_certificates=ca, token=token)
 
 
 def build_bundle(project: str) -> bytes:
-    """A Flower app bundle of one pyproject.toml."""
+    """A Flower app bundle that consists of one pyproject.toml."""
     from flwr.cli.build import build_fab_from_files
 
     content, _ = build_fab_from_files({"pyproject.toml": project.encode()})

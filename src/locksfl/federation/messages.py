@@ -1,7 +1,7 @@
 """Questions and answers as Flower messages. What cannot be read is None: a device refuses it, a
-server counts it as rejected. Arrays are read only after their type and size were looked at.
+server counts it as rejected. Arrays are read only after their type and size have been checked.
 
-Numbers and words go in one record, because every record of a message is a request of its own."""
+Numbers and words go in one record, because every record of a message takes a separate request."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from locksfl.federation.wire import STAGES, Answer, Question, Stage
 
 TYPES: dict[Stage, str] = {"norm": "query.norm", "update": "train.update", "end": "query.end"}
 WORDS, NUMBERS = "words", "numbers"  # the two records of a message
-ASKED = ("estimator", "probability", "bound")  # beside the terms
-HEADER = 4096  # bytes that a stored array may have beside its numbers
+ASKED = ("estimator", "probability", "bound")  # besides the terms
+HEADER = 4096  # bytes that a stored array may have besides its numbers
 
 
 def to_content(question: Question) -> RecordDict:
@@ -31,7 +31,7 @@ def to_content(question: Question) -> RecordDict:
 
 
 def to_question(message: Message) -> Question | None:
-    """The question in a message, or None. Nothing in it is believed."""
+    """The question in a message, or None. Nothing in it is trusted."""
     stage = next((s for s in STAGES if TYPES[s] == message.metadata.message_type), None)
     words = message.content.get(WORDS) if message.has_content() else None
     if stage is None or not isinstance(words, ConfigRecord):
@@ -61,7 +61,7 @@ def to_reply(answer: Answer, message: Message) -> Message:
 
 
 def to_answer(message: Message, size: int) -> Answer:
-    """The answer in a reply; of an update with more than `size` numbers nothing is read."""
+    """The answer in a reply; an update with more than `size` numbers is not read at all."""
     if not message.has_content():
         return Answer()
     words = message.content.get(WORDS)

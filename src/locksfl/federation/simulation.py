@@ -1,4 +1,4 @@
-"""The same federation on Flower's own simulation engine (Ray), for people who already have it."""
+"""The same federation on Flower's own simulation engine (Ray), for users who already have it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def simulate(
     seconds: float,
     **options: Any,
 ) -> dict[str, Any]:
-    """Play the experiment on virtual nodes; each answers through the guard of its own files."""
+    """Play the experiment on virtual nodes; each answers through a guard with its own files."""
     os.environ.update(settings(home))
     logging.getLogger("flwr").setLevel(logging.ERROR)
     from flwr.app import Context

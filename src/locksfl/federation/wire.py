@@ -1,4 +1,4 @@
-"""What a server asks, what a device answers, and a network between them: no Flower here.
+"""What a server asks, what a device answers, and the network between them: no Flower here.
 
 A `Network` is Flower's Grid (grid.py) or a few devices in memory (tests, faults). A round is played
 over either by the same code (rounds.py), and a device answers both by the same code (answering.py).
@@ -18,19 +18,19 @@ STAGES: tuple[Stage, ...] = ("norm", "update", "end")
 
 @dataclass(frozen=True)
 class Question:
-    """One message to one device. `terms` are `RoundTerms.as_dict()`; a device trusts none of it."""
+    """One message to one device. `terms` is `RoundTerms.as_dict()`; a device trusts none of it."""
 
     stage: Stage
     terms: Mapping[str, Any]
     weights: np.ndarray | None = None  # the model, float32, in the first question of a round
     estimator: str | None = None
     probability: float | None = None  # p_i, with which this device was drawn
-    bound: float | None = None  # the norm bound of its contribution: noise is given in its units
+    bound: float | None = None  # the norm bound of its contribution, the unit of its noise
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: a released value, or the number of a refusal, or neither (an error)."""
+    """The reply: a released value, or the number of a refusal, or neither (an error)."""
 
     released: np.ndarray | None = None
     refusal: int | None = None
@@ -44,15 +44,15 @@ class Network(Protocol):
     def ask(
         self, questions: Mapping[int, Question], seconds: float, round_number: int
     ) -> dict[int, Answer]:
-        """Ask many at once; what came back in time. Who is missing has not answered, or too late:
-        a late answer is never handed out."""
+        """Ask many devices at once. Returns the answers that arrived in time; a device that is
+        missing has not answered, or answered too late: a late answer is never returned."""
 
 
 Respond = Callable[[str, Question, MutableMapping[str, np.ndarray]], Answer]
 
 
 class MemoryNetwork:
-    """Devices in this process, each with what it keeps between the stages of a round."""
+    """Devices in this process, each with its memory between the stages of a round."""
 
     def __init__(self, devices: Mapping[int, Respond], run: str = "memory") -> None:
         self.devices, self.run = devices, run

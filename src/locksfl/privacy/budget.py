@@ -74,7 +74,7 @@ class Budget:
         return mu_squared(charged, self.relation) <= self.mu_squared
 
     def most_uploads(self, arm: Arm) -> list[int]:
-        """The most uploads that can be paid for beside k = 0 ... T norms.
+        """The most uploads that can be paid for in addition to k = 0 ... T norms.
 
         Returns:
             One number for each k; -1 if the norms alone exceed the budget. They are integers, so

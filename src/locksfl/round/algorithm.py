@@ -263,7 +263,7 @@ class Clients(Protocol):
         Args:
             choose: maps (norms, each) of some members to their Uploads.
             each: arrays with one entry per member, passed on to `choose`.
-            kept: what `measure` returned beside the norms, or None.
+            kept: what `measure` returned besides the norms, or None.
 
         Returns:
             The sum, the uploads of every member, and the true norms.

@@ -1,4 +1,4 @@
-"""The random draws of a round: who is asked, and every member's and the server's own noise."""
+"""The random draws of a round: the cohort, the members' own draws, and the server's noise."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class Spending(NamedTuple):
     """What a filter needs on the device: integers, the same on every device."""
 
     counts: Array  # [2, n] norms and uploads released by each client
-    most_uploads: Array  # [k] uploads that can be paid beside k norms (`Budget.most_uploads`)
+    most_uploads: Array  # [k] uploads that can be paid with k norms (`Budget.most_uploads`)
 
 
 def can_pay(spending: Spending, clients: Array, asks_norms: bool) -> Array:

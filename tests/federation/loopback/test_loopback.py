@@ -56,7 +56,7 @@ def test_four_nodes_three_rounds_and_one_is_killed(tmp_path):
         summary = RunFolder.open(loop.run).summary()
     told = [line for line in loop.log("client-0.log").splitlines() if "locks:" in line]
     assert len(told) == 1  # the unregistered key: one line
-    assert "turned this node away" in told[0]
+    assert "rejected this node" in told[0]
     tallies = [line["stages"]["update"] for line in rounds]
     assert [line["round"] for line in rounds] == [1, 2, 3]
     assert (tallies[0]["asked"], tallies[0]["answered"], tallies[0]["missing"]) == (4, 3, 1)

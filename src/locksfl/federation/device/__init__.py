@@ -1,11 +1,12 @@
 """A device that guards its own privacy: policy, ledger, noise, and the answers of a round.
 
-Whatever a server asks, a device answers only through `Guard`. What holds then, whoever the server
-is and whatever it sends, in any order and any number of times:
+Whatever a server asks, a device answers only through `Guard`. The following then holds for any
+server and whatever it sends, in any order and any number of times:
 
-* All that the device ever released to any server is within the budget of its policy, as mu-GDP.
+* Everything that the device ever releases to any server is within the budget of its policy, as
+  mu-GDP.
 * A release is in the ledger, on disk, before its noise is drawn.
-* One round of one run gets one norm and one update at most, each with noise drawn once.
+* One round of one run gets at most one norm and one update, each with noise drawn once.
 
 No network and no JAX here: a device starts a new process for each message.
 
@@ -17,7 +18,7 @@ No network and no JAX here: a device starts a new process for each message.
 | guard.py  | checks, debits, and only then adds noise                                 |
 | ledger.py | every release of the device, for all runs and servers: one SQLite file   |
 | noise.py  | the rounded Gaussian on a public grid, sampled exactly                   |
-| update.py | the adapter for a user's own training code; what is sent of an update    |
+| update.py | the adapter for a user's own training code; the part of an update sent   |
 | view.py   | what was spent and what is left, for the owner                           |
 """
 

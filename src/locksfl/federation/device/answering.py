@@ -1,7 +1,7 @@
 """A device's answer to one message: check, compute, clip, pay, add noise, send. No Flower, no JAX.
 
-Everything is caught: the text of an exception could tell the server something about the data, and
-Flower would send it. What a server gets is a released value or the number of a refusal.
+Every exception is caught: its text could tell the server something about the data, and Flower would
+send it. A server gets a released value or the number of a refusal, nothing else.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ KEPT, KEPT_ROUND = "clipped", "round"
 def answer(
     guard: Guard, terms: RoundTerms, question: Question, update: LocalUpdate, kept: Kept
 ) -> np.ndarray:
-    """What is released, in the order that every guarantee of the guard rests on.
+    """Answer a question, in the order on which every guarantee of the guard depends.
 
     `update`: the device's training; `kept`: what it keeps until the next message of the round.
-    Returns the released value, which may be sent. Anything else is `Refused`.
+    Returns the released value, which may be sent; otherwise raises `Refused`.
     """
 
     def clipped_update(stage: Stage) -> Vector:
-        guard.check(terms, stage)  # first, so that nobody trains in vain
+        guard.check(terms, stage)  # first, so that no device trains in vain
         if question.weights is None:
             raise Refused(Refusal.MALFORMED)
         return clip(safe_update(update, question.weights, terms.round), terms.clip_norm)
@@ -61,7 +61,7 @@ def answer(
         clipped = clipped_update("update")
     elif KEPT in kept and int(kept[KEPT_ROUND][0]) == terms.round:
         clipped = kept[KEPT]
-    else:  # a restart: the round goes on without this device
+    else:  # a restart: the round continues without this device
         raise Refused(Refusal.LOST)
     sent = contribution(question.estimator, clipped, question.probability, question.bound)
     released_update = guard.release_update(terms, sent, question.bound)

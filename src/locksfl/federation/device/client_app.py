@@ -1,8 +1,8 @@
 """The device's half as Flower's ClientApp: parse, answer through the guard, reply.
 
-It is thin on purpose, and it lives in the installed package. `locks federation client` runs it and
-nothing else; a stock SuperNode loads it because the bundle names it, but would run another bundle
-as readily (docs/federation.md, trust).
+It is deliberately thin and part of the installed package. `locks federation client` runs it and
+nothing else; a stock SuperNode loads it because the bundle names it, but would just as readily run
+another bundle (docs/federation.md, trust).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STATE = "locks."
 
 
 class _State(MutableMapping[str, np.ndarray]):
-    """What a device keeps between the stages, in Flower's Context: it never leaves the device."""
+    """A device's memory between the stages, in Flower's Context: it never leaves the device."""
 
     def __init__(self, context: Context) -> None:
         self._state = context.state

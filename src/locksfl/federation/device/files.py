@@ -1,7 +1,7 @@
-"""What lies on a device: its data, its owner's policy, its ledger, and what it trains.
+"""The files of a device: its data, its owner's policy, its ledger, and what it trains.
 
-Two ways to train: this package's own models on a data file, as the experiment file says; or any
-function of the owner's, in any framework (`locksfl.federation.device.update`). No Flower here.
+There are two ways to train: this package's models on a data file, as the experiment file says; or
+any function of the owner, in any framework (`locksfl.federation.device.update`). No Flower here.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class DeviceFiles:
             )
 
     def begin(self) -> str:
-        """Make the ledger if there is none (a person's command does this, never a message), and
-        refuse to start with a budget that is spent. What the ledger says, in a line."""
+        """Create the ledger if it is missing (only a person's command does this, never a message),
+        and refuse to start if the budget is spent. Returns one line about the ledger."""
         policy = Policy.read(self.policy)
         if not self.ledger.exists():
             DeviceLedger.create(self.ledger).close()
@@ -70,8 +70,8 @@ class DeviceFiles:
 
 
 def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
-    """This package's own training on the records of a file. Of the experiment file, [model],
-    [local] and [features] are read: the data that it names are the server's."""
+    """This package's training on the records of a file. Only [model], [local] and [features] of the
+    experiment file are read: the data that it names belong to the server."""
     import dataclasses
 
     from locksfl._tables import build_table
@@ -102,7 +102,7 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
     mine = with_features(mine, config.features.name, config.features.file)
     model, work = model_for(config, mine), local_work(config.local)
     update = local_update(model, work, mine.features, mine.labels, mine.scale)
-    update(np.zeros(model.size, np.float32), 0)  # compiled before the first question, not in it
+    update(np.zeros(model.size, np.float32), 0)  # compile now rather than during the first question
     return update
 
 
@@ -122,5 +122,5 @@ def read_data(path: Path) -> dict[str, np.ndarray]:
                 "classes=10)"
             )
     if len(arrays["features"]) != len(arrays["labels"]) or not len(arrays["labels"]):
-        raise ValueError(f"{path}: expected as many features as labels, and one at least")
+        raise ValueError(f"{path}: expected as many features as labels, and at least one")
     return arrays

@@ -1,27 +1,27 @@
-"""The guard: every release of a device passes here, is checked, debited, and only then noised.
+"""The guard: every release of a device is checked and debited here, and only then gets its noise.
 
     with Guard.open(Policy.read(policy_file), ledger_file) as guard:
         released = guard.release_norm(terms, norm)              # stage 1 of rule "norm"
         released = guard.release_update(terms, update, bound)   # stage 2, or the only stage
 
-The order inside is always: clip, check against policy and ledger, debit, sync to disk, draw noise,
-return. A process that is killed at any point has paid too much at worst; nothing left it unpaid.
+The order is always: clip, check against policy and ledger, debit, sync to disk, draw noise, return.
+A process that is killed at any point has at worst paid too much; nothing leaves it unpaid.
 
 Stage 1 reserves the whole round, norm and upload. Stage 2 turns the reservation into a commitment.
-A reservation that is not used is refunded when its run goes on to a later round, or by `end_round`.
+An unused reservation is refunded when its run continues with a later round, or by `end_round`.
 
-**Why a refund may be asked for by anyone.** A refund says "this update will never be released", and
-makes itself true: commit and refund exclude each other, the first one wins, both are decided in one
+**Why anyone may ask for a refund.** A refund says "this update will never be released" and makes
+that true: commit and refund exclude each other, the first one wins, both are decided in one
 exclusive transaction, and the noise of an update is drawn only after its commitment is on disk. A
-server that fakes "not drawn", or sends a later round early, closes the round without an update: it
-loses a release and cannot gain one. So what is charged (all norms of reserved rounds, all updates
-that are not refunded) is at least what was released, whatever messages arrive.
+server that falsely reports "not drawn", or sends a later round early, closes the round without an
+update: it loses a release and cannot gain one. So what is charged (all norms of reserved rounds,
+all updates that are not refunded) is at least what was released, whatever messages arrive.
 
-**Replays.** An answer is not kept. Asked again for the same stage of the same round, even after a
-crash that lost the answer, the guard refuses: one stage of one round draws noise once or never.
+**Replays.** Answers are not stored. If it is asked again for the same stage of the same round, even
+after a crash that lost the answer, the guard refuses: a stage of a round draws noise once or never.
 
-**What a refusal tells.** It is decided from the request, the policy and the ledger, before the data
-are looked at; the ledger in turn holds requests only.
+**What a refusal reveals.** It is decided from the request, the policy and the ledger, before the
+data are looked at; the ledger in turn holds only requests.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from locksfl.federation.device.update import clip
 from locksfl.methods.releases import Release
 from locksfl.privacy.budget import charges
 
-LARGEST_BOUND = 1e6  # of a contribution, over the clip norm: 1 / p is never so large
+LARGEST_BOUND = 1e6  # of a contribution, over the clip norm: 1 / p is never that large
 
 
 class Guard:
@@ -64,18 +64,18 @@ class Guard:
 
     @classmethod
     def open(cls, policy: Policy, ledger: Path, noise: Noise = SYSTEM) -> Guard:
-        """Over a ledger that is there (`DeviceLedger.create` makes one): a missing ledger is a
+        """A guard with an existing ledger (`DeviceLedger.create` makes one): a missing ledger is a
         ValueError, because a new one would be a new budget."""
         return cls(policy, DeviceLedger.open(ledger), noise)
 
     def check(self, terms: RoundTerms, stage: Stage) -> None:
-        """Raise `Refused` if the release would be; nothing is written. To be asked before a device
-        spends minutes on an update that it may not send."""
+        """Raise `Refused` if the release would be refused; nothing is written. Call it before a
+        device spends minutes on an update that it may not send."""
         with self._transaction():
             self._admit(terms, stage)
 
     def release_norm(self, terms: RoundTerms, norm: float) -> float:
-        """The norm, clipped to [0, C], noised, clipped again; the whole round is reserved."""
+        """The norm, clipped to [0, C], with noise, clipped again; the whole round is reserved."""
         kept = min(max(float(norm), 0.0), terms.clip_norm) if math.isfinite(norm) else 0.0
         with self._transaction():
             self._admit(terms, "norm")
@@ -83,7 +83,7 @@ class Guard:
             self.ledger.enter(terms, "reserve")
         if not terms.known_trust.clients_add_noise:
             return kept
-        if terms.norm_multiplier is None:  # no terms are so
+        if terms.norm_multiplier is None:  # cannot happen with valid terms
             raise Refused(Refusal.MALFORMED)
         std = gaussian_std(terms.norm_multiplier, terms.clip_norm)
         released = add_noise(np.array([kept]), std, self._noise)
@@ -107,15 +107,15 @@ class Guard:
         return kept.astype(np.float32)
 
     def end_round(self, run: str, round_number: int) -> None:
-        """No update of this round, nor of the run's rounds before it, will be released any more:
-        what was reserved for them is refunded. Harmless whoever asks, as often as they like."""
+        """Release no more updates of this round or of the run's earlier rounds: what was reserved
+        for them is refunded. It is harmless, whoever asks and however often."""
         if not isinstance(run, str) or not within((0, LARGEST_ROUND), round_number):
             raise Refused(Refusal.MALFORMED)
         with self._transaction():
             self._close_rounds(run, int(round_number))
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         self.ledger.close()
 
     def __enter__(self) -> Guard:
@@ -126,7 +126,7 @@ class Guard:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """What is decided within is durable after it, or refused."""
+        """Decisions made within this context are durable afterwards, or refused."""
         try:
             with self.ledger.transaction():
                 yield
@@ -134,7 +134,7 @@ class Guard:
             raise Refused(Refusal.LEDGER) from None
 
     def _admit(self, terms: RoundTerms, stage: Stage) -> None:
-        """Refuse, or let pass; within a transaction."""
+        """Refuse or allow, within a transaction."""
         refusal = self.policy.refusal(terms)
         if refusal is not None:
             raise Refused(refusal)
@@ -146,7 +146,7 @@ class Guard:
                 raise Refused(Refusal.REPEATED)
             if not entered["reserve"]:
                 raise Refused(Refusal.TERMS)
-            # paid already, unless the policy has changed
+            # already paid, unless the policy has changed
             self._afford(self.ledger.charges(), self.ledger.rounds())
             return
         if stage == "norm" and not terms.asks_norms:
@@ -166,7 +166,7 @@ class Guard:
         most = self.policy.max_rounds
         if most is not None and rounds > most:
             raise Refused(Refusal.BUDGET)
-        # in central trust there is no budget that could hold
+        # in central trust no budget can hold
         if self._budget is not None and not self._budget.pays(charged):
             raise Refused(Refusal.BUDGET)
 

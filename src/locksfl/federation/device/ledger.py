@@ -1,8 +1,8 @@
-"""Every release of a device, for all runs and servers together: a journal whose accounts are runs.
+"""Every release of a device, for all runs and servers together: a ledger whose accounts are runs.
 
-A round of a run is entered as "reserve" (its norm, if it has one, and its update), then perhaps as
-"commit" (the update is released) or "refund" (it never will be), each at most once. An entry keeps
-the terms in full, so that what was spent can be counted under any relation and by anyone.
+A round of a run is recorded as "reserve" (its norm, if it has one, and its update), then perhaps as
+"commit" (the update is released) or "refund" (it never will be), each at most once. An entry holds
+the terms in full, so that anyone can count what was spent under any relation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEVICE = np.zeros(1, np.int32)  # the one client of its ledger
 
 @dataclass(frozen=True)
 class RunTally:
-    """What one run was charged for under one set of terms (its round says nothing here)."""
+    """What one run was charged for under one set of terms (the round in `terms` is not used)."""
 
     terms: RoundTerms
     rounds: int
@@ -39,48 +39,48 @@ class RunTally:
 
 
 class DeviceLedger(Journal):
-    """A device's ledger. All that decides on a release happens within one `transaction`."""
+    """A device's ledger. Each release is decided within one `transaction`."""
 
     @classmethod
     def create(cls, path: Path, head: dict[str, Any] | None = None) -> Self:
-        """A new ledger, which is a new budget; a file that is there is never written over. Its
-        header has a random name, so that no two devices' chains are alike."""
+        """Create a ledger, which is a new budget; an existing file is never overwritten. Its header
+        has a random name, so that no two devices have the same chain."""
         return super().create(path, head or {**header(), "device": secrets.token_hex(16)})
 
     @classmethod
     def open(cls, path: Path, head: str | None = None, *, whole: bool = False) -> Self:
-        """A ledger that is there, verified (`Journal.open`)."""
+        """Open an existing ledger and verify it (`Journal.open`)."""
         ledger = super().open(path, head, whole=whole)
         if ledger.books.header["experiment"] is not None:
             ledger.close()
-            raise ValueError(f"{path}: not the ledger of a device, but of a federation")
+            raise ValueError(f"{path}: not the ledger of a device, but that of a federation")
         return ledger
 
     def enter(self, terms: RoundTerms, kind: Kind) -> None:
-        """One more entry, within a transaction."""
+        """Add one entry, within a transaction."""
         now = int(time.time())
         self.append(Entry(terms.run, terms.round, kind, DEVICE, 1, _text(terms), now))
 
     def kinds(self, terms: RoundTerms) -> dict[str, bool]:
-        """What was entered for this round of this run, each with whether the terms are the same."""
+        """The entries of this round of this run, each with whether the terms are the same."""
         text = _text(terms)
         return {e.kind: e.terms == text for e in self.entries(terms.run, terms.round)}
 
     def last_round(self, run: str) -> int:
-        """The largest round of a run that was entered; 0 before the first."""
+        """The largest round of a run that was recorded; 0 before the first."""
         query = "SELECT MAX(round) FROM entries WHERE account = ?"
         return int(self.query(query, (run,))[0][0] or 0)
 
     def open_round(self, run: str, up_to: int) -> RoundTerms | None:
-        """The round of a run that is reserved and neither committed nor refunded. Only the last
-        one can be: a later reservation refunds what was left of those before it."""
+        """The round of a run that is reserved and neither committed nor refunded. Only the last one
+        can be in this state: a later reservation refunds whatever earlier ones left open."""
         last = self.last_round(run)
         found = self.entries(run, last) if last <= up_to else []
         return _terms(run, last, found[0].terms) if len(found) == 1 else None
 
     def charges(self) -> Counter[Release]:
-        """How often each release to a server was charged, over all runs. Work for the sets of
-        terms that there ever were, not for the rounds."""
+        """How often each release to a server was charged, over all runs. The time grows with the
+        number of sets of terms, not with the number of rounds."""
         charged: Counter[Release] = Counter()
         for text, tally in self.books.tallies.items():
             counts = (int(tally.norms[0]), int(tally.uploads[0]))
@@ -92,8 +92,8 @@ class DeviceLedger(Journal):
         return sum(tally.rounds for tally in self.books.tallies.values())
 
     def tallies(self) -> list[RunTally]:
-        """What was charged, by run and terms, in the order of the first entries: for a person, from
-        every entry."""
+        """What was charged, by run and terms, in the order of their first entries; it reads every
+        entry, for display to a person."""
         return [
             RunTally(
                 _terms(run, 1, text),

@@ -1,4 +1,4 @@
-"""A device's training with this package's own models: the simulator's functions, one client."""
+"""A device's training with this package's models: the simulator's functions, for one client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def local_update(
     scale: float,
     key: Key | None = None,
 ) -> LocalUpdate:
-    """The update of one client with these records. Without a key, draws come from the system."""
+    """The update of one client with these records. Without a key, draws come from the operating
+    system."""
     source = Randomness.from_system()
     draw = key or (lambda number: jax.random.fold_in(source.arm_key("device"), number))
     size = len(labels)

@@ -1,9 +1,9 @@
-"""The process on a device: to the server a SuperNode, but it runs this package's app only.
+"""The process on a device: to the server a SuperNode, but it runs only this package's app.
 
-A stock SuperNode fetches the bundle that a server (or whoever reaches its port) names, and runs it:
-code that could read the data and send it, whatever the guard says. This one speaks the same Fleet
-API, with Flower's client for it, but fetches no bundle, opens no port and starts no process. Each
-message is answered before the next is asked for. A server that is away is waited for.
+A stock SuperNode fetches the bundle that a server (or anyone who reaches its port) names, and runs
+it: code that could read the data and send it, whatever the guard says. This one speaks the same
+Fleet API, with Flower's client for it, but fetches no bundle, opens no port and starts no process.
+Each message is answered before the next is requested. If the server is unavailable, it waits.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ except ImportError:
 App = Callable[[Message, Context], Message]
 Say = Callable[[str], None]
 RETRY_SECONDS = 2.0
-REFUSALS = 5  # until a node believes that it is not wanted: a server may just be starting
+REFUSALS = 5  # until a node accepts that it is rejected: a server may just be starting
 log = logging.getLogger(__name__)
 
 
 class Node:
-    """One device's connection. `app` answers; `poll` is how often work is asked for, in seconds."""
+    """One device's connection. `app` answers; `poll` is the time between requests, in seconds."""
 
     def __init__(self, address: str, ca: Path, key: Path, app: App, poll: float = 1.0) -> None:
         certificates.check_certificate(ca)
@@ -67,7 +67,7 @@ class Node:
                 refusals += 1
                 if refusals == REFUSALS:
                     raise ValueError(
-                        f"{self.address}: the server turned this node away; expected its public "
+                        f"{self.address}: the server rejected this node; expected its public "
                         "key to be registered there (locks federation server --keys)"
                     ) from None
             except httpx.HTTPError as error:
@@ -77,7 +77,7 @@ class Node:
 
     @contextmanager
     def _connected(self) -> Iterator[tuple[FleetHttpClient, NodeProto]]:
-        """Signed on, with a heartbeat; signed off at the end, if the server is still there."""
+        """Sign on, with a heartbeat; sign off at the end, if the server is still available."""
         interceptors: list[flower.ProtobufClientInterceptor] = [
             flower.RuntimeVersionHttpInterceptor(component_name="SuperNode"),
             flower.NodeAuthHttpInterceptor(*self._keys),
@@ -108,8 +108,8 @@ class Node:
                     client.DeactivateNode(fleet.DeactivateNodeRequest(node_id=node.node_id))
 
     def _activate(self, client: FleetHttpClient) -> NodeProto:
-        """Sign on. For a minute after a crash the SuperLink takes a node for connected and lets
-        nobody in with the same key: so the node that this one was is signed off first."""
+        """Sign on. For a minute after a crash the SuperLink considers a node connected and admits
+        no other with the same key, so the previous node is signed off first."""
         before = self._number.read()
         if before is not None:
             with suppress(httpx.HTTPError):
@@ -121,7 +121,7 @@ class Node:
         try:
             node = NodeProto(node_id=client.ActivateNode(request).node_id)
         except httpx.HTTPStatusError as error:
-            if error.response.is_server_error:  # it is starting, or what stands before it is
+            if error.response.is_server_error:  # the server, or a proxy before it, is starting
                 raise
             raise _TurnedAway from None
         self._number.write(node.node_id)
@@ -140,12 +140,12 @@ class Node:
                 _push(client, node, reply)
             except httpx.TransportError:
                 raise
-            except Exception as error:  # its run has ended, say, or it is garbage
+            except Exception as error:  # for example, its run has ended, or it is garbage
                 log.warning("a message was not answered: %r", error)
-                time.sleep(self.poll)  # of a server that sends nothing else no more is asked for
+                time.sleep(self.poll)  # do not hurry if a server sends nothing else
 
     def _context_of(self, run: int, node: NodeProto) -> Context:
-        """What is kept between the messages of a run; another run's is forgotten."""
+        """The memory between the messages of a run; that of another run is discarded."""
         if self._context is None or self._context.run_id != run:
             self._context = Context(run, node.node_id, {}, RecordDict(), {})
         return self._context
@@ -154,7 +154,7 @@ class Node:
 def _pull(
     client: FleetHttpClient, node: NodeProto, head: Message, tree: flower.ObjectTree
 ) -> Message:
-    """The message whose head came, with its content."""
+    """The message whose head has arrived, with its content."""
     run = head.metadata.run_id
     message = flower.pull_and_inflate_object_from_tree(
         tree,
@@ -167,8 +167,8 @@ def _pull(
 
 
 def _push(client: FleetHttpClient, node: NodeProto, reply: Message) -> None:
-    """Send a reply: its head first, then those parts that the server does not have. How long the
-    training took, which Flower's own node tells, depends on the data: it is not sent."""
+    """Send a reply: its head first, then the parts that the server does not have. The duration of
+    the training, which Flower's own node reports, depends on the data and is not sent."""
     run = reply.metadata.run_id
     with flower.no_object_id_recompute():
         reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -191,7 +191,7 @@ class _TurnedAway(Exception):
 
 
 class _Number:
-    """The node's number, in a file beside its key; one process at a time holds it."""
+    """The node's number, in a file next to its key; one process at a time holds it."""
 
     def __init__(self, path: Path) -> None:
         path.touch(mode=0o600)

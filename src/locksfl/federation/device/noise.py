@@ -1,27 +1,27 @@
 """The noise of a device: a rounded Gaussian on a public grid, sampled exactly.
 
-A float Gaussian added to a float leaves traces of what it was added to in the last digits, and one
-look can undo the noise (Mironov 2012, "On significance of the least significant bits"). Here
+A float Gaussian added to a float leaves traces of the value in the last digits, from which the
+noise can be undone (Mironov 2012, "On significance of the least significant bits"). Here
 
     grid g     the power of two with std/g in [2^20, 2^21): a function of std alone, hence public
-    value x    cut toward zero to the grid, so that no coordinate and no norm grows
+    value x    truncated to the grid, so that no coordinate and no norm grows
     release    x + g k,   k = round(N(0, std^2) / g), one for each coordinate
 
 Since x is on the grid, x + g k = g round((x + N(0, std^2)) / g): the Gaussian mechanism, rounded.
-Rounding looks at no data, so the release is exactly as private as the Gaussian mechanism, mu-GDP
+Rounding is post-processing, so the release is exactly as private as the Gaussian mechanism, mu-GDP
 with mu = sensitivity/std, and there is no difference to charge. Every release is a multiple of g,
-whatever x was: its last digits say nothing. Sums are whole numbers (int64) until the end, so that
-the float32 that is sent is a function of the released whole number.
+whatever x was: its last digits reveal nothing. Sums are integers (int64) until the end, so that the
+float32 that is sent is a function of the released integer.
 
-k is sampled by inversion from bits of the operating system. |N| is the point that a uniform V in
-(0, 1/2) leaves above it: V = Q(|N|), Q(y) = erfc(y / sqrt 2) / 2. A sign and 63 bits are drawn;
-`ndtri` inverts them in float64, and its result counts only if everything within its error rounds to
-the same whole number. Otherwise (about once in 200,000 draws) V is compared with Q at the borders
-between whole numbers, in as many digits as it takes, with more bits of V where those do not decide.
+k is sampled by inversion from bits of the operating system. |N| is the point with tail probability
+V, uniform in (0, 1/2): V = Q(|N|), Q(y) = erfc(y / sqrt 2) / 2. A sign and 63 bits are drawn;
+`ndtri` inverts them in float64, and its result is used only if everything within its error rounds
+to the same integer. Otherwise (about once in 200,000 draws) V is compared with Q at the borders
+between integers, with as many digits as it takes, and with more bits of V if those do not decide.
 
 What is assumed: the operating system's entropy; that scipy's `ndtri` is within 1e-12 (1 + |x|) of
-the truth (it is within 4e-16 (1 + |x|) wherever it was looked at); that mpmath's `erfc`, asked for
-40 digits more than are needed, has those that are needed.
+the true value (within 4e-16 (1 + |x|) wherever it was checked); that mpmath's `erfc`, computed with
+40 digits more than needed, is correct in the digits that are needed.
 What is not claimed: anything about how long a draw takes.
 """
 
@@ -40,21 +40,20 @@ Steps = npt.NDArray[np.int64]
 Entropy = Callable[[int], bytes]
 
 GRID_BITS = 20
-MARGIN = 1e-12  # on |x|, times 1 + |x|: thousands of times what ndtri errs by
+MARGIN = 1e-12  # on |x|, times 1 + |x|: thousands of times the error of ndtri
 LARGEST_MILLS = 1.2534  # Q(y) / density(y) is largest at 0: sqrt(pi / 2)
-LARGEST = 2**53  # whole numbers up to here are floats
+LARGEST = 2**53  # integers up to here are exact floats
 
 
 class Noise(Protocol):
-    """Where noise comes from: `SYSTEM` on a device; a test gives its own."""
+    """The source of noise: `SYSTEM` on a device; a test passes its own."""
 
     def steps(self, std: float, grid: float, size: int) -> Steps:
         """`size` independent draws of round(N(0, std^2) / grid)."""
 
 
 class SystemNoise:
-    """The exact sampler. `entropy` gives random bytes, the operating system's unless a test says
-    otherwise."""
+    """The exact sampler. `entropy` returns random bytes, the operating system's except in tests."""
 
     def __init__(self, entropy: Entropy = os.urandom) -> None:
         self._entropy = entropy
@@ -81,7 +80,7 @@ SYSTEM = SystemNoise()
 
 
 class _Exact:
-    """One draw without floats: V = (known + fraction) / 2^bits, with more bits when asked for."""
+    """One draw without floats: V = (known + fraction) / 2^bits, with more bits on request."""
 
     def __init__(self, known: int, spread: float, entropy: Entropy) -> None:
         self.known, self.bits, self.spread, self.entropy = known, 64, spread, entropy
@@ -101,7 +100,7 @@ class _Exact:
         import mpmath  # rarely needed, and it takes a while
 
         while True:
-            with mpmath.workdps(self.bits + 40):  # a digit for each bit is plenty, and 40 to spare
+            with mpmath.workdps(self.bits + 40):  # one digit per bit is plenty, and 40 to spare
                 y = (mpmath.mpf(border) + 0.5) / mpmath.mpf(self.spread)
                 tail = mpmath.ldexp(mpmath.erfc(y / mpmath.sqrt(2)) / 2, self.bits)
                 slack = tail * mpmath.mpf(10) ** -self.bits
@@ -125,7 +124,7 @@ def gaussian_std(multiplier: float, bound: float) -> float:
 
 
 def add_noise(values: npt.NDArray[np.float64], std: float, noise: Noise) -> npt.NDArray[np.float64]:
-    """The values, cut to the grid, with noise: multiples of the grid, each exact as a float."""
+    """The values, truncated to the grid, with noise: multiples of the grid, each an exact float."""
     grid = grid_for(std)
     kept = np.trunc(values / grid)  # dividing by a power of two is exact
     if not (np.abs(kept) < LARGEST / 2).all():

@@ -8,8 +8,9 @@
     min_norm_multiplier = 8.0   # of a norm; without this line the device never sends one
     max_rounds = 200            # optional: rounds of all runs together
 
-Trust is local unless the file says `trust = "central"`: then the server sees raw values, no budget
-of the device can hold, so that `epsilon` and `delta` must not be there, and `max_rounds` must.
+Trust is local unless the file says `trust = "central"`. Then the server sees raw values and no
+budget of the device can hold, so `epsilon` and `delta` must be absent, and `max_rounds` is
+required.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from locksfl.privacy.budget import Budget
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """The table of a file; `what` it is, for an error of one line."""
+    """The table of a TOML file; `what`: the kind of file, for the error message."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -79,7 +80,7 @@ class Policy:
 
     @classmethod
     def read(cls, path: Path) -> Policy:
-        """The policy of a file; every error is one line that names the file."""
+        """Read the policy from a file; every error is one line that names the file."""
         table = read_toml(path, "policy")
         try:
             policy: Policy = build_table(cls, table, "")
@@ -89,13 +90,13 @@ class Policy:
 
     @property
     def budget(self) -> Budget | None:
-        """What the device may spend in all; None in central trust, where nothing bounds it."""
+        """What the device may spend in total; None in central trust, where nothing bounds it."""
         if self.epsilon is None or self.delta is None:
             return None
         return Budget(self.epsilon, self.delta, self.relation)
 
     def refusal(self, terms: RoundTerms) -> Refusal | None:
-        """Why these terms are not allowed, or None. Nothing is known here of what was spent."""
+        """Why these terms are not allowed, or None. What was spent does not matter here."""
         if terms.trust != self.trust:
             return Refusal.TRUST
         if terms.relation != self.relation:

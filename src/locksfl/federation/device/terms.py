@@ -1,8 +1,8 @@
 """What a server asks of a device in one round, and the fixed codes with which a device refuses.
 
-A `RoundTerms` that exists is well formed: its numbers are finite and sane, its words known. Whether
-they are allowed is the policy's matter. A refusal is a number and nothing else: no text of the
-device's travels to the server.
+Every `RoundTerms` is well formed: its numbers are finite and sane, its words known. Whether they
+are allowed is up to the policy. A refusal is a number and nothing else: the device sends no text to
+the server.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from locksfl.methods.trusts import Trust
 
 Stage = Literal["norm", "update"]
 LARGEST_ROUND = 2**31
-LENGTHS = (1e-12, 1e12)  # of a clip norm or a bound: beyond, somebody is up to something
+LENGTHS = (1e-12, 1e12)  # of a clip norm or a bound: anything beyond is suspicious
 MULTIPLIERS = (1e-6, 1e6)
 
 
 class Refusal(enum.IntEnum):
     """Why nothing is released. Numbers travel: never reuse one.
 
-    All are functions of what the server asked, of the policy and of the ledger, never of the data:
-    that a device refused, and why, tells nothing about what it holds.
+    All are functions of the server's request, the policy and the ledger, never of the data: that a
+    device refused, and why, reveals nothing about its data.
     """
 
-    MALFORMED = 1  # not a request: a missing or unknown part, a number that is none or absurd
-    TRUST = 2  # another trust than the policy names
+    MALFORMED = 1  # not a request: a missing or unknown part, an invalid or absurd number
+    TRUST = 2  # a different trust from the policy's
     RELATION = 3  # another relation between neighbours
-    NOISE = 4  # less noise than the policy asks for, or a norm where it allows none
+    NOISE = 4  # less noise than the policy requires, or a norm if it allows none
     CLIP = 5  # a larger clip norm
     BUDGET = 6  # the budget does not pay for the whole round, or no rounds are left
-    REPEATED = 7  # answered before, or over: no second draw
+    REPEATED = 7  # already answered, or over: no second draw
     ORDER = 8  # a round before the last one of its run, or an update without its norm
     TERMS = 9  # an update under other terms than its norm
     LEDGER = 10  # the ledger cannot be read or written
-    LOST = 11  # the update of stage 1 is gone (a restart): only the transport gives this one
+    LOST = 11  # the update of stage 1 is lost (a restart): only the transport uses this one
 
 
 class Refused(Exception):
@@ -54,10 +54,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class RoundTerms:
-    """One round as the server asks for it; the same in both stages. A malformed one is `Refused`.
+    """One round as the server requests it, the same in both stages. A malformed one is `Refused`.
 
-    `run` should come from the transport (Flower's run id), not from the message's own words;
-    a run that pretends to be another one can only be refused more.
+    `run` should come from the transport (Flower's run id), not from the message itself; a run that
+    pretends to be another one is only refused more often.
     """
 
     run: str
@@ -65,7 +65,7 @@ class RoundTerms:
     asks_norms: bool  # rule "norm": a norm first, then perhaps an upload
     clip_norm: float  # C
     noise_multiplier: float  # z, std over the bound S of the contribution
-    norm_multiplier: float | None = None  # z_s, std over C; exactly when norms are asked for
+    norm_multiplier: float | None = None  # z_s, std over C; present only if norms are asked for
     trust: str = "local"
     relation: str = "zero-out"
 
@@ -106,12 +106,12 @@ class RoundTerms:
             raise Refused(Refusal.MALFORMED) from None
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the run, and without what is None: for a message."""
+        """Everything except the run and fields that are None, for a message."""
         parts = dataclasses.asdict(self)
         return {k: v for k, v in parts.items() if k != "run" and v is not None}
 
     def releases(self) -> tuple[Release, ...]:
-        """What the round shows to whom: to the SERVER exact values in central trust."""
+        """What the round releases to whom: exact values to the SERVER in central trust."""
         asked = NORM if self.asks_norms else None
         return self.known_trust.releases(self.noise_multiplier, self.norm_multiplier, asked)
 

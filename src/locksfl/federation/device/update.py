@@ -1,4 +1,4 @@
-"""A user's own training code, in any framework, and what a device sends of its update.
+"""A user's own training code, in any framework, and the part of its update that a device sends.
 
 The adapter is one function:
 
@@ -7,8 +7,8 @@ The adapter is one function:
         train(model, my_data)                       # whatever your framework does
         return weights - flatten(model)             # the flat update: the server steps against it
 
-It may fail or give nonsense: the device then contributes zero, silently, because an error that
-depends on the data would tell the server something about it.
+If it fails or returns nonsense, the device silently contributes zero, because an error that depends
+on the data would tell the server something about it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalUpdate(Protocol):
-    """A client's training: the flat model in, the flat update out (descent is minus it)."""
+    """A client's training: the flat model in, the flat update out (which descent subtracts)."""
 
     def __call__(self, weights: npt.NDArray[np.floating], round_number: int, /) -> npt.ArrayLike:
         """The update, as long as `weights`."""
@@ -38,10 +38,10 @@ class LocalUpdate(Protocol):
 def safe_update(
     update: LocalUpdate, weights: npt.NDArray[np.floating], round_number: int
 ) -> Vector:
-    """The update, or zero where the training code failed; the reason stays in the device's log."""
+    """The update, or zero if the training code failed; the reason stays in the device's log."""
     try:
         found = np.asarray(update(weights.copy(), round_number), np.float64).reshape(-1)
-    except (Exception, SystemExit):  # training code that ends the program, too
+    except (Exception, SystemExit):  # even training code that ends the program
         log.exception("round %d: the local update failed; zero is used", round_number)
         return np.zeros(weights.size)
     if found.size != weights.size or not np.isfinite(found).all():
@@ -56,10 +56,11 @@ def safe_update(
 
 
 def clip(vector: npt.ArrayLike, bound: float) -> Vector:
-    """The vector, shortened so that its real norm is at most `bound`: also where floats round.
+    """The vector, scaled so that its exact norm is at most `bound`, even when floats round.
 
-    A sum of d floats has a relative error of at most about d 2^-53 in whatever order it is made;
-    twice that is taken off a vector that has to be shortened. What is not finite becomes zero.
+    A sum of d floats has a relative error of at most about d 2^-53, in whatever order it is
+    computed; a vector that has to be scaled is shortened by twice that. A vector that is not finite
+    becomes zero.
     """
     flat = np.asarray(vector, np.float64).reshape(-1)
     largest = float(np.max(np.abs(flat), initial=0.0))
@@ -73,7 +74,7 @@ def clip(vector: npt.ArrayLike, bound: float) -> Vector:
 
 
 def norm(vector: npt.ArrayLike) -> float:
-    """The length of a vector, 0 where it is not finite."""
+    """The length of a vector; 0 if it is not finite."""
     length = float(np.linalg.norm(np.asarray(vector, np.float64)))
     return length if math.isfinite(length) else 0.0
 
@@ -81,8 +82,8 @@ def norm(vector: npt.ArrayLike) -> float:
 def contribution(
     estimator: str, clipped: npt.ArrayLike, probability: float, bound: float
 ) -> Vector:
-    """What an uploader sends, before the guard cuts it to its bound and adds noise: the clipped
-    update times the estimator's weight. Numbers are the server's: odd ones are `Refused`."""
+    """What an uploader sends, before the guard clips it to its bound and adds noise: the clipped
+    update times the estimator's weight. The server's numbers are `Refused` if they are invalid."""
     flat = np.asarray(clipped, np.float64).reshape(-1)
     if estimator not in ESTIMATORS or not within((0.0, 1.0), probability) or probability == 0:
         raise Refused(Refusal.MALFORMED)

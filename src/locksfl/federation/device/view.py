@@ -1,4 +1,4 @@
-"""What a device has spent and what is left, for its owner: read from the ledger, nothing written.
+"""What a device has spent and has left, for its owner: read from the ledger; nothing is written.
 
 "Spent" is a share of the budget in mu^2, which adds up over runs; epsilons do not. The guarantee of
 a device is its budget, not what was spent so far.
@@ -26,8 +26,8 @@ def ledger_view(path: Path, policy: Policy) -> dict[str, Any]:
     """A table for `locks federation ledger`: JSON without infinities (None stands for infinite).
 
     runs: each run and set of terms with its rounds, norms, updates, what is still open, and its
-    share of the budget. `rounds_left`: like the latest one, None before the first or without limit.
-    `exhausted`: such a round would be refused; `message` says so in one line.
+    share of the budget. `rounds_left`: rounds like the latest one; None before the first, or if
+    there is no limit. `exhausted`: one more would be refused; `message` says so in one line.
     """
     with DeviceLedger.open(path, whole=True) as ledger:
         tallies, charged, rounds, head = (
@@ -61,7 +61,7 @@ def ledger_view(path: Path, policy: Policy) -> dict[str, Any]:
 def rounds_left(
     charged: Counter[Release], rounds: int, latest: RoundTerms | None, policy: Policy
 ) -> int | None:
-    """How many more rounds like the latest one would be paid for."""
+    """How many more rounds like the latest one the budget pays for."""
     budget, limits = policy.budget, []
     if policy.max_rounds is not None:
         limits.append(max(0, policy.max_rounds - rounds))
@@ -100,7 +100,7 @@ def _message(view: dict[str, Any]) -> str:
         told = f"{path}: {view['rounds']} of {view['max_rounds']} rounds; the server saw raw values"
         return f"{told}; no rounds are left" if view["exhausted"] else told
     if view["raw_releases"]:
-        return f"{path}: raw values were sent: no budget holds any more"
+        return f"{path}: raw values were sent, so no budget holds any more"
     told = f"{path}: epsilon {view['spent_epsilon']:.4g} of {budget['epsilon']:g} is spent"
     if not view["exhausted"]:
         return told

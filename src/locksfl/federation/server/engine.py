@@ -1,12 +1,13 @@
 """A federation as an engine: the same interface as the simulator's, so that an experiment runs on
-either, with one checkpoint a round.
+either, with one checkpoint per round.
 
-What is asked is paid for first. In local trust every client that will be asked is entered into
-`ledger.sqlite` before the first question leaves; a server that is killed and resumed finds there
-who was asked in the interrupted round, and asks nobody twice: their reservation stays charged in
-full, and no client is ever asked in more rounds than were planned, however often a server dies.
-In central trust the round is entered for everybody, and resumed with nobody: its uploaders have
-seen the noised sum of norms in their bounds, and a second draw for one cohort is not paid for.
+Everything is paid for before it is asked. In local trust every client that will be asked is
+recorded in `ledger.sqlite` before the first question leaves. A server that is killed and resumed
+finds there which clients were asked in the interrupted round, and asks none of them twice: their
+reservation remains charged in full, and no client is ever asked in more rounds than planned,
+however often a server dies. In central trust the round is recorded for every client, and resumed
+with none: its uploaders have seen the noisy sum of norms in their bounds, and a second draw for the
+same cohort is not paid for.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ DrawRound = Callable[[Arm, Randomness, int, int], Draws]
 
 
 class Federation:
-    """Devices behind a network. `population` gives held-out records only: clients keep theirs."""
+    """Devices behind a network. `population` has only held-out records: clients keep theirs."""
 
     simulates = False
 
@@ -87,8 +88,8 @@ class Federation:
         first_round: int = 0,
         **_: object,
     ) -> Iterator[BlockLog]:
-        """Play an arm's rounds, one per block. The devices know their own work, and the journal
-        what was released."""
+        """Play an arm's rounds, one per block. The devices know their own work, and the ledger what
+        was released."""
         del work
         if state is None:
             state = server.init(self.model.init(randomness.model_key()))
@@ -123,14 +124,14 @@ class Federation:
             yield BlockLog([log], state, time.perf_counter() - began, 0.0)
 
     def _interrupted(self, plan: Arm, t: int) -> np.ndarray:
-        """Who was asked in this round before the server was killed in it."""
+        """The clients that were asked in this round before the server was killed."""
         before = self.journal.reserved(plan.name, t + 1)
         if EVERYBODY[0] in before:
             return np.ones(plan.clients, bool)
         return mask(before, plan.clients)
 
     def _reserve(self, plan: Arm, t: int, cohort: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Enter the round for everyone who will be asked; who cannot pay is not."""
+        """Record the round for all clients that will be asked; those that cannot pay are not."""
         asked = cohort[~before[cohort]]
         if self.journal.charges_each(plan.name):
             return self.journal.reserve(plan.name, t + 1, asked)
@@ -139,8 +140,8 @@ class Federation:
         return asked
 
     def _settle(self, plan: Arm, t: int, played: Played) -> None:
-        """Enter what became of the reservations: an update that was drawn and not refused may have
-        been sent, and is charged; only those in the sum have the credit of each other's noise."""
+        """Resolve the reservations: an update that was drawn and not refused may have been sent and
+        is charged; only clients in the sum are credited with each other's noise."""
         if not self.journal.charges_each(plan.name):
             return
         asked = np.flatnonzero(played.asked)
@@ -148,8 +149,8 @@ class Federation:
         self.journal.settle(plan.name, t + 1, asked, uploaded, received)
 
     def _end(self, plan: Arm, number: int, waiting: np.ndarray) -> None:
-        """Tell those who were not drawn when they were last asked that they will not be: a device
-        keeps an upload reserved until a later round, or this, says so."""
+        """Tell the clients that were asked last but not drawn that the round is over: a device
+        keeps an upload reserved until a later round, or this message, releases it."""
         terms = round_terms(plan, self.network.run, number, self._privacy.relation).as_dict()
         questions = {int(i): Question("end", terms) for i in np.flatnonzero(waiting)}
         if questions:
@@ -164,7 +165,7 @@ def _log(
     loss: float | None,
     exhausted: int | None,
 ) -> RoundLog:
-    """What the server may log. Who was asked before an interruption is charged in full."""
+    """What the server may log. Clients asked before an interruption are charged in full."""
     cohort = np.flatnonzero(played.asked | interrupted)
     result = played.result
     return RoundLog(
@@ -188,7 +189,7 @@ def _log(
 def _scorer(
     model: Model, population: Population
 ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """Accuracy and mean loss on the held-out records, as the simulator finds them."""
+    """Accuracy and mean loss on the held-out records, as the simulator computes them."""
     features, labels = population.test_features, population.test_labels
     rows = min(TEST_ROWS, len(labels))
     test = TestData(

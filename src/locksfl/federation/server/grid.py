@@ -1,7 +1,7 @@
 """The network over Flower's Grid: push, then pull until all have answered or time is up.
 
-Flower's own `send_and_receive` sleeps three seconds between pulls. Replies are matched by the
-message that they answer: an error made by the SuperLink comes from no node.
+Flower's own `send_and_receive` sleeps three seconds between pulls. Replies are matched to the
+messages that they answer, because an error raised by the SuperLink comes from no node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from locksfl.federation.messages import TYPES, to_answer, to_content
 from locksfl.federation.wire import Answer, Question
 
 PULL_SECONDS = 0.2
-GONE = (  # said by the SuperLink: nothing will come
+GONE = (  # reported by the SuperLink: no answer will come
     ErrorCode.MESSAGE_UNAVAILABLE,
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
     ErrorCode.NODE_UNAVAILABLE,
@@ -46,7 +46,7 @@ class GridNetwork:
     def ask(
         self, questions: Mapping[int, Question], seconds: float, round_number: int
     ) -> dict[int, Answer]:
-        """Ask all, wait for all, and no longer than `seconds`."""
+        """Ask all, and wait for all, but no longer than `seconds`."""
         if not questions:
             return {}
         ends = time.monotonic() + seconds
@@ -65,8 +65,8 @@ class GridNetwork:
         return answers
 
     def _pull(self, ids: list[str]) -> tuple[list[Message], list[str]]:
-        """The replies that came, and the questions whose reply cannot be unpacked. Flower unpacks
-        all or none: where one device sent garbage, each reply is asked for alone."""
+        """The replies that arrived, and the questions whose reply cannot be unpacked. Flower
+        unpacks all or none: if one device sent garbage, each reply is requested separately."""
         try:
             return list(self._grid.pull_messages(ids)), []
         except httpx.HTTPError:
@@ -80,7 +80,7 @@ class GridNetwork:
     def _push(
         self, questions: Mapping[int, Question], seconds: float, round_number: int
     ) -> dict[str, int]:
-        """The messages' ids, with the client that each was sent to."""
+        """The ids of the messages, each with the client that it was sent to."""
         numbers = list(questions)
         messages = [
             Message(

@@ -1,7 +1,7 @@
-"""The ledger of a federation's server: a journal on disk whose accounts are the arms.
+"""The ledger of a federation's server: on disk, with one account per arm.
 
     ledger = ServerLedger.create(path, journal.header(experiment, arms, delta=1e-5, ...))
-    asked = ledger.reserve("locks", round, cohort)    # on disk when it returns: who can pay
+    asked = ledger.reserve("locks", round, cohort)    # on disk when it returns: those that can pay
     ...ask for norms, draw, ask for updates...
     ledger.settle("locks", round, asked, uploaded, received)
 
@@ -10,9 +10,9 @@ Guarantees:
 * A reservation is on disk before `reserve` returns, and counts in full, norm and upload, until it
   is refunded: a crash can only overstate what was spent.
 * A client that cannot pay for the whole round is not reserved. A round reserved twice for one
-  client, a refund after a commit, a round past the plan: refused, and nothing is written.
-* It is a `Journal`: what was altered, cut or put back from an old copy is refused.
-* It is opened with the identity of its experiment; another experiment's ledger is refused.
+  client, a refund after a commit, and a round beyond the plan are refused, and nothing is written.
+* It is a `Journal`: a file that was altered, truncated or restored from an old copy is refused.
+* It is opened with the identity of its experiment; the ledger of another experiment is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ServerLedger(Journal):
 
     @classmethod
     def create(cls, path: Path, head: dict[str, Any]) -> Self:
-        """A new ledger; a file that is there is never written over."""
+        """Create a new ledger; an existing file is never overwritten."""
         for arm in Books(head).plans.values():
             if arm.budget is not None:
                 arm.budget.check(arm)
@@ -49,12 +49,12 @@ class ServerLedger(Journal):
 
     @classmethod
     def open_for(cls, path: Path, experiment: str, head: str | None = None) -> Self:
-        """A ledger that is there, verified whole. `head`: one that was noted earlier."""
+        """Open an existing ledger and verify all of it. `head`: the head noted earlier."""
         ledger = cls.open(path, head, whole=True)
         try:
             found = ledger.books.header["experiment"]
             if found is None:
-                raise ValueError(f"{path}: not a ledger of a federation, but of a device")
+                raise ValueError(f"{path}: not the ledger of a federation, but that of a device")
             same_experiment(found, experiment, path)
             return ledger
         except BaseException:
@@ -63,13 +63,13 @@ class ServerLedger(Journal):
 
     def charges_each(self, arm: str) -> bool:
         """Whether an arm's clients are charged one by one, for messages that carry their own noise;
-        else all of them are charged for every round."""
+        otherwise all of them are charged for every round."""
         self.books.tally(arm)  # refuses an unknown one
         return self.books.plans[arm].parts[2].guards_server
 
     def reserve(self, arm: str, round_number: int, clients: npt.ArrayLike) -> np.ndarray:
         """Reserve a whole round, norm and upload, for these clients (increasing numbers) in local
-        trust. Returns those of them that can pay; nobody else is entered, or may be asked."""
+        trust. Returns those that can pay; no others are recorded, or may be asked."""
         terms, who = self._arm(arm, each=True), np.atleast_1d(np.asarray(clients, np.int32))
         if who.size and not (who.min() >= 0 and who.max() < terms.clients):
             raise ValueError(f"client = {who.max()}: expected a number below {terms.clients}")
@@ -88,14 +88,15 @@ class ServerLedger(Journal):
             self._enter(Entry(arm, round_number, "reserve", EVERYBODY))
 
     def reserved(self, arm: str, round_number: int) -> np.ndarray:
-        """Who was reserved for a round: after a crash, those not to be asked again."""
+        """The clients reserved for a round: after a crash, those not to be asked again."""
         found = self.entries(arm, round_number)
         return np.concatenate([EVERYBODY[:0], *(e.clients for e in found if e.kind == "reserve")])
 
     def commit(
         self, arm: str, round_number: int, clients: npt.ArrayLike, uploaders: int = 1
     ) -> None:
-        """The uploads were drawn, among so many uploaders (for PUBLIC's credit; 1 is the worst)."""
+        """Record that the uploads were drawn. `uploaders`: how many, for the credit of PUBLIC; 1 is
+        the worst case."""
         if uploaders < 1:
             raise ValueError(f"uploaders = {uploaders}: expected a whole number >= 1")
         self._resolve(
@@ -105,7 +106,7 @@ class ServerLedger(Journal):
         )
 
     def refund(self, arm: str, round_number: int, clients: npt.ArrayLike) -> None:
-        """The uploads were not drawn, and are not released. The norms stay spent."""
+        """Record that the uploads were not drawn and are not released. The norms remain spent."""
         self._resolve(
             Entry(arm, round_number, "refund", np.atleast_1d(np.asarray(clients, np.int32)))
         )
@@ -118,7 +119,7 @@ class ServerLedger(Journal):
         uploaded: np.ndarray,
         received: np.ndarray,
     ) -> None:
-        """Enter what became of a round's reservations (`journal.settlement`), all at once."""
+        """Resolve a round's reservations (`journal.settlement`), all at once."""
         with self.transaction():
             for entry in settlement(arm, round_number, asked, uploaded, received):
                 self._resolve(entry)
@@ -141,17 +142,19 @@ class ServerLedger(Journal):
     def _arm(self, arm: str, each: bool) -> Arm:
         if self.charges_each(arm) != each:
             trust = self.books.plans[arm].trust
-            raise ValueError(f"arm = {arm!r}: trust {trust!r} is not entered this way")
+            raise ValueError(
+                f"arm = {arm!r}: trust {trust!r} releases nothing that this method records"
+            )
         return self.books.plans[arm]
 
     def _check_round(self, arm: str, round_number: int, clients: np.ndarray) -> None:
         planned, (_, last) = self.books.plans[arm].rounds, self.books.tallies[arm].last
         if not 1 <= round_number <= planned:
-            raise ValueError(f"round = {round_number}: expected 1 to {planned}, as was planned")
+            raise ValueError(f"round = {round_number}: expected 1 to {planned}, as planned")
         if np.isin(clients, self.reserved(arm, round_number)).any():
             raise ValueError(f"round = {round_number}: already reserved; nothing is sent twice")
         if round_number < last:
-            raise ValueError(f"round = {round_number}: expected {last} or later, in their order")
+            raise ValueError(f"round = {round_number}: expected {last} or later, in order")
 
     def _resolve(self, entry: Entry) -> None:
         self._arm(entry.account, each=True)

@@ -1,20 +1,21 @@
-"""A round as a server plays it, over any network: the simulator's own steps, asked of devices.
+"""A round as a server plays it, over any network: the simulator's steps, performed by devices.
 
-    cohort      n coins of rate q                     (drawn before anything is asked)
+    cohort      each client with probability q        (drawn before anything is asked)
     stage 1     "norm" to the cohort                  rule norm only; the others ask nothing here
-    server      K', p_i, the second coins             functions of what was released
+    server      K', p_i, the draw of the uploaders    functions of what was released
     stage 2     "update" to the uploaders only
-    server      the sum over n q                      n and q are public constants, as ever
+    server      the sum divided by n q                n and q are public constants
 
-A round goes on with who answered in time. What that does to the estimator: device i's share of the
-mean is multiplied by the probability that its answers come. Where that does not depend on the data
-the mean shrinks by the answer rate, and points where it did; where it does (a device that is slow
-because it has much data, say), the mean leans towards those who answer. The divisor stays n q, a
-constant: to divide by who came would be a release without noise. The shares that came are reported.
+A round continues with the devices that answered in time. The effect on the estimator: device i's
+share of the mean is multiplied by the probability that its answers arrive. If that does not depend
+on the data, the mean shrinks by the answer rate but keeps its direction; if it does (for example, a
+device that is slow because it has much data), the mean is biased towards the devices that answer.
+The divisor remains n q, a constant: dividing by the number of answers would be a release without
+noise. The shares of answers are reported.
 
-What is charged: who was asked for a norm has released it, whether or not it came; who was drawn has
-released an update, unless its refusal says that it has not (REPEATED does not say so). The device's
-own ledger is the truth for the device.
+What is charged: a client asked for a norm has released it, whether or not it arrived; a client that
+was drawn has released an update, unless its refusal says that it has not (REPEATED does not say
+so). For the device, its own ledger is authoritative.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ from locksfl.round.randomness import Purpose, Randomness
 SLACK = 1.001  # for rounding
 # codes after which nothing of this stage was ever sent: REPEATED says that something may have been
 NOTHING_RELEASED = frozenset(Refusal) - {Refusal.REPEATED, Refusal.LEDGER}
-TAIL = 10.0  # a chi variable passes its root of d by this with probability below exp(-50)
+TAIL = 10.0  # a chi variable exceeds sqrt(d) by this with probability below exp(-50)
 
 
 @dataclass
 class Tally:
-    """What became of the questions of one stage."""
+    """The outcome of the questions of one stage."""
 
     asked: int = 0
     answered: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # by the name of the code
-    rejected: int = 0  # NaN, another shape, too large, an error
+    rejected: int = 0  # NaN, a wrong shape, too large, an error
     missing: int = 0
 
     def as_dict(self) -> dict[str, object]:
@@ -68,7 +69,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Played:
-    """What the server has of a round; all masks are over the n clients."""
+    """What the server knows about a round; all masks are over the n clients."""
 
     result: RoundResult
     asked: np.ndarray  # the cohort, or without a norm stage the uploaders
@@ -82,12 +83,12 @@ class Draws:
     """The server's own randomness of a round."""
 
     cohort: np.ndarray  # client numbers
-    members: Members  # the second coins, a slot for each of the n clients
+    members: Members  # the draws of the second sample, one slot for each of the n clients
     server: ServerDraws | None  # central trust; None: exact noise from the operating system
 
 
 def draw_round(plan: Arm, randomness: Randomness, t: int, size: int) -> Draws:
-    """The same draws as the simulator makes from the same source."""
+    """The same draws that the simulator makes from the same source."""
     rng = randomness.host(plan.name, t, Purpose.COHORT)
     public = np.broadcast_to(plan.scaled_weights(), plan.clients)
     key = randomness.arm_key(plan.name)
@@ -110,7 +111,7 @@ def round_terms(plan: Arm, run: str, number: int, relation: str) -> RoundTerms:
     )
 
 
-Reserve = Callable[[np.ndarray], np.ndarray]  # pay for the round first: who of these may be asked
+Reserve = Callable[[np.ndarray], np.ndarray]  # pays for the round: which of these may be asked
 
 
 def play_round(
@@ -126,7 +127,7 @@ def play_round(
     """Play a round on the devices. `reserve` is called once, before the first question."""
     rule, _, _ = plan.parts
     dials, n, table = plan.dials(), plan.clients, terms.as_dict()
-    # devices in local trust have added their own noise already: none is drawn here
+    # devices in local trust have already added their own noise: none is drawn here
     members = draws.members._replace(norm_noise=jnp.zeros(n))
     tallies: dict[str, Tally] = {}
     if rule.released:
@@ -136,7 +137,7 @@ def play_round(
         found, present, tallies["norm"] = check_norms(asked, answers, plan.clip_norm)
         members = members._replace(present=jnp.asarray(present))
         norms = _settle(plan, found, members, draws)
-    else:  # both coins are tossed before anybody is asked
+    else:  # both draws are made before any client is asked
         members = members._replace(present=jnp.asarray(mask(draws.cohort, n)))
         norms = no_norms(members, dials)
     uploads = choose_uploads(plan.method, norms.scores, members, norms.scores, norms.used, dials)
@@ -168,7 +169,7 @@ def play_round(
 
 
 def _settle(plan: Arm, found: np.ndarray, members: Members, draws: Draws) -> Norms:
-    """Stage 1 at the server: what `algorithm.query_norms` does with the norms that came."""
+    """Stage 1 at the server: what `algorithm.query_norms` does with the norms that arrived."""
     dials, norms = plan.dials(), jnp.asarray(found)
     if plan.parts[2].server_adds_noise and draws.server is None:
         std = gaussian_std(plan.norm_multiplier, plan.clip_norm)
@@ -198,28 +199,28 @@ def _central_std(plan: Arm, norms: Norms) -> float:
 
 
 def _on_grid(values: np.ndarray, std: float) -> np.ndarray:
-    """Cut toward zero to the grid of the noise, before anything is summed: the sums of neighbours
-    then differ by one client's cut value, which is no longer than it was."""
+    """Truncate to the grid of the noise before anything is summed: the sums of neighbours then
+    differ by one client's truncated value, whose norm has not grown."""
     grid = grid_for(std)
     return np.trunc(values / grid) * grid
 
 
 def update_limit(noise_multiplier: float, size: int) -> float:
-    """How long an honest update can be, over its bound S: S itself and its noise, whose length is
-    below z S (sqrt(d) + 10) but for a chance of exp(-50). What is longer is rejected, and a device
-    that lies can add that much."""
+    """The largest norm of an honest update, over its bound S: S itself and its noise, whose norm is
+    below z S (sqrt(d) + 10) except with probability exp(-50). Anything longer is rejected, so a
+    dishonest device can add at most that much."""
     return SLACK * (1.0 + noise_multiplier * (math.sqrt(size) + TAIL))
 
 
 def check_norms(
     asked: np.ndarray, answers: Mapping[int, Answer], clip_norm: float
 ) -> tuple[np.ndarray, np.ndarray, Tally]:
-    """The released norms, who sent one, and the tally."""
+    """The released norms, which clients sent one, and the tally."""
     found = np.zeros(asked.size, np.float32)
 
     def take(number: int, value: np.ndarray) -> bool:
         if value.shape != (1,) or not 0.0 <= float(value[0]) <= clip_norm * SLACK:
-            return False  # NaN, too
+            return False  # also for NaN
         found[number] = min(float(value[0]), clip_norm)
         return True
 
@@ -229,7 +230,8 @@ def check_norms(
 
 @dataclass(frozen=True)
 class Updates:
-    """The sum of the sound updates, whose they are, who surely sent none, and the tally."""
+    """The sum of the valid updates, the clients that sent them, those that certainly sent none, and
+    the tally."""
 
     summed: np.ndarray
     received: np.ndarray
@@ -244,7 +246,8 @@ def check_updates(
     size: int,
     bounds: np.ndarray,
 ) -> Updates:
-    """Sum what is of the right shape, finite, and no longer than an honest answer can be."""
+    """Sum the updates that have the right shape, are finite, and are no longer than an honest one
+    can be."""
     central = plan.parts[2].server_adds_noise
     limit = SLACK if central else update_limit(plan.noise_multiplier, size)
     summed = np.zeros(size, np.float64)
@@ -254,7 +257,7 @@ def check_updates(
             return False
         update = value.astype(np.float64)
         length = float(np.linalg.norm(update))
-        if not length <= limit * bounds[number]:  # NaN and Inf, too
+        if not length <= limit * bounds[number]:  # also for NaN and Inf
             return False
         if central:
             std = gaussian_std(plan.noise_multiplier, bounds[number])
@@ -268,7 +271,7 @@ def check_updates(
 def _sort(
     asked: np.ndarray, answers: Mapping[int, Answer], take: Callable[[int, np.ndarray], bool]
 ) -> tuple[np.ndarray, np.ndarray, Tally]:
-    """Hand every released value to `take`; nothing that was not asked for is looked at."""
+    """Pass every released value to `take`; nothing that was not asked for is looked at."""
     taken, refused = np.zeros(asked.size, bool), np.zeros(asked.size, bool)
     tally = Tally(asked=int(asked.sum()))
     for number in np.flatnonzero(asked):

@@ -1,4 +1,4 @@
-"""What the bundle names as its ServerApp. The server is a program of its own: nobody runs this."""
+"""The ServerApp that the bundle names. The server is a separate program, so this is never run."""
 
 from __future__ import annotations
 

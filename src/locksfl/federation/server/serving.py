@@ -28,17 +28,17 @@ OnRound = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server listens, whom it knows, and how long it waits."""
+    """Where a server listens, which clients it knows, and how long it waits."""
 
     certs: Path
-    keys: Path  # a folder of public keys: a client each, numbered by the order of their names
+    keys: Path  # a folder of public keys, one per client, numbered by the order of their names
     port: int = 8000
     host: str = "127.0.0.1"
     seconds: float = 60.0  # the deadline of a stage
     wait: float = 60.0  # for nodes to connect, before the first round
 
     def public_keys(self, clients: int | None) -> list[bytes]:
-        """Every client's key; n is fixed, so that there must be as many as there are clients."""
+        """Every client's key; n is fixed, so there must be as many keys as clients."""
         certificates.check_server(self.certs)
         paths = sorted(self.keys.glob("*.pub"))
         if len(paths) != clients:
@@ -49,16 +49,20 @@ class Place:
         found = [certificates.read_public_key(path) for path in paths]
         for i, (key, path) in enumerate(zip(found, paths, strict=True)):
             if key in found[:i]:
-                raise ValueError(f"{path}: the key of {paths[found.index(key)].name} once more")
+                raise ValueError(
+                    f"{path}: the same key as {paths[found.index(key)].name}; expected a different "
+                    "key per client"
+                )
         return found
 
 
 def as_federation(config: Config, engine: str = "flower") -> Config:
-    """The experiment, marked as one of real devices: who is asked may not answer."""
+    """The experiment, marked as one with real devices: a client that is asked may not answer."""
     trust = config.privacy.trust
     if not TRUSTS[trust].private:
         raise ValueError(
-            f"privacy.trust = {trust!r}: expected one that adds noise; no device answers without"
+            f"privacy.trust = {trust!r}: expected one that adds noise; no device answers without "
+            "noise"
         )
     if config.privacy.accounting == "as-printed":
         raise ValueError("privacy.accounting = 'as-printed': expected 'sound' in a federation")
@@ -66,7 +70,7 @@ def as_federation(config: Config, engine: str = "flower") -> Config:
         rule, _, _ = arm.parts
         if rule.asks is not None and not rule.released:
             raise ValueError(
-                f"arm.{arm.name}.rule = {arm.rule!r}: its coin needs a {rule.asks.name} that is "
+                f"arm.{arm.name}.rule = {arm.rule!r}: its draw needs a {rule.asks.name} that is "
                 "not released, which only the device knows; expected a rule that releases it"
             )
         if arm.estimator not in ESTIMATORS:
@@ -140,7 +144,7 @@ def serve(
 
 
 def _wait_for(nodes: list[int], online: Callable[[], set[int]], wait: float, say: Say) -> None:
-    """Until all are there, or the time is up: a round goes on with who answers."""
+    """Wait until all are connected or the time is up: a round continues with those that answer."""
     ends = time.monotonic() + wait
     while (missing := len(set(nodes) - online())) and time.monotonic() < ends:
         say(f"waiting for {missing} of {len(nodes)} nodes")

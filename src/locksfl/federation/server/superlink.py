@@ -1,12 +1,12 @@
-"""The server's SuperLink: started as a child process, its nodes registered, a run begun.
+"""The server's SuperLink: start it as a child process, register its nodes, begin a run.
 
-Flower has no login: whoever reaches the port can register nodes and start runs. Two things follow.
-The SuperLink runs with `--isolation process` and a secret, so that nobody else is handed the run's
-ServerApp, and no bundle that somebody uploads is ever executed here. And devices run this package's
-app, never the bundle (node.py).
+Flower has no login: anyone who reaches the port can register nodes and start runs. Two things
+follow. The SuperLink runs with `--isolation process` and a secret, so that no one else gets the
+run's ServerApp, and no uploaded bundle is ever executed here. And devices run this package's app,
+never the bundle (node.py).
 
 It keeps its state in memory: in central trust the messages are secrets, and a killed server begins
-a new run anyway. Nodes are known by their keys, not by the numbers that a SuperLink gives them.
+a new run anyway. Nodes are known by their keys, not by the numbers that a SuperLink assigns.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SuperLink:
 
     @property
     def address(self) -> str:
-        """How this machine itself reaches it."""
+        """The address by which this machine itself reaches it."""
         everywhere = self.host in ("0.0.0.0", "::", "")
         host = certificates.LOOPBACK if everywhere else self.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
@@ -87,12 +87,12 @@ class SuperLink:
         (self.home / "superlink.secret").unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Refuse to go on without it."""
+        """Refuse to continue if it has ended."""
         if self._process.poll() is not None:
             raise ValueError(f"the SuperLink has ended; its log: {self.home / 'superlink.log'}")
 
     def register(self, public_keys: Sequence[bytes]) -> list[int]:
-        """Let these keys in; the numbers of their nodes."""
+        """Register these keys. Returns the numbers of their nodes."""
         with self._control() as control:
             requests = [flower.control.RegisterNodeRequest(public_key=key) for key in public_keys]
             return [int(control.RegisterNode(request).node_id) for request in requests]
@@ -105,7 +105,7 @@ class SuperLink:
 
     @contextmanager
     def run(self) -> Iterator[Grid]:
-        """Begin a Flower run, and take its ServerApp upon this process: the Grid to its nodes."""
+        """Begin a Flower run with this process as its ServerApp. Yields the Grid to its nodes."""
         grid = flower.http_grid(self.address, self._ca, self._task())
         client = grid._runtime_client
         heart = flower.HeartbeatSender(flower.make_task_heartbeat_fn_http(client))
@@ -121,7 +121,7 @@ class SuperLink:
             yield grid
             status = "completed"
         finally:
-            with suppress(httpx.HTTPError, RuntimeError):  # gone: nobody is left to be told
+            with suppress(httpx.HTTPError, RuntimeError):  # it has ended: there is no one to tell
                 client.PushTaskOutput(
                     flower.runtime.PushTaskOutputRequest(sub_status=status, details="")
                 )
@@ -129,7 +129,7 @@ class SuperLink:
             grid.close()
 
     def _task(self) -> str:
-        """A new run's task, taken: its token."""
+        """Claim the task of a new run. Returns its token."""
         content = flower.build_bundle(BUNDLE)
         fab = flower.Fab(hashlib.sha256(content).hexdigest(), content, {})
         with self._control() as control:
@@ -163,7 +163,7 @@ class SuperLink:
         )
 
     def _wait(self) -> None:
-        """Until it answers, or has ended (its port is taken, say)."""
+        """Wait until it answers or has ended (for example, because its port is in use)."""
         ends = time.monotonic() + START_SECONDS
         while time.monotonic() < ends:
             self.check()

@@ -23,7 +23,7 @@ class View(enum.Enum):
     """What an observer sees of the clients' messages."""
 
     RAW = enum.auto()  # as they are, or sums without noise
-    NOISED = enum.auto()  # with noise; who took part is known, so nothing is gained from sampling
+    NOISED = enum.auto()  # with noise; the participants are known, so sampling gains nothing
     AMPLIFIED = enum.auto()  # sums with noise, over a cohort that remains secret
 
 
