@@ -31,8 +31,13 @@ TYPOS = [
 
 def read(*changes: str) -> Config:
     """The example with changes, and its arms: what `locks run` checks before it makes a folder."""
-    config = parse_config(example_config(), changes)
-    config.arms()
+    return checked(parse_config(example_config(), changes))
+
+
+def checked(config: Config) -> Config:
+    """With arms whose noise is given once and in full."""
+    for arm in config.arms():
+        config.privacy.check_noise(arm)
     return config
 
 
@@ -219,7 +224,7 @@ cohort = 5
 )
 def test_no_noise_by_accident(trust, more, expected):
     with pytest.raises(ValueError, match=expected):
-        parse_config(WITHOUT_EPSILON.format(trust=trust, more=more))
+        checked(parse_config(WITHOUT_EPSILON.format(trust=trust, more=more)))
     both = parse_config(
         WITHOUT_EPSILON.format(trust=trust, more="noise_multiplier = 1\nnorm_multiplier = 3")
     )

@@ -28,6 +28,8 @@ def plan_arms(config: Config, multipliers: Sequence[Sequence[float]] | None = No
     """
     privacy = config.privacy
     arms = config.arms()
+    for arm in arms:
+        privacy.check_noise(arm)
     if multipliers is not None:
         pairs = zip(arms, multipliers, strict=True)
         arms = [replace(a, noise_multiplier=z, norm_multiplier=zn) for a, (z, zn) in pairs]

@@ -263,7 +263,7 @@ def test_an_altered_ledger_is_refused(tmp_path):
 
 
 def test_trust_none_is_refused():
-    with pytest.raises(ValueError, match=r"privacy.trust = 'none': expected 'local' or 'central'"):
+    with pytest.raises(ValueError, match=r"privacy.trust = 'none': expected 'central' or 'local'"):
         as_federation(parse_config(TEXT, ["privacy.trust=none"]))
 
 

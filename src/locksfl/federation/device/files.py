@@ -86,8 +86,7 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
     read: dict[str, Any] = {
         name: build_table(kind, table.get(name, {}), name) for name, kind in parts.items()
     }
-    no_arm = {"name": "device", "cohort": 1, "noise_multiplier": 1.0}
-    config = dataclasses.replace(Config(arm=[no_arm]), **read)
+    config = dataclasses.replace(Config(arm=[{"name": "device", "cohort": 1}]), **read)
     arrays = read_data(data)
     features, labels = arrays["features"], arrays["labels"]
     mine = Population.from_split(

@@ -60,9 +60,9 @@ def as_federation(config: Config, engine: str = "flower") -> Config:
     """The experiment, marked as one with real devices: a client that is asked may not answer."""
     trust = config.privacy.trust
     if not TRUSTS[trust].private:
+        private = " or ".join(repr(name) for name, known in TRUSTS.items() if known.private)
         raise ValueError(
-            f"privacy.trust = {trust!r}: expected one that adds noise; no device answers without "
-            "noise"
+            f"privacy.trust = {trust!r}: expected {private}; no device answers without noise"
         )
     if config.privacy.accounting == "as-printed":
         raise ValueError("privacy.accounting = 'as-printed': expected 'sound' in a federation")
