@@ -121,7 +121,7 @@ def config(trust="central", epsilon=None, **settings):
 UNPLANNED = [
     (
         {"cohort": None, "uploads": None},
-        "arm.a.cohort is missing: expected the number of clients asked",
+        "arm.a.cohort is missing: expected the number",
     ),
     ({"floor": 0.2}, "arm.a.floor = 0.2: rule 'uniform' takes no floor"),
     ({"norm_low": 0.6}, "arm.a.norm_low = 0.6: rule 'uniform' takes no norm_low"),
