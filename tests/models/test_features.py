@@ -143,7 +143,7 @@ def test_an_encoder_of_ones_own(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arrays", "expected"),
     [
-        ({"V": np.zeros((16, 5))}, r"expected an array W, .* it has \['V'\]"),
+        ({"V": np.zeros((16, 5))}, r"expected an array W .* it has \['V'\]"),
         (
             {"W": np.zeros((15, 5))},
             r"of shape \[15, 5\], expected floats of shape \[16, features\]",
