@@ -349,7 +349,7 @@ def test_a_missing_or_foreign_ledger_is_no_new_budget(tmp_path, path):
     ServerLedger.create(tmp_path / "s.db", first).close()
     with pytest.raises(ValueError, match="not the ledger of a device"):
         Guard.open(POLICY, tmp_path / "s.db")
-    with pytest.raises(ValueError, match="not a ledger of a federation"):
+    with pytest.raises(ValueError, match="not the ledger of a federation"):
         ServerLedger.open_for(path, "e")
 
 
