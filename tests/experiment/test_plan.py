@@ -119,14 +119,10 @@ def config(trust="central", epsilon=None, **settings):
 
 
 UNPLANNED = [
-<<<<<<< HEAD
     (
         {"cohort": None, "uploads": None},
         "arm.a.cohort is missing: expected the number",
     ),
-=======
-    ({"cohort": None, "uploads": None}, "arm.a.cohort is missing: expected the number of"),
->>>>>>> english
     ({"floor": 0.2}, "arm.a.floor = 0.2: rule 'uniform' takes no floor"),
     ({"norm_low": 0.6}, "arm.a.norm_low = 0.6: rule 'uniform' takes no norm_low"),
     ({"norm_multiplier": 1.0}, "arm.a.norm_multiplier = 1.0: rule 'uniform' takes no"),

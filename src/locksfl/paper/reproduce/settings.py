@@ -122,10 +122,9 @@ def _arm(panel: Panel, method: str, tuned: Tuned) -> dict[str, Any]:
     of the clipped updates, norms charged, and a clamp of the norm sum that pays with privacy."""
     printed, private = panel.version == PRINTED, not math.isinf(panel.epsilon)
     noise = MULTIPLIERS[panel.epsilon] if printed and private else None
-    given: dict[str, Any] = {"name": method, "noise_multiplier": noise, **tuned._asdict()}
-    if method == "uniform":  # nobody of the cohort is left out: "capped" is the same as "literal"
-        return given | {"rule": "uniform", "estimator": "capped", "cohort": UPLOADS}
-    return given | {
+    # of a uniform cohort nobody is left out: "capped" is the same as "literal"
+    uniform = {"rule": "uniform", "estimator": "capped", "cohort": UPLOADS}
+    locks = {
         "rule": "norm",
         "estimator": "literal" if printed else "capped",
         "cohort": COHORT,
@@ -134,3 +133,5 @@ def _arm(panel: Panel, method: str, tuned: Tuned) -> dict[str, Any]:
         "norm_low": 0.9 if private and not printed else None,
         "norm_multiplier": noise,
     }
+    mine = dict(zip(METHODS, (uniform, locks), strict=True))[method]
+    return {"name": method, "noise_multiplier": noise, **tuned._asdict(), **mine}
