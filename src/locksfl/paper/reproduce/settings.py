@@ -123,8 +123,8 @@ def _arm(panel: Panel, method: str, tuned: Tuned) -> dict[str, Any]:
     printed, private = panel.version == PRINTED, not math.isinf(panel.epsilon)
     noise = MULTIPLIERS[panel.epsilon] if printed and private else None
     # of a uniform cohort nobody is left out: "capped" is the same as "literal"
-    uniform = {"rule": "uniform", "estimator": "capped", "cohort": UPLOADS}
-    locks = {
+    uniform: dict[str, Any] = {"rule": "uniform", "estimator": "capped", "cohort": UPLOADS}
+    locks: dict[str, Any] = {
         "rule": "norm",
         "estimator": "literal" if printed else "capped",
         "cohort": COHORT,
