@@ -102,7 +102,7 @@ def test_a_group_without_a_command_shows_its_help(locks):
         (["run", "--set", "train.ronds=2"], "did you mean 'rounds'?"),
         (["privacy", "wrong"], "No such command 'wrong'"),
         ([*CALIBRATE, *ENOUGH, "--wrong"], "--wrong"),
-        ([*CALIBRATE, *ENOUGH, "--trust", "wrong"], "'wrong' is not one of"),
+        ([*CALIBRATE, *ENOUGH, "--trust", "wrong"], "--trust = 'wrong': expected one of"),
         ([*CALIBRATE], "--clients, --cohort: missing"),
         (["privacy", "calibrate"], "Missing option '--epsilon'"),
         (["privacy", "account", "run", "--delta", "0.1"], "expected no --delta"),

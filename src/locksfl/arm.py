@@ -281,16 +281,17 @@ class Arm:
         rule = self.parts[0]
         if rule.asks is not None or rule.jointly or self.dropouts or self.sampling_rate < 1:
             return False
-        zero, smallest = np.float64(0.0), np.float64(min(self.scaled_weights().flat))
-        p = rule.probability(zero, zero, smallest, self.dials(), np)
-        return float(p) >= 1.0 and self.largest_probability >= 1.0
+        zero, dials = np.float64(0.0), self.dials()
+        weights = np.unique(self.scaled_weights())
+        certain = (rule.probability(zero, zero, w, dials, np) >= 1.0 for w in weights)
+        return self.largest_probability >= 1.0 and all(certain)
 
     @property
     def credited(self) -> bool:
         """Whether PUBLIC, who sees only sums, is charged less because of the noise of the other
         clients in them."""
-        estimator = self.parts[1]
-        return estimator.credited and not estimator.own_bound
+        _, estimator, trust = self.parts
+        return estimator.credited and not estimator.own_bound and trust.clients_add_noise
 
     def releases(self) -> tuple[Release, ...]:
         """What one round releases to whom."""
@@ -368,13 +369,24 @@ class Arm:
     def as_dict(self) -> dict[str, Any]:
         """For the header of a ledger, which holds the budget separately; `from_dict` is the
         inverse."""
-        return {name: value for name, value in vars(self).items() if name != "budget"}
+        settings = {name: value for name, value in vars(self).items() if name != "budget"}
+        return {**settings, "stated": self.stated()}
+
+    def stated(self) -> dict[str, Any]:
+        """What its methods state and a charge rests on. A ledger records it: a method of a user's
+        own may be another one when the ledger is read."""
+        return {
+            "largest_probability": self.largest_probability,
+            "releases_norms": self.releases_norms,
+            "credited": self.credited,
+        }
 
     @classmethod
     def from_dict(cls, header: Mapping[str, Any]) -> Arm:
         """The arm of a ledger's header. A header of version 0.1 has no name, no clip norm and, of
         the weights, only the largest: any others that bring the sum to 1 cost the same."""
         given = dict(header)
+        stated = given.pop("stated", None)
         heaviest = given.pop("heaviest", None)
         if heaviest is not None:
             n = given["clients"]
@@ -383,7 +395,13 @@ class Arm:
             given[multiplier] = given.get(multiplier) or 0.0
         if not all(math.isfinite(given[m]) for m in ("noise_multiplier", "norm_multiplier")):
             raise ValueError("a multiplier is not finite")
-        return cls(**given)
+        arm = cls(**given)
+        if stated is not None and stated != arm.stated():
+            raise ValueError(
+                f"rule {arm.rule!r} and estimator {arm.estimator!r} no longer state what they did "
+                f"when this was written: {stated}, now {arm.stated()}"
+            )
+        return arm
 
 
 def _either(names: Iterable[str]) -> str:
@@ -439,8 +457,8 @@ def unsound(
                     f"trust {named['trust']!r} expected a rule that releases what it asks for",
                 )
             )
-    if trust.amplified and estimator.own_bound:
-        others = _either(name for name, t in TRUSTS.items() if not t.amplified)
+    if trust.server_adds_noise and estimator.own_bound:
+        others = _either(name for name, t in TRUSTS.items() if not t.server_adds_noise)
         found.append(
             (
                 "estimator",

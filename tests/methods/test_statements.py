@@ -16,7 +16,9 @@ from locksfl.arm import Arm, unsound
 from locksfl.audit.statements import broken_statements
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS, find_rule
 from locksfl.methods.estimators import Estimator
+from locksfl.methods.releases import UPDATE
 from locksfl.methods.rules import NORM, Rule
+from locksfl.methods.trusts import View
 from locksfl.privacy import guarantee, local_epsilon
 from locksfl.round.algorithm import GivenClients, play
 from locksfl.round.draws import Members, ServerDraws
@@ -223,3 +225,94 @@ def test_a_rule_that_compares_clients_runs_without_privacy(own):
     arm = arm_of(own(top), "literal", "none", noise_multiplier=0.0, norm_multiplier=0.0)
     _, uploads, _ = round_of(arm, np.diag([0.2, 0.9, 0.1, 0.5]), 0.5)
     assert uploads.uploaded.tolist() == [False, True, False, True]
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_an_estimator_sees_one_client_at_a_time_too(own, trust):
+    """A weight that looked at all clients would let one of them move the others' contributions."""
+    shapes = set()
+
+    def nosy_weight(norm, *more):
+        shapes.add(np.shape(norm))
+        return more[1] / more[2].max(norm)
+
+    def sized_bound(p, *more):
+        shapes.add(np.shape(p))
+        return more[1] * more[2].ones_like(p) * np.size(p)
+
+    nosy = dataclasses.replace(CAPPED, weight=nosy_weight, bound=sized_bound)
+    arm = arm_of("full", own(nosy), trust)
+    alone = round_of(arm, np.array([[0.1, 0.0]]), 0.0)[1]
+    beside = round_of(arm, np.array([[0.1, 0.0], [1.0, 0.0]]), 0.0)[1]
+    assert shapes == {()}
+    assert float(alone.coefficient[0]) == float(beside.coefficient[0])
+    assert (beside.scale == 1.0).all()
+
+
+def test_a_method_that_returns_an_array_for_a_client_is_refused(own):
+    pair = renamed(probability=lambda own, *_: np.ones(2) * own)
+    with pytest.raises((TypeError, ValueError), match="reshape"):
+        round_of(arm_of(own(pair)), np.ones((3, 2)), 0.5)
+
+
+def test_updates_too_short_to_be_measured_stay_within_their_bound(own):
+    """Squares below 1e-38 are 0 in float32: such an update is longer than its measured norm."""
+    unit = dataclasses.replace(CAPPED, weight=lambda norm, p, bound, xp: bound / norm)
+    for estimator in (own(unit), "capped"):
+        arm = arm_of("norm", estimator, "central", floor=0.0)
+        updates = np.full((1, 100_000), 1.05e-19)
+        updates[0, 0] = 1.2e-19
+        result, uploads, _ = round_of(arm, updates, 0.0)
+        sent = float(np.linalg.norm(np.asarray(result.update, np.float64))) * arm.cohort
+        assert sent <= float(uploads.scale[0])
+        assert np.isfinite(np.asarray(result.update)).all()
+
+
+def test_only_the_norm_can_be_asked_for():
+    with pytest.raises(ValueError, match="expected NORM"):
+        renamed(asks=UPDATE)
+    with pytest.raises(ValueError, match="expected NORM"):
+        renamed(asks=dataclasses.replace(NORM))
+
+
+def test_a_ledger_remembers_what_methods_stated(own):
+    name = own(renamed())
+    kept = arm_of(name).as_dict()
+    assert Arm.from_dict(kept).stated() == kept["stated"]
+    own(renamed(largest_probability=lambda arm: 0.01))
+    with pytest.raises(ValueError, match="no longer state what they did"):
+        Arm.from_dict(kept)
+    own(renamed(released=False))
+    with pytest.raises(ValueError, match=r"\S"):
+        Arm.from_dict(kept)
+
+
+def test_the_credit_needs_everybody_to_upload_whatever_their_weights(own):
+    rule = dataclasses.replace(
+        RULES["weights"],
+        probability=lambda own, public, weight, *_: 0.11 / weight,
+        largest_probability=lambda arm: 1.0,
+    )
+    weights = np.ones(CLIENTS)
+    weights[0] = 0.01
+    arm = arm_of(
+        own(rule),
+        "weighted",
+        cohort=CLIENTS,
+        uploads=CLIENTS,
+        weights=tuple(weights / weights.sum()),
+    )
+    assert not arm.everyone_uploads
+    assert arm_of("full").everyone_uploads
+
+
+def test_a_trust_that_no_accountant_knows_is_refused():
+    local = TRUSTS["local"]
+    for changes in (
+        {"public": View.AMPLIFIED},
+        {"server": View.RAW},
+        {"server_adds_noise": True},
+        {"clients_add_noise": False},
+    ):
+        with pytest.raises(ValueError, match="does not fit who sees what"):
+            dataclasses.replace(local, **changes)

@@ -7,6 +7,7 @@ without the clamps, on random and extreme inputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,7 @@ def broken_statements(arm: Arm, seed: int = 0, trials: int = TRIALS) -> list[str
     def probabilities(own: Any) -> Any:
         if rule.jointly:
             return np.asarray(rule.probability(own, public[0], weights, dials, np), np.float64)
-        each = zip(own, public, weights, strict=True)
-        return np.array([float(rule.probability(*one, dials, np)) for one in each])
+        return _each(lambda o, k, w: rule.probability(o, k, w, dials, np), own, public, weights)
 
     found, most = [], arm.largest_probability
     p = probabilities(own)
@@ -58,11 +58,13 @@ def broken_statements(arm: Arm, seed: int = 0, trials: int = TRIALS) -> list[str
             f"rule {arm.rule!r} states a probability of at most {most:.6g} and gives "
             f"{p[worst]:.6g} to a client whose value is {own[worst]:.4g}"
         )
-    if estimator.bound is not None:
+    if (bound := estimator.bound) is not None:
         p = np.minimum(p, most)
         at_clip = np.clip(probabilities(np.full_like(norms, clip)), 0.0, most)
-        bounds = np.asarray(estimator.bound(p, at_clip, clip, np))
-        lengths = np.where(p > 0, norms * np.abs(estimator.weight(norms, p, bounds, np)), 0.0)
+        own_p = p if estimator.own_bound else at_clip
+        bounds = _each(lambda one, at: bound(one, at, clip, np), own_p, at_clip)
+        weights = _each(lambda g, one, s: estimator.weight(g, one, s, np), norms, p, bounds)
+        lengths = np.where(p > 0, norms * np.abs(weights), 0.0)
         worst = int(np.argmax(lengths - bounds))
         if not lengths[worst] <= bounds[worst] * (1 + SLACK):
             found.append(
@@ -70,3 +72,8 @@ def broken_statements(arm: Arm, seed: int = 0, trials: int = TRIALS) -> list[str
                 f"{lengths[worst]:.6g} to a client with norm {norms[worst]:.4g}"
             )
     return found
+
+
+def _each(function: Callable[..., Any], *entries: Any) -> Any:
+    """A function of one client's numbers, for each client."""
+    return np.array([float(function(*one)) for one in zip(*entries, strict=True)])

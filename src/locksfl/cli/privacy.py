@@ -195,17 +195,20 @@ def _client_counts(
 ) -> tuple[int, int]:
     """(norms, uploads) of one client that adds its own noise: all rounds by default."""
     from locksfl import _validate
+    from locksfl.methods import RULES, TRUSTS
 
     for name, value in (("--norm-queries", norm_queries), ("--update-releases", update_releases)):
         if value is None:
             continue
         _validate.count(**{name: value})
         if not arm.parts[2].clients_add_noise:
-            raise ValueError(f"{name} = {value}: only with --trust local")
+            trusts = " or ".join(name for name, t in TRUSTS.items() if t.clients_add_noise)
+            raise ValueError(f"{name} = {value}: only with --trust {trusts}")
         if value > arm.rounds:
             raise ValueError(f"{name} = {value}: expected at most --rounds {arm.rounds}")
     if norm_queries is not None and not arm.releases_norms:
-        raise ValueError(f"--norm-queries = {norm_queries}: only with --rule norm")
+        rules = " or ".join(name for name, rule in RULES.items() if rule.released)
+        raise ValueError(f"--norm-queries = {norm_queries}: only with --rule {rules}")
     sent = arm.rounds if update_releases is None else update_releases
     norms = arm.rounds if norm_queries is None else norm_queries
     if arm.releases_norms and norms < sent:

@@ -145,7 +145,8 @@ class Progress:
         or another one, is refused."""
         if journal is None:
             return
-        if self.books.number and not journal.holds(self.books.head):
+        known = journal.holds(self.books.head) if self.books.number else True
+        if not known or not journal.books.covers(self.books):
             raise ValueError(f"{journal.path}: not the ledger of this checkpoint, or an old copy")
         self.books = journal.books
 

@@ -250,6 +250,16 @@ class Books:
             for name, epsilon in zip(self.plans, claimed, strict=True)
         )
 
+    def covers(self, other: Books) -> bool:
+        """Whether nothing is charged in another's totals that is not charged here."""
+        return all(
+            key in self.tallies
+            and self.tallies[key].rounds >= tally.rounds
+            and (self.tallies[key].norms >= tally.norms).all()
+            and (self.tallies[key].uploads >= tally.uploads).all()
+            for key, tally in other.tallies.items()
+        )
+
     def counts(self, arm: str) -> Counts:
         """What an arm's clients released; unresolved reservations are charged in full."""
         tally = self.tallies[arm]

@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -73,12 +73,13 @@ class Journal:
 
         Args:
             path: the file.
-            head: a head that was noted elsewhere earlier.
+            head: a head that was noted elsewhere earlier: then everything is verified, because
+                the saved head is no safer than the file beside which it lies.
             whole: verify from the first entry on, even if the saved head says that it was done.
         """
         journal = cls(path, _connect(path, must_exist=True))
         try:
-            journal._verify(head, whole)
+            journal._verify(head, whole or head is not None)
         except BaseException:
             journal._db.close()
             raise
@@ -95,6 +96,8 @@ class Journal:
                     books = journal._fold_whole(None)
                     journal._check_head(head, "noted")
                     return books
+                if head is not None and head != journal._meta().get("head"):
+                    journal._refuse_head("noted")
                 old, entries = journal._version_1()
                 books = Books(old)
                 for entry in entries:
@@ -246,9 +249,10 @@ class Journal:
 
     def _check_head(self, head: str | None, what: str) -> None:
         if head is not None and not self.holds(head):
-            raise ValueError(
-                f"{self.path}: not the ledger whose head was {what}, or an old copy of it"
-            )
+            self._refuse_head(what)
+
+    def _refuse_head(self, what: str) -> NoReturn:
+        raise ValueError(f"{self.path}: not the ledger whose head was {what}, or an old copy of it")
 
     def _is_old(self) -> bool:
         return "settings" in self._meta()

@@ -7,6 +7,7 @@ die between asking and its next checkpoint: `read_run` reads it if it exists.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -34,7 +35,20 @@ def read_run(folder: Path) -> Books:
     if durable.is_file():
         kept, books = books, Journal.read(durable, books.head if books.number else None)
         same_experiment(books.header["experiment"], kept.header["experiment"], durable)
+        if not books.covers(kept):
+            raise ValueError(f"{durable}: not the ledger of this checkpoint, or an old copy")
+    elif _engine(folder) is not None:
+        raise ValueError(f"{durable}: missing; what a federation has spent is recorded there")
     return books
+
+
+def _engine(folder: Path) -> str | None:
+    """The engine of a federation's run; None for a simulation."""
+    try:
+        engine = tomllib.loads((folder / "config.toml").read_text("utf-8")).get("engine")
+    except (OSError, ValueError):
+        return None
+    return str(engine) if engine is not None else None
 
 
 def account_ledger(ledger: Books) -> dict[str, Any]:

@@ -147,11 +147,7 @@ def upload_probability(
     if rule.jointly:
         p = own
     else:  # one client at a time: a rule cannot look at the others
-
-        def one(own: Array, public: Array, weight: Array) -> Array:
-            return jnp.asarray(rule.probability(own, public, weight, dials, jnp))
-
-        p = jnp.vectorize(one)(own, public, weight)
+        p = _each(lambda o, k, w: rule.probability(o, k, w, dials, jnp), own, public, weight)
     return jnp.where(p > 0, jnp.minimum(p, dials.largest_probability), 0.0)
 
 
@@ -173,8 +169,17 @@ def contribution_bounds(method: Method, p: Array, norm_sum: Array, dials: Dials)
         return jnp.full(jnp.shape(p), jnp.inf)
     own = dials.largest_probability if rule.jointly else dials.clip_norm
     at_clip = upload_probability(method, own, norm_sum, jnp.ones(()), dials)
-    own_p = p if estimator.own_bound else jnp.broadcast_to(at_clip, jnp.shape(p))
-    return jnp.asarray(estimator.bound(own_p, at_clip, dials.clip_norm, jnp))
+    bound = estimator.bound
+    if estimator.own_bound:
+        return _each(lambda one, at: bound(one, at, dials.clip_norm, jnp), p, at_clip)
+    public = _each(lambda one: bound(one, one, dials.clip_norm, jnp), at_clip)
+    return jnp.broadcast_to(public, jnp.broadcast_shapes(jnp.shape(public), jnp.shape(p)))
+
+
+def _each(function: Callable[..., Any], *entries: Array) -> Array:
+    """A function of one client's numbers, for each client: it is never shown those of others."""
+    found: Array = jnp.vectorize(lambda *one: jnp.reshape(function(*one), ()))(*entries)
+    return found
 
 
 def contribution_bound(method: Method, norm_sum: Array, dials: Dials) -> Array:
@@ -203,7 +208,8 @@ def choose_uploads(
     p = upload_probability(method, own, norm_sum, members.weights, dials)
     uploaded = second_sample(members.coins, p, members.present)
     bounds = contribution_bounds(method, p, norm_sum, dials)
-    weight = bounded_weight(estimator.weight(clipped, p, bounds, jnp), bounds, clipped)
+    weight = _each(lambda g, one, s: estimator.weight(g, one, s, jnp), clipped, p, bounds)
+    weight = bounded_weight(weight, bounds, clipped)
     coefficient = jnp.where(uploaded, clip_factor(norms, dials.clip_norm) * weight, 0.0)
     return Uploads(coefficient, uploaded, bounds, p * weight)
 
@@ -211,7 +217,7 @@ def choose_uploads(
 def bounded_weight(weight: Array, bound: Array, clipped: Array) -> Array:
     """The weight, limited so that |weight g_i| stays within the stated bound whatever the estimator
     returned; NaN becomes 0."""
-    most = within(bound, clipped, jnp)
+    most = jnp.minimum(within(bound, clipped, jnp), 1e30)  # finite: 0 times it must be 0
     return jnp.where(jnp.isnan(weight), 0.0, jnp.clip(weight, -most, most))
 
 

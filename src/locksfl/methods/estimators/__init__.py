@@ -52,6 +52,11 @@ class Estimator:
     unbiased: bool = True
 
 
+# Squares of numbers below 1e-19 are 0 in float32, so that a measured norm can be too small by
+# 1e-19 sqrt(d): shorter updates than this count as if they were as long.
+SMALLEST_NORM = 1e-12
+
+
 def inverse(p: Any, xp: Any) -> Any:
     """1/p, or 0 if p = 0: a client that cannot upload contributes nothing, never 0/0."""
     return xp.where(p > 0, 1.0 / xp.where(p > 0, p, 1.0), 0.0)
@@ -65,7 +70,7 @@ def one(norm: Any, p: Any, bound: Any, xp: Any) -> Any:
 
 def within(bound: Any, norm: Any, xp: Any) -> Any:
     """The largest weight that keeps |weight g_i| within a bound."""
-    return bound / xp.maximum(norm, 1e-30)
+    return bound / xp.maximum(norm, SMALLEST_NORM)
 
 
 def clip_bound(p: Any, at_clip: Any, clip_norm: Any, xp: Any) -> Any:

@@ -61,6 +61,11 @@ class Rule:
     jointly: bool = False
 
     def __post_init__(self) -> None:
+        if self.asks is not None and self.asks is not NORM:
+            raise ValueError(
+                f"rule {self.name!r}: asks for {self.asks!r}; expected NORM, the one value that is "
+                "measured"
+            )
         if self.released and self.asks is None:
             raise ValueError(f"rule {self.name!r}: releases a value that it does not ask for")
 

@@ -51,6 +51,17 @@ class Trust:
     release_norms: Callable[[Any, Any, Any, Any, Any, Any], tuple[Any, Any]]
     noise_std: Callable[[Any, Any, Any, Any, Any, Any], Any]
 
+    def __post_init__(self) -> None:
+        """Refuse combinations that no accountant knows."""
+        known = {
+            (View.RAW, View.RAW): (False, False),
+            (View.RAW, View.AMPLIFIED): (True, False),
+            (View.NOISED, View.NOISED): (False, True),
+        }
+        adds = (self.server_adds_noise, self.clients_add_noise)
+        if known.get((self.server, self.public)) != adds:
+            raise ValueError(f"trust {self.name!r}: who adds the noise does not fit who sees what")
+
     @property
     def private(self) -> bool:
         """Whether anybody adds noise."""
