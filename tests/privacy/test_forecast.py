@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from checks import ragged
+from checks import SOUND, arm_for, ragged
 from locksfl.arm import Arm
 from locksfl.cli import plan as plan_cli
 from locksfl.cli.main import app
@@ -257,3 +257,16 @@ def test_bad_input_is_one_line(arguments, said):
 def test_no_jax_is_needed():
     code = "import sys, locksfl.privacy.advice, locksfl.cli.plan; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_sound_method_has_a_forecast():
+    """Whatever a rule's probability depends on: nothing, a weight, or a norm."""
+    usual = {"clients": 20, "rounds": 4, "cohort": 10.0, "uploads": 5.0, "noise_multiplier": 2.0}
+    usual |= {"weights": tuple(np.full(20, 0.05)), "norm_low": 0.8}
+    for method in SOUND:
+        arm = arm_for(method, usual)
+        if not arm.private:
+            arm = dataclasses.replace(arm, noise_multiplier=0.0)
+        found = expected_round(arm, 100, 0.6)
+        assert found.noise > 0 if arm.private else found.noise == 0
+        assert 0 < found.uploads <= 20

@@ -19,7 +19,7 @@ from locksfl.federation.server.ledger import ServerLedger
 from locksfl.privacy import Budget
 from locksfl.privacy import journal_file as home
 from locksfl.privacy.budget import Filter, charges, mu_squared
-from locksfl.privacy.journal import Books, Entry, header
+from locksfl.privacy.journal import COLUMNS, Books, Entry, checksum, header
 from locksfl.privacy.journal_file import Journal
 from locksfl.privacy.ledger import account_ledger, read_run
 from small_runs import copied, finished, lines, quick, run_experiment
@@ -351,3 +351,39 @@ def test_a_federations_ledger_of_version_1_opens(tmp_path):
 
 def test_the_accounts_of_a_finished_run_need_no_journal_file():
     assert not (finished("local") / "ledger.sqlite").exists()
+
+
+def test_a_noted_head_makes_an_open_verify_everything(tmp_path):
+    """The saved totals lie beside the file; a head noted elsewhere reveals forged ones."""
+    path = tmp_path / "l.db"
+    with DeviceLedger.create(path) as ledger, ledger.transaction():
+        for number in range(1, 6):
+            ledger.enter(asks(number), "reserve")
+            ledger.enter(asks(number), "commit")
+    noted, kept = ledger_head(path), path.with_name("l.db.head")
+    table = json.loads(kept.read_text())
+    meta = {k: v for k, v in table["ledger"].items() if k != "checksum"}
+    for name, values in table["arrays"].items():
+        table["arrays"][name] = [0 for _ in values]
+    arrays = {n: np.array(v, COLUMNS[n.rpartition("_")[2]]) for n, v in table["arrays"].items()}
+    table["ledger"]["checksum"] = checksum(meta, arrays)
+    kept.write_text(json.dumps(table))
+    with pytest.raises(ValueError, match="damaged or was altered"):
+        DeviceLedger.open(path, noted)
+    with pytest.raises(ValueError, match="damaged or was altered"):
+        DeviceLedger.open(path, whole=True)
+
+
+def ledger_head(path):
+    with DeviceLedger.open(path) as ledger:
+        return ledger.head
+
+
+def test_books_cover_what_they_have_seen_and_no_more():
+    early, late = Books(HEADER), Books(HEADER)
+    for books in (early, late):
+        books.enter_round("locks", 1, np.array([0, 2]), np.array([True, False]))
+    late.enter_round("locks", 2, np.array([1]), np.array([True]))
+    assert late.covers(early)
+    assert not early.covers(late)
+    assert early.covers(Books(HEADER))

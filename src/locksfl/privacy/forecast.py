@@ -122,7 +122,8 @@ def _given_sum(
     m, dials = arm.cohort, arm.dials(float)
 
     def probability(value: Any) -> Any:
-        return np.clip(rule.probability(value, k, 1.0, dials, np), 0, arm.largest_probability)
+        p = rule.probability(value, k, 1.0, dials, np)
+        return np.broadcast_to(np.clip(p, 0, arm.largest_probability), np.shape(value))
 
     p, at_clip = probability(own), probability(np.float64(1.0))
     bounds = np.full_like(p, np.inf)
