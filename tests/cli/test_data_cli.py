@@ -101,7 +101,7 @@ def test_a_folder_by_its_name_in_the_data_directory(locks, table, tmp_path):
         (["--client", "user_id", "--label", "y", "--text", "a", "--image", "b"], "only one of"),
         (["--client", "user_id", "--label", "y", "--test", "none.csv"], "none.csv: no such file"),
         (["--client", "user_id", "--label", "a", "--classes", "1,2"], "expected one of 1, 2"),
-        (["--client", "user_id", "--label", "y", "--features", "y,a"], "label's column"),
+        (["--client", "user_id", "--label", "y", "--features", "y,a"], "the label column"),
     ],
 )
 def test_import_refusals(locks, table, tmp_path, arguments, expected):
