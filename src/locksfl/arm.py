@@ -96,7 +96,7 @@ class Arm:
         count(clients=self.clients, rounds=self.rounds)
         self._derive()
         named = self._named
-        for name in ("cohort", "uploads", "clip_norm", "step"):
+        for name in ("clip_norm", "step"):  # cohort and uploads: `_derive`
             positive(**{named(name): getattr(self, name)})
         for name in ("noise_multiplier", "norm_multiplier"):
             if getattr(self, name):

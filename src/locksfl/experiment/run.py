@@ -143,7 +143,7 @@ class Progress:
     def follow(self, journal: Journal | None) -> None:
         """Take a federation's own journal for the ledger. One that is older than the checkpoint,
         or another one, is refused."""
-        if journal is None:
+        if journal is None or journal.books is self.books:  # followed already
             return
         known = journal.holds(self.books.head) if self.books.number else True
         if not known or not journal.books.covers(self.books):
