@@ -20,11 +20,19 @@ DIAGNOSTICS_NOTE = {
 
 
 def round_record(arm: Arm, log: RoundLog, size: int, epsilon: float | None) -> dict[str, Any]:
-    """A line of rounds.jsonl. It belongs to the server: cohort and uploads are secrets of central
-    trust. Bytes are float32: the model to each member, a norm from each, an update from each
-    uploader."""
-    members = len(log.cohort)
-    uploads = int((log.uploaded if log.received is None else log.received).sum())
+    """A line of rounds.jsonl. Bytes are float32: the model to each member, a norm from each, an
+    update from each uploader.
+
+    Cohort and uploads are secrets of central trust. A secret run does not even tell them to its own
+    log: there they are the expected cohort and the estimate that may be published."""
+    released = _number(log.released_norm_sum) if arm.releases_norms else None
+    used = _number(log.used_norm_sum) if arm.releases_norms else None
+    if log.cohort is None or log.uploaded is None:
+        told = {"released_norm_sum": released, "used_norm_sum": used}
+        members, uploads = round(arm.cohort), round(upload_estimate(arm, told))
+    else:
+        members = len(log.cohort)
+        uploads = int((log.uploaded if log.received is None else log.received).sum())
     norms = members if arm.releases_norms else 0
     record = {
         "arm": arm.name,
@@ -37,8 +45,8 @@ def round_record(arm: Arm, log: RoundLog, size: int, epsilon: float | None) -> d
         "bytes_down": BYTES * members * size,
         "epsilon": epsilon,
         "exhausted": log.exhausted,
-        "released_norm_sum": _number(log.released_norm_sum) if arm.releases_norms else None,
-        "used_norm_sum": _number(log.used_norm_sum) if arm.releases_norms else None,
+        "released_norm_sum": released,
+        "used_norm_sum": used,
     }
     return record if log.stages is None else {**record, "stages": log.stages}
 
@@ -49,7 +57,9 @@ def totals(lines: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 
 def diagnostics_record(arm: Arm, log: RoundLog) -> dict[str, Any]:
-    """A line of diagnostics.jsonl."""
+    """A line of diagnostics.jsonl, of a round whose norms are known."""
+    if log.norms is None:
+        raise AssertionError("a secret run has no diagnostics")
     norms = log.norms[np.isfinite(log.norms)]
     shares = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
     quantiles = {str(s): float(np.quantile(norms, s)) for s in shares} if norms.size else None

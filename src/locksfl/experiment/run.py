@@ -23,12 +23,13 @@ from locksfl.experiment.diagnostics import compared_clients, likeness
 from locksfl.experiment.folder import RunFolder, environment, write_atomically
 from locksfl.experiment.plan import claimed_epsilon, plan_arms
 from locksfl.experiment.report import draw_diagnostics, draw_figure
+from locksfl.methods import TRUSTS
 from locksfl.models.build import Model, build_model
 from locksfl.models.features import with_features
 from locksfl.models.own import check_model, own_model
 from locksfl.privacy import guarantee, spent
 from locksfl.privacy.forecast import forecast_line
-from locksfl.privacy.journal import Books, experiment_id, header, same_experiment
+from locksfl.privacy.journal import EVERYBODY, Books, Entry, experiment_id, header, same_experiment
 from locksfl.privacy.journal_file import Journal
 from locksfl.privacy.ledger import CHECKPOINT
 from locksfl.round.client import LocalWork
@@ -158,7 +159,10 @@ class Progress:
         if journal is None:
             for log in block.rounds:
                 number = log.round + 1
-                self.books.enter_round(arm.name, number, log.cohort, log.uploaded, log.received)
+                if log.cohort is None or log.uploaded is None:  # every client, drawn or not
+                    self.books.enter(Entry(arm.name, number, "reserve", EVERYBODY))
+                else:
+                    self.books.enter_round(arm.name, number, log.cohort, log.uploaded, log.received)
         self.rounds_done += len(block.rounds)
         self.state = [np.asarray(leaf) for leaf in jax.tree.leaves(block.state)]
 
@@ -238,7 +242,7 @@ def run_experiment(
         identity = experiment_id(to_table(config))
         books = Books(ledger_header(identity, prepared.arms, config.privacy))
         progress = Progress(source, prepared.arms, books)
-        if engine is None:
+        if engine is None and shows_diagnostics(config):
             folder.append("diagnostics.jsonl", [records.DIAGNOSTICS_NOTE])
         folder.write_json("environment.json", environment([str(d) for d in jax.devices()]))
         progress.save(folder)
@@ -251,7 +255,7 @@ def run_experiment(
             _run_arm(config, folder, arm, player, progress, on_round)
     summary = _summary(config, progress)
     draw_figure(folder, summary)
-    if config.diagnostics.every and player.simulates:
+    if config.diagnostics.every and player.simulates and shows_diagnostics(config):
         draw_diagnostics(folder, summary)
     progress.save(folder, finished=True)
     folder.write_json("summary.json", summary)
@@ -286,7 +290,7 @@ def _run_arm(
         pairs = zip(block.rounds, epsilons, strict=True)
         lines = [records.round_record(arm, log, model.size, epsilon) for log, epsilon in pairs]
         folder.append("rounds.jsonl", lines)
-        if engine.simulates:
+        if engine.simulates and shows_diagnostics(config):
             simulator = cast(Simulator, engine)
             seen = diagnostics_lines(config, simulator, arm, progress.randomness, block)
             folder.append("diagnostics.jsonl", seen)
@@ -304,6 +308,11 @@ def _run_arm(
     progress.finished.append(_arm_summary(config, arm, progress, lines))
     progress.rounds_done, progress.totals, progress.state = 0, dict.fromkeys(TIMES, 0.0), []
     progress.save(folder)
+
+
+def shows_diagnostics(config: Config) -> bool:
+    """Whether a run may tell what was never released: a simulation, or one without privacy."""
+    return config.seed is not None or not TRUSTS[config.privacy.trust].private
 
 
 def diagnostics_lines(

@@ -103,7 +103,7 @@ def settle_norms(method: Method, scores: Array, released: Array, dials: Dials) -
 def no_norms(members: Members, dials: Dials) -> Norms:
     """Stage 1 of a rule that asks for no norms: K' is never read."""
     nothing = jnp.zeros_like(dials.least_norm_sum)
-    return Norms(jnp.zeros_like(members.coins), nothing, nothing)
+    return Norms(jnp.zeros(members.present.shape), nothing, nothing)
 
 
 def compare_norms(

@@ -8,6 +8,7 @@ networks in gradient mode, activations and errors, so that no client's gradient 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ class Chunk(NamedTuple):
     """Some clients at work: which rows each uses this round."""
 
     rows: Array  # [c, rows] row numbers in Records
-    used: Array  # [c, rows] False is padding
+    used: Array  # [c, rows] False is padding: rows of the same client once more
     keys: Array  # [c] each client's key of the round
 
 
@@ -79,7 +80,11 @@ def choose_rows(
     records: Records, clients: Array, keys: Array, shape: SizeClass, work: LocalWork
 ) -> Chunk:
     """The rows that each client uses: more than max_samples are subsampled without replacement,
-    fewer than min_samples are repeated with replacement, fresh each round."""
+    fewer than min_samples are repeated with replacement, fresh each round.
+
+    Padding repeats the client's own rows. A model may be singular at a row of zeros, and 0 times
+    NaN is NaN: then whoever is padded would be lost, which depends on others' sizes.
+    """
     present = clients >= 0
     sizes = jnp.where(present, records.sizes[clients], 0)
     counts = jnp.where(present, used_samples(sizes, work), 0)
@@ -99,8 +104,10 @@ def choose_rows(
 
     rows = jax.vmap(one)(sizes, keys)
     used = position < counts[:, None]
+    again = position % jnp.maximum(counts, 1)[:, None]
+    rows = jnp.where(used, rows, jnp.take_along_axis(rows, again, axis=1))
     starts = jnp.where(present, records.starts[clients], 0)
-    return Chunk(jnp.where(used, starts[:, None] + rows, 0), used, keys)
+    return Chunk(jnp.where(present[:, None], starts[:, None] + rows, 0), used, keys)
 
 
 def permutation(key: Array, size: Array, length: int) -> Array:
@@ -148,11 +155,7 @@ def cross_entropy(scores: Array, labels: Array) -> Array:
 
 
 def mean_loss(model: Model, weights: Any, features: Array, labels: Array, used: Array) -> Array:
-    """The mean loss over the used records; 0 if there are none.
-
-    Padding repeats another record; it is zeroed, because 0 times a NaN would be NaN.
-    """
-    features = jnp.where(used[:, None], features, 0.0)
+    """The mean loss over the used records; 0 if there are none."""
     losses = cross_entropy(model.apply(weights, features), labels)
     return jnp.sum(jnp.where(used, losses, 0.0)) / jnp.maximum(1, jnp.sum(used))
 
@@ -190,7 +193,8 @@ def epochs_update(
 
         def epoch(e: Array, local: Any) -> Any:
             order = permutation(jax.random.fold_in(key, 2 + e), count, length)
-            shuffled, valid = (jnp.pad(a[order], (0, padding)) for a in (rows, used))
+            shuffled = jnp.pad(rows[order], (0, padding), mode="edge")
+            valid = jnp.pad(used[order], (0, padding))
             stored = take(records, shuffled)
 
             def step(s: Array, local: Any) -> Any:
@@ -228,24 +232,37 @@ class Visit(NamedTuple):
     trace: Any
 
 
-def measure(model: Model, weights: Array, records: Records, chunk: Chunk, work: LocalWork) -> Visit:
-    """Compute every client's update and its norm.
+def measure(
+    model: Model,
+    weights: Array,
+    records: Records,
+    chunk: Chunk,
+    work: LocalWork,
+    norms_of: Callable[[Array], Array] | None = None,
+) -> Visit:
+    """Compute every client's update and its norm, with `norms_of` if given; then the trace is the
+    updates themselves.
 
     A client whose update has NaN or Inf, or a norm that float32 cannot hold, counts as zero: its
     norm is 0 and its trace is zeroed, so that it cannot reach the model through 0 times NaN.
     """
     with jax.default_matmul_precision(PRECISIONS[work.precision]):
-        if uses_errors(model, chunk.rows.shape[-1], work):
+        if norms_of is None and uses_errors(model, chunk.rows.shape[-1], work):
             return _measure_dense(model, weights, records, chunk)
         if work.update == "gradient":
             updates = gradient_update(model, weights, records, chunk)
         else:
             updates = epochs_update(model, weights, records, chunk, work)
-    return _visit(jnp.sum(jnp.square(updates), axis=-1), updates)
+    if norms_of is None:
+        return _visit(_root(jnp.sum(jnp.square(updates), axis=-1)), updates)
+    return _visit(norms_of(updates), updates)
 
 
-def _visit(squared_norms: Array, trace: Any) -> Visit:
-    norms = jnp.sqrt(jnp.maximum(squared_norms, 0.0))
+def _root(squared_norms: Array) -> Array:
+    return jnp.sqrt(jnp.maximum(squared_norms, 0.0))
+
+
+def _visit(norms: Array, trace: Any) -> Visit:
     finite = jnp.isfinite(norms)
 
     def clear(values: Array) -> Array:
@@ -321,7 +338,7 @@ def _measure_dense(model: Model, weights: Array, records: Records, chunk: Chunk)
         pairs_in = jnp.einsum("csi,cti->cst", value, value, precision=HIGHEST) + 1.0  # 1: the bias
         pairs_out = jnp.einsum("cso,cto->cst", error, error, precision=HIGHEST)
         squared += jnp.sum(pairs_in * pairs_out, axis=(1, 2)) + _rounding(pairs_in, pairs_out)
-    return _visit(squared, DenseTrace(tuple(inputs), tuple(errors)))
+    return _visit(_root(squared), DenseTrace(tuple(inputs), tuple(errors)))
 
 
 def _rounding(pairs_in: Array, pairs_out: Array) -> Array:

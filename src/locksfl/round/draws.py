@@ -1,14 +1,24 @@
-"""The random draws of a round: the cohort, the members' own draws, and the server's noise."""
+"""The random draws of a round: the cohort, the members' own draws, and the server's noise.
+
+A simulation draws floats on the device (`draw_members`, `draw_server`). A secret run draws whole
+numbers on the host, from a cryptographic generator, before the round (`draw_secret`): coins of 64
+bits, which are compared as integers, and noise in steps of a public grid.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
-from locksfl.round.randomness import Purpose, client_keys, draw_key, normal
+from locksfl.arm import Arm
+from locksfl.round.noise import SystemNoise
+from locksfl.round.randomness import Purpose, Randomness, Stream, client_keys, draw_key, normal
 
 
 class Members(NamedTuple):
@@ -17,8 +27,8 @@ class Members(NamedTuple):
     clients: Array  # client numbers
     present: Array
     weights: Array  # public, with mean 1 over the population
-    coins: Array  # of the second sample, uniform in [0, 1)
-    norm_noise: Array  # standard normal, for trusts under which clients add the noise
+    coins: Array  # of the second sample: uniform in [0, 1), or [members, 2] words of 32 bits
+    norm_noise: Array  # for trusts under which clients add it: standard normal, or steps
 
 
 class ServerDraws(NamedTuple):
@@ -39,6 +49,89 @@ def draw_cohort(rng: np.random.Generator, clients: int, sampling_rate: float) ->
     """
     size = rng.binomial(clients, sampling_rate)
     return np.sort(rng.choice(clients, size, replace=False, shuffle=False)).astype(np.int32)
+
+
+def cohort_of(randomness: Randomness, arm: Arm, round_index: int) -> np.ndarray:
+    """The cohort of a round: sorted client numbers."""
+    if randomness.simulated:
+        rng = randomness.host(arm.name, round_index, Purpose.COHORT)
+        return draw_cohort(rng, arm.clients, arm.sampling_rate)
+    coins = randomness.stream(arm.name, round_index, Purpose.COHORT).words(arm.clients)
+    least = int(Fraction(arm.sampling_rate) * 2**64)  # rounded down: nobody is drawn too often
+    joins = coins < np.uint64(least) if least < 2**64 else np.ones(arm.clients, bool)
+    return np.flatnonzero(joins).astype(np.int32)
+
+
+class Grid(NamedTuple):
+    """The public grids of an arm's releases: powers of two."""
+
+    norm: Any  # steps in the clip norm C
+    update: Any  # steps in the bound S of a contribution
+
+
+FINEST, COARSEST = 23, 12  # bits: squares of steps are summed exactly, noise fits in 32 bits
+
+
+def grid_of(arm: Arm) -> Grid:
+    """The grids on which an arm's noise has a standard deviation of 2^20 to 2^21 steps, like a
+    device's, unless that would be too fine or too coarse a grid for the values."""
+
+    def steps(multiplier: float, name: str) -> np.float32:
+        _, exponent = np.frexp(multiplier)
+        bits = int(np.clip(21 - exponent, COARSEST, FINEST))
+        if multiplier * 2.0**bits >= 2.0**27:
+            raise ValueError(
+                f"{name} = {multiplier:g}: expected less than {2 ** (27 - COARSEST)} without a seed"
+            )
+        return np.float32(2.0**bits)
+
+    norm = steps(arm.norm_multiplier, "norm_multiplier") if arm.releases_norms else np.float32(1)
+    return Grid(norm, steps(arm.noise_multiplier, "noise_multiplier"))
+
+
+class SecretDraws(NamedTuple):
+    """What is drawn in a round of a secret run: a row for each member of the cohort or, if the
+    server adds the noise, one number and one row for the server."""
+
+    cohort: NDArray[np.int32]  # client numbers
+    coins: NDArray[np.uint32]  # [members, 2] of the second sample: 64 bits each, high word first
+    norm_noise: NDArray[np.int32]  # in steps
+    update_noise: NDArray[np.int32]
+
+
+def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -> SecretDraws:
+    """Draw a round. A draw depends on the place of its member in the cohort and on nothing else.
+
+    Args:
+        randomness: the secret source.
+        arm: the arm, whose multipliers give the noise: std over the bound of what is released.
+        round_index: the round, counted from 0.
+        size: the number of parameters.
+    """
+    cohort, grid = cohort_of(randomness, arm, round_index), grid_of(arm)
+    members, each = cohort.size, arm.parts[2].clients_add_noise
+
+    def stream(purpose: Purpose) -> Stream:
+        return randomness.stream(arm.name, round_index, purpose)
+
+    def noise(multiplier: float, grid: float, purpose: Purpose, *shape: int) -> NDArray[np.int32]:
+        source = SystemNoise(stream(purpose))
+        steps = source.steps(multiplier, 1 / float(grid), int(np.prod(shape, dtype=int)))
+        return steps.astype(np.int32).reshape(shape)
+
+    coins = stream(Purpose.UPLOAD_COIN).words(members)
+    norms = np.zeros((members,) if each else (), np.int32)
+    if arm.releases_norms:
+        purpose = Purpose.NORM_NOISE if each else Purpose.SERVER_NORM_NOISE
+        norms = noise(arm.norm_multiplier, grid.norm, purpose, *norms.shape)
+    shape = (members, size) if each else (size,)
+    update = noise(arm.noise_multiplier, grid.update, Purpose.UPDATE_NOISE, *shape)
+    return SecretDraws(cohort, halves(coins), norms, update)
+
+
+def halves(coins: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """Numbers of 64 bits as two words each, the high one first."""
+    return np.stack([coins >> np.uint64(32), coins & np.uint64(2**32 - 1)], -1).astype(np.uint32)
 
 
 def draw_members(
@@ -74,4 +167,17 @@ def draw_server(arm_key: Array, round_index: Array | int, size: int) -> ServerDr
 def second_sample(coins: Array, probability: Array, present: Array) -> Array:
     """Draw the uploaders: each present member uploads if its own uniform draw in [0, 1) is below
     p_i. Returns a mask over the members."""
+    if coins.dtype == jnp.uint32:
+        return present & _below(coins, probability)
     return present & (coins < probability)
+
+
+def _below(coins: Array, probability: Array) -> Array:
+    """Whether a coin of 64 bits is below 2^64 p, rounded down, compared as integers: multiplying by
+    a power of two, cutting off the whole part and what is left are exact."""
+    scaled = probability * 2.0**32
+    whole = jnp.floor(scaled)
+    rest = (scaled - whole) * 2.0**32
+    high, low = whole.astype(jnp.uint32), rest.astype(jnp.uint32)
+    less = (coins[:, 0] < high) | ((coins[:, 0] == high) & (coins[:, 1] < low))
+    return (probability >= 1) | less

@@ -1,7 +1,11 @@
 """Where every random draw comes from.
 
 There are exactly two sources: a seed given by the user (a repeatable simulation) or the operating
-system's entropy (a secret that is not recorded). There is no default seed.
+system's entropy (a secret, kept only in the checkpoint of an unfinished run). There is no default
+seed.
+
+A simulation draws with fast generators that protect nobody. A secret run draws every coin and all
+noise from SHAKE-256, a cryptographic generator, under a key of 256 bits (`Stream`).
 
 Every draw is identified by (arm, round, purpose), and by client where each client draws for itself,
 so that no two draws share noise: arms differ in their root key, rounds and purposes are folded in.
@@ -12,12 +16,14 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import json
 import secrets
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 
 class Purpose(enum.IntEnum):
@@ -49,7 +55,12 @@ class Randomness:
     @classmethod
     def from_system(cls) -> Randomness:
         """Draws from the operating system's entropy, known to nobody."""
-        return cls(secrets.randbits(128), simulated=False)
+        return cls(secrets.randbits(KEY_BITS), simulated=False)
+
+    def stream(self, arm: str, round_index: int, purpose: Purpose) -> Stream:
+        """The secret bytes of one purpose in one round of an arm: asked for once, or the same bytes
+        are drawn twice."""
+        return Stream(self._secret("draw", arm, round_index, int(purpose)))
 
     def host(self, arm: str, round_index: int, purpose: Purpose) -> np.random.Generator:
         """A NumPy generator for the draws of one purpose in one round of an arm, on the host."""
@@ -57,19 +68,50 @@ class Randomness:
         return np.random.Generator(np.random.Philox(words))
 
     def arm_key(self, arm: str) -> jax.Array:
-        """The root key of an arm's draws on the device; `draw_key` derives the others."""
-        return _device_key(self._words(arm))
+        """The root key of an arm's draws on the device; `draw_key` derives the others. In a secret
+        run only clients' own shuffles and subsamples, which privacy does not rest on, come from
+        it."""
+        return _device_key(self._words(arm) if self.simulated else self._secret("arm", arm))
 
     def model_key(self) -> jax.Array:
         """The key of the initial weights: public, and the same for every arm."""
-        words = np.random.SeedSequence(self.entropy, spawn_key=(int(Purpose.MODEL),))
-        return _device_key(words)
+        if not self.simulated:  # a public model must not tell about the other draws
+            return _device_key(self._secret("model"))
+        return _device_key(np.random.SeedSequence(self.entropy, spawn_key=(int(Purpose.MODEL),)))
+
+    def _secret(self, *label: str | int) -> bytes:
+        """A key of its own for everything that has a label."""
+        if self.simulated:
+            raise ValueError("a seed is no secret: expected the operating system's entropy")
+        key = self.entropy.to_bytes(KEY_BITS // 8, "big")
+        return hashlib.shake_256(key + json.dumps(label).encode()).digest(KEY_BITS // 8)
 
     def _words(self, arm: str, *more: int) -> np.random.SeedSequence:
         return np.random.SeedSequence(self.entropy, spawn_key=(0, arm_number(arm), *more))
 
 
-def _device_key(words: np.random.SeedSequence) -> jax.Array:
+KEY_BITS = 256
+
+
+class Stream:
+    """A secret sequence of random bytes: SHAKE-256 of a key and the number of the request."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key, self._requests = key, 0
+
+    def __call__(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        self._requests += 1
+        return hashlib.shake_256(self._key + self._requests.to_bytes(8, "big")).digest(size)
+
+    def words(self, size: int) -> NDArray[np.uint64]:
+        """The next `size` whole numbers of 64 bits."""
+        return np.frombuffer(self(8 * size), "<u8")
+
+
+def _device_key(words: np.random.SeedSequence | bytes) -> jax.Array:
+    if isinstance(words, bytes):
+        return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(words[:8], "<u4")))
     return jax.random.wrap_key_data(jnp.asarray(words.generate_state(2, np.uint32)))
 
 
@@ -92,7 +134,8 @@ def normal(key: jax.Array, size: int) -> jax.Array:
     small.
 
     The remaining differences from a Gaussian are float32 itself (Mironov 2012) and a generator
-    (Threefry, 64-bit key) that is not cryptographic: good enough for a simulation.
+    (Threefry, 64-bit key) that is not cryptographic: good enough for a simulation, and used in
+    nothing else.
     """
     half = -(-size // 2)
     high, low, turn = jax.random.bits(key, (3, half), jnp.uint32)

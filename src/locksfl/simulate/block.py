@@ -32,7 +32,17 @@ from locksfl.round.client import (
     flat,
     measure,
 )
-from locksfl.round.draws import Members, draw_members, draw_server
+from locksfl.round.draws import Grid, Members, draw_members, draw_server
+from locksfl.round.exact import (
+    Noise,
+    Words,
+    add,
+    carried,
+    contribution_steps,
+    play_exact,
+    safe_norms,
+    total_steps,
+)
 from locksfl.round.randomness import Purpose, client_keys, draw_key
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.layout import Layout
@@ -52,6 +62,7 @@ class Program:
     server: Server
     layout: Layout
     evaluate_every: int
+    exact: bool = False  # a secret run: integers, and nothing leaves that is not released
     filtered: bool = False  # clients have a budget; without one nothing is carried for it
     together: int = 1  # settings of a sweep that are played at once
     keep_bytes: int = 0  # most bytes that stage 1 keeps per device; beyond, stage 2 recomputes
@@ -66,8 +77,18 @@ class TestData(NamedTuple):
     scale: Array
 
 
+class Secrets(NamedTuple):
+    """The draws of a secret run, made on the host: a row for each round (`draws.SecretDraws`), with
+    members in the slots that they have on each device. All is whole numbers."""
+
+    coins: Array  # [rounds, devices, slots, 2]
+    norm_noise: Array  # [rounds], or [rounds, devices, slots]
+    update_noise: Array  # [rounds, size], or [rounds, devices, slots, size]
+    grid: Grid
+
+
 class Log(NamedTuple):
-    """The log of a block, one row per round."""
+    """The log of a block, one row per round. A secret run fills in released numbers only."""
 
     norms: Array  # true norms, a secret; NaN for a client whose update was not finite
     uploaded: Array
@@ -121,10 +142,7 @@ class ChunkedClients:
                 k: Array, start: Array, carry: Any, number: int = number, size: int = bucket.chunk
             ) -> Any:
                 parts, chosen, norms = carry
-                if kept is None:
-                    visit = self._visit(number, start)
-                else:
-                    visit = jax.tree.map(lambda whole: whole[k], kept[number])
+                visit = self._recall(number, k, start, kept)
                 now = choose(visit.norms, _slice(each, start, size))
                 more = combine_parts(visit.trace, now.coefficient)
                 seen = jnp.where(visit.finite, visit.norms, jnp.nan)
@@ -136,12 +154,54 @@ class ChunkedClients:
             summed += flat(parts)
         return jax.lax.psum(summed, AXIS), chosen, norms
 
+    def exact_sum(
+        self,
+        choose: Callable[[Array, Any], Uploads],
+        each: Any,
+        kept: Any,
+        steps: Array,
+        messages: Array | None,
+    ) -> tuple[Any, Uploads]:
+        """Sum of the contributions on all devices in whole numbers, and what was chosen for each
+        member here; with `messages`, the sum of what every member released."""
+        nothing = jnp.zeros(self.members.present.shape)
+        chosen = Uploads(nothing, nothing > 1, nothing, nothing)
+        zero = jnp.zeros(self.program.model.size, jnp.int32)
+        summed: Any = Words(zero, zero) if messages is None else zero.astype(jnp.float32)
+        for number, bucket in enumerate(self.program.layout):
+
+            def step(
+                k: Array, start: Array, carry: Any, number: int = number, size: int = bucket.chunk
+            ) -> Any:
+                summed, chosen = carry
+                visit = self._recall(number, k, start, kept)
+                now = choose(visit.norms, _slice(each, start, size))
+                whole = contribution_steps(visit.trace, now.coefficient, now.scale, steps)
+                if messages is None:
+                    summed = add(summed, total_steps(whole))
+                else:
+                    told = (whole + _slice(messages, start, size)) * (now.scale / steps)[:, None]
+                    summed += jnp.sum(jnp.where(now.uploaded[:, None], told, 0.0), axis=0)
+                return summed, _put(chosen, now, start)
+
+            summed, chosen = self._sweep(number, step, (summed, chosen))
+        if messages is None:
+            return everyone(summed), chosen
+        return jax.lax.psum(summed, AXIS), chosen
+
+    def _recall(self, number: int, k: Array, start: Array, kept: Any) -> Visit:
+        """What stage 1 kept of a chunk, or the same computed again."""
+        if kept is None:
+            return self._visit(number, start)
+        return jax.tree.map(lambda whole: whole[k], kept[number])
+
     def _visit(self, number: int, start: Array) -> Visit:
         """Ask one chunk of clients for their updates."""
         program, bucket = self.program, self.program.layout[number]
         clients, keys = _slice((self.members.clients, self.keys), start, bucket.chunk)
         chunk = choose_rows(self.records, clients, keys, bucket.shape, program.work)
-        return measure(program.model, self.weights, self.records, chunk, program.work)
+        norms_of = safe_norms if program.exact else None
+        return measure(program.model, self.weights, self.records, chunk, program.work, norms_of)
 
     def _visit_shapes(self, number: int) -> Any:
         """The shapes of the results of all chunks of a size class."""
@@ -172,6 +232,11 @@ class ChunkedClients:
         return jax.lax.fori_loop(
             0, live, lambda k, carry: step(k, first + k * bucket.chunk, carry), carry
         )
+
+
+def everyone(summed: Words) -> Words:
+    """The sum over all devices."""
+    return carried(*jax.lax.psum(summed, AXIS))
 
 
 def _slice(tree: Any, start: Array, length: int) -> Any:
@@ -255,13 +320,15 @@ def play_block(
     first_round: Array,
     rounds: Array,
     spending: Spending | None,
+    secrets: Secrets | None,
 ) -> tuple[ServerState, Log]:
     """Play `rounds` rounds from `first_round` on, on one device of the mesh.
 
-    plan [ROUNDS_A_CALL, 1, slots]: the client in each slot of this device, -1 if empty.
+    plan [most rounds, 1, slots]: the client in each slot of this device, -1 if empty.
     weights [n]: the public weights of the clients, or one number for all.
     spending: with a filter, what was spent before. A client that cannot pay for a whole round is
         not asked; this is decided in every round, so results do not depend on the block length.
+    secrets: the draws of a secret run; without them, a simulation draws from `arm_key`.
     """
     plan = plan[:, 0]
 
@@ -277,6 +344,13 @@ def play_block(
     answers = total(labelled)
     tests = answers if labelled.ndim == 2 else total(jnp.any(labelled, axis=-1))
     asks_norms = program.method.parts[0].released
+    each_noises = program.method.parts[2].clients_add_noise
+    shown = each_noises or not program.exact  # else a secret of the server, which stays here
+
+    def _mean(uploads: Uploads, members: Members) -> Array:
+        """The expected weight of a member."""
+        expected = total(jnp.where(members.present, uploads.expected_weight, 0.0))
+        return expected / jnp.maximum(1, total(members.present))
 
     def one_round(r: Array, carry: Any) -> Any:
         state, log, spending = carry
@@ -285,13 +359,25 @@ def play_block(
         if program.filtered:
             clients = jnp.where(can_pay(spending, clients, asks_norms), clients, -1)
         mine = weights[clients] if weights.ndim else jnp.broadcast_to(weights, clients.shape)
-        members = draw_members(arm_key, t, clients, mine)
         keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
-        cohort = ChunkedClients(program, state.weights, records, members, keys)
-        server_draws = draw_server(arm_key, t, program.model.size)
-        result, uploads, norms = play(
-            program.method, cohort, members, server_draws, dials, total, together
-        )
+        if secrets is None:
+            members = draw_members(arm_key, t, clients, mine)
+            cohort = ChunkedClients(program, state.weights, records, members, keys)
+            server_draws = draw_server(arm_key, t, program.model.size)
+            result, uploads, norms = play(
+                program.method, cohort, members, server_draws, dials, total, together
+            )
+        else:
+            drawn = (secrets.coins[r, 0], jnp.zeros(clients.shape))
+            members = Members(clients, clients >= 0, mine, *drawn)
+            cohort = ChunkedClients(program, state.weights, records, members, keys)
+            noise = Noise(secrets.norm_noise[r], secrets.update_noise[r])
+            if each_noises:  # this device's
+                noise = Noise(noise.norm[0], noise.update[0])
+            result, uploads = play_exact(
+                program.method, cohort, members, noise, secrets.grid, dials, total, everyone
+            )
+            norms = jnp.full(clients.shape, jnp.nan)
         state = program.server.step(state, result.update, dials.step, t)
 
         def score() -> tuple[Array, Array]:
@@ -300,16 +386,15 @@ def play_block(
             return total(right) / answers, total(losses) / tests
 
         due = ((t + 1) % program.evaluate_every == 0) | (t + 1 == program.server.rounds)
-        accuracy, loss = jax.lax.cond(due, score, lambda: (jnp.nan * result.signal,) * 2)
+        accuracy, loss = jax.lax.cond(due, score, lambda: (jnp.full((), jnp.nan),) * 2)
         row = Log(
             norms=norms[None],
-            uploaded=uploads.uploaded[None],
+            uploaded=uploads.uploaded[None] & shown,
             released_norm_sum=result.released_norm_sum,
             used_norm_sum=result.used_norm_sum,
             signal=result.signal,
             noise=result.noise,
-            expected_weight=total(jnp.where(members.present, uploads.expected_weight, 0.0))
-            / jnp.maximum(1, total(members.present)),
+            expected_weight=jnp.full((), jnp.nan) if program.exact else _mean(uploads, members),
             accuracy=accuracy,
             loss=loss,
         )
@@ -317,9 +402,9 @@ def play_block(
             spending = charge(spending, members, uploads.uploaded, asks_norms)
         return state, jax.tree.map(lambda whole, now: whole.at[r].set(now), log, row), spending
 
-    slots = plan.shape[1]
-    per_slot = jnp.zeros((ROUNDS_A_CALL, 1, slots))
-    a_round = jnp.zeros(ROUNDS_A_CALL)
+    most, slots = plan.shape
+    per_slot = jnp.zeros((most, 1, slots))
+    a_round = jnp.zeros(most)
     log = Log(per_slot, per_slot > 1, *[a_round] * 7)
     state, log, _ = jax.lax.fori_loop(0, rounds, one_round, (state, log, spending))
     return state, log

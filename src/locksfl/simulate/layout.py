@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from locksfl.round.client import LocalWork, SizeClass, used_samples
+from locksfl.round.client import NO_LIMIT, LocalWork, SizeClass, used_samples
 
 MOST_CLASSES = 8
 
@@ -62,6 +62,36 @@ def size_classes(
             )
         )
     return classes, class_of
+
+
+def public_classes(
+    sizes: np.ndarray, work: LocalWork, finely: bool
+) -> tuple[list[SizeClass], np.ndarray]:
+    """Classes whose shapes are public constants, for a secret run: what a client computes, to the
+    last bit, then depends on its own size only. In `size_classes` the largest client of a class
+    sets the shape of all its members.
+
+    Args:
+        sizes: of all clients.
+        work: limits the samples that a client uses.
+        finely: padding costs time: shapes are 1, 2, 3, 4, 6, 8, 12, ... rows instead of 1, 4, 16.
+    """
+    steps = (
+        [base * 2**k for k in range(31) for base in (2, 3)] if finely else [4**k for k in range(16)]
+    )
+    ladder = np.array([1, *steps])
+    used = used_samples(sizes, work)
+
+    def step(counts: np.ndarray) -> np.ndarray:
+        return ladder[np.searchsorted(ladder, counts)]
+
+    rows = np.minimum(step(used), work.max_samples or NO_LIMIT).clip(work.min_samples)
+    whole = np.where(sizes > used, step(sizes), 0)
+    shapes, class_of = np.unique(
+        np.stack([rows, whole, sizes < used], axis=1), axis=0, return_inverse=True
+    )
+    classes = [SizeClass(int(r), int(whole), bool(repeats)) for r, whole, repeats in shapes]
+    return classes, class_of.reshape(-1).astype(np.int8)
 
 
 def likely_count(clients: int, sampling_rate: float) -> int:

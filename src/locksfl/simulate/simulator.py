@@ -1,7 +1,8 @@
 """The simulator: it keeps the data on the devices, draws the cohorts and plays blocks of rounds.
 
 The cohorts of a whole block are drawn on the host, then the block is one call (see block.py). A
-block takes at most two seconds, so that progress is visible and Ctrl-C works.
+block takes at most two seconds, so that progress is visible and Ctrl-C works. A secret run draws
+everything on the host (secret.py).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from locksfl.data.population import Population
 from locksfl.models.build import Model, records_at_once
 from locksfl.privacy.budget import Filter
 from locksfl.round.client import LocalWork, Records, SizeClass, uses_errors
-from locksfl.round.draws import draw_cohort
-from locksfl.round.randomness import Purpose, Randomness
+from locksfl.round.draws import SecretDraws, cohort_of
+from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.block import (
     AXIS,
@@ -33,6 +34,7 @@ from locksfl.simulate.block import (
     SETTINGS,
     Log,
     Program,
+    Secrets,
     Spending,
     TestData,
     in_batches,
@@ -45,10 +47,12 @@ from locksfl.simulate.layout import (
     class_counts,
     likely_count,
     pack,
+    public_classes,
     size_classes,
     usual_count,
     widen,
 )
+from locksfl.simulate.secret import SecretRounds, is_secret
 
 BLOCK_SECONDS = 2.0
 TEST_ROWS = 1000  # held-out records evaluated at a time
@@ -60,13 +64,13 @@ SHARE = 24  # bytes of memory per float held: 1/6 of memory going forward, as mu
 
 @dataclass(frozen=True)
 class RoundLog:
-    """What the simulator saw in one round. Norms and the cohort are secrets of the server or of the
-    clients; code that shows them must say so."""
+    """What was seen in one round. Norms and the cohort are secrets of the server or of the clients:
+    a secret run tells none that was not released, a simulation says what it shows."""
 
     round: int
-    cohort: np.ndarray  # client numbers
-    uploaded: np.ndarray  # whether each of them uploaded
-    norms: np.ndarray  # true norms before clipping; NaN for an update that was not finite
+    cohort: np.ndarray | None  # client numbers; None: a secret
+    uploaded: np.ndarray | None  # whether each of them uploaded
+    norms: np.ndarray | None  # true norms before clipping; NaN for an update that was not finite
     released_norm_sum: float
     used_norm_sum: float
     signal: float
@@ -139,8 +143,12 @@ class Simulator:
         kept = None
         if plan.budget is not None:
             kept = Filter(plan, plan.budget, *(released or ()))
-        classes, class_of = self.classes(work)
-        layout = self.layout(classes, class_of, plan.sampling_rate, work)
+        secret = (
+            SecretRounds(randomness, plan, self.model.size) if is_secret(randomness, plan) else None
+        )
+        classes, class_of = self.classes(work, secret is not None)
+        layout = self.layout(classes, class_of, plan.sampling_rate, work, exact=secret is not None)
+        most = secret.rounds_a_call if secret else ROUNDS_A_CALL
         public = self._replicate(plan.scaled_weights())
         key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
         if state is None:
@@ -148,11 +156,13 @@ class Simulator:
         state = self.replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:
-            length = min(length, ROUNDS_A_CALL, server.rounds - t)
+            length = min(length, most, server.rounds - t)
             if pause_every:
                 length = min(length, pause_every - t % pause_every)
-            coins = [randomness.host(plan.name, r, Purpose.COHORT) for r in range(t, t + length)]
-            cohorts = [draw_cohort(rng, plan.clients, plan.sampling_rate) for rng in coins]
+            drawn = secret.draw(t, length) if secret else []
+            cohorts = [one.cohort for one in drawn] or [
+                cohort_of(randomness, plan, r) for r in range(t, t + length)
+            ]
             layout = self.fit(layout, cohorts, class_of)
             program = Program(
                 plan.method,
@@ -161,17 +171,21 @@ class Simulator:
                 server,
                 layout,
                 evaluate_every,
+                exact=secret is not None,
                 filtered=kept is not None,
                 keep_bytes=self.keep_bytes,
             )
             slots = self.slots(cohorts, class_of, layout)
-            arguments = (self.records, self.test, public, dials, key, self.put_slots(slots))
-            numbers = (np.int32(t), np.int32(length), self._spending(kept))
+            arguments = (self.records, self.test, public, dials, key, self.put_slots(slots, most))
+            secrets = self._secrets(secret, drawn, slots) if secret else None
+            numbers = (np.int32(t), np.int32(length), self._spending(kept), secrets)
             call, compile_seconds = self.compile(program, state, *arguments, *numbers)
             began = time.perf_counter()
             state, log = finish(call(state, *arguments, *numbers))
             seconds = time.perf_counter() - began
             rounds = read_log(t, slots, log)
+            if secret is not None:
+                rounds = [released_only(played, plan) for played in rounds]
             if kept is not None:
                 rounds = [_asked(played, kept) for played in rounds]
             yield BlockLog(rounds, state, seconds, compile_seconds)
@@ -188,14 +202,18 @@ class Simulator:
         block: Any = functools.partial(play_block, program)
         slots, split = P(None, AXIS), P(AXIS)
         if program.together > 1:
-            axes = (0, None, None, None, 0, 0, 0, None, None, None)
+            axes = (0, None, None, None, 0, 0, 0, None, None, None, None)
             block, slots = jax.vmap(block, axes, axis_name=SETTINGS), P(None, None, AXIS)
         logs: Any = Log(*[slots] * 2, *[P()] * 7)  # type: ignore[arg-type]
         tests: Any = TestData(split, split, P())  # type: ignore[arg-type]
+        secrets = None
+        if program.exact:  # noise of the server is everywhere, that of members in their slots
+            noise = slots if program.method.parts[2].clients_add_noise else P()
+            secrets = Secrets(slots, noise, noise, P())  # type: ignore[arg-type]
         mapped = jax.shard_map(
             block,
             mesh=self.mesh,
-            in_specs=(P(), P(), tests, P(), P(), P(), slots, P(), P(), P()),
+            in_specs=(P(), P(), tests, P(), P(), P(), slots, P(), P(), P(), secrets),
             out_specs=(P(), logs),
             check_vma=False,
         )
@@ -210,12 +228,40 @@ class Simulator:
         counts = np.stack([kept.norms, kept.uploads])
         return Spending(self._replicate(counts), self._replicate(kept.table))
 
-    def classes(self, work: LocalWork) -> tuple[list[SizeClass], np.ndarray]:
+    def _secrets(
+        self, secret: SecretRounds, drawn: list[SecretDraws], slots: np.ndarray
+    ) -> Secrets:
+        """The draws of a block, as a compiled block takes them: members' in their slots."""
+
+        def put(name: str, in_slots: bool) -> Array:
+            rows = [getattr(one, name) for one in drawn]
+            shape = (*slots.shape[1:], *rows[0].shape[1:]) if in_slots else rows[0].shape
+            room = np.zeros((secret.rounds_a_call, *shape), rows[0].dtype)
+            for r, row in enumerate(rows):
+                if in_slots:
+                    there = slots[r] >= 0
+                    room[r][there] = row[np.searchsorted(drawn[r].cohort, slots[r][there])]
+                else:
+                    room[r] = row
+            spec = P(None, AXIS) if in_slots else P()
+            return jax.device_put(room, NamedSharding(self.mesh, spec))
+
+        return Secrets(
+            put("coins", True),
+            put("norm_noise", secret.each),
+            put("update_noise", secret.each),
+            self.replicate_tree(secret.grid),
+        )
+
+    def classes(self, work: LocalWork, exact: bool = False) -> tuple[list[SizeClass], np.ndarray]:
         """The size classes, and the class of every client. Each size class adds a program to the
         compiled round, so use no more classes than pay off. A core skips the steps for which a
         small client has no rows; a GPU processes all clients of a class at once, and one class
         after another."""
         gradient_on_cpu = self.on_cpu and work.update == "gradient"
+        if exact:
+            finely = gradient_on_cpu or not self.on_cpu
+            return public_classes(self.population.sizes, work, finely)
         return size_classes(self.population.sizes, work, MOST_CLASSES if gradient_on_cpu else 2)
 
     def layout(
@@ -225,25 +271,32 @@ class Simulator:
         rate: float,
         work: LocalWork,
         together: int = 1,
+        exact: bool = False,
     ) -> Layout:
-        """Slots for the cohorts that a round is likely to have; `together`: settings at once."""
+        """Slots for the cohorts that a round is likely to have; `together`: settings at once. In a
+        secret run (`exact`) the size of a chunk is a public constant, whoever is in the class."""
         layout = []
         for number, shape in enumerate(classes):
             members = int(np.sum(class_of == number))
             on_device = -(-likely_count(members, rate) // self.mesh.size)
+            most = max(1, self.most_at_once(shape, work, exact) // together)
+            if exact:
+                usual = -(-usual_count(self.population.clients, rate) // self.mesh.size)
+                chunk = self.chunk or min(most, usual)
+                layout.append(Bucket(shape, chunk, -(-on_device // chunk)))
+                continue
             usual = -(-usual_count(members, rate) // self.mesh.size)
-            most = max(1, self.most_at_once(shape, work) // together)
             # equal chunks that the usual cohort fills: an extra chunk costs as much as a full one
             chunk = min(self.chunk or -(-usual // -(-usual // most)), on_device)
             layout.append(Bucket(shape, chunk, -(-on_device // chunk)))
         return tuple(layout)
 
-    def most_at_once(self, shape: SizeClass, work: LocalWork) -> int:
+    def most_at_once(self, shape: SizeClass, work: LocalWork, exact: bool = False) -> int:
         """The number of clients to process at a time, to keep a core's caches or a GPU busy.
 
         On a GPU their updates, what the model holds of their batches, and their records must fit.
         """
-        if uses_errors(self.model, shape.rows, work):
+        if not exact and uses_errors(self.model, shape.rows, work):
             return max(1, (1024 if self.on_cpu else 65536) // shape.rows)
         if self.on_cpu:  # plain matrix products are faster than batched ones
             return 1
@@ -274,10 +327,10 @@ class Simulator:
         """The client in each slot of each round, -1 if empty. [rounds, devices, slots]"""
         return np.stack([pack(cohort, class_of, layout, self.mesh.size) for cohort in cohorts])
 
-    def put_slots(self, slots: np.ndarray) -> Array:
-        """Slots as a compiled block takes them: padded to ROUNDS_A_CALL rounds and distributed over
-        the devices. A sweep has a leading axis of settings."""
-        room = np.full((*slots.shape[:-3], ROUNDS_A_CALL, *slots.shape[-2:]), -1, np.int32)
+    def put_slots(self, slots: np.ndarray, rounds: int = ROUNDS_A_CALL) -> Array:
+        """Slots as a compiled block takes them: padded to so many rounds and distributed over the
+        devices. A sweep has a leading axis of settings."""
+        room = np.full((*slots.shape[:-3], rounds, *slots.shape[-2:]), -1, np.int32)
         room[..., : slots.shape[-3], :, :] = slots
         spec = P(*[None] * (slots.ndim - 2), AXIS)
         return jax.device_put(room, NamedSharding(self.mesh, spec))
@@ -320,6 +373,8 @@ def _asked(log: RoundLog, kept: Filter) -> RoundLog:
     """The round with only the members that could pay, recorded in the host's filter. The host
     decides by the same integers as the device and raises an error if the device decided
     otherwise."""
+    if log.cohort is None or log.uploaded is None:
+        raise AssertionError("a budget needs known members")
     there = kept.can_pay(log.cohort)
     if log.uploaded[~there].any():
         raise AssertionError("a client that could not pay has uploaded")
@@ -329,9 +384,16 @@ def _asked(log: RoundLog, kept: Filter) -> RoundLog:
         log,
         cohort=log.cohort[there],
         uploaded=log.uploaded[there],
-        norms=log.norms[there],
+        norms=None if log.norms is None else log.norms[there],
         exhausted=exhausted,
     )
+
+
+def released_only(log: RoundLog, arm: Arm) -> RoundLog:
+    """The round without what the block did not tell; a member that adds its own noise is known."""
+    if arm.parts[2].clients_add_noise:
+        return replace(log, norms=None)
+    return replace(log, cohort=None, uploaded=None, norms=None)
 
 
 def finish(results: Any) -> Any:

@@ -18,11 +18,12 @@ import numpy as np
 
 from locksfl.arm import Arm
 from locksfl.round.client import LocalWork
-from locksfl.round.draws import draw_cohort
-from locksfl.round.randomness import Purpose, Randomness
+from locksfl.round.draws import cohort_of
+from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 from locksfl.simulate.block import ROUNDS_A_CALL, Program
 from locksfl.simulate.layout import usual_count
+from locksfl.simulate.secret import is_secret
 from locksfl.simulate.simulator import RoundLog, Simulator, finish, read_log
 
 MOST_TOGETHER = 16  # more would not use a GPU better, and would wait longer for the largest cohort
@@ -88,11 +89,12 @@ def play_alone(
 def _groups(
     simulator: Simulator, settings: Sequence[Setting], work: LocalWork, at_once: int | None
 ) -> Iterator[list[int]]:
-    """Indices of the settings that one program can play together. Settings with client budgets or
-    public weights have one array each and are played alone."""
+    """Indices of the settings that one program can play together. Settings with client budgets,
+    public weights or secret draws have arrays of their own and are played alone."""
     alike: dict[Any, list[int]] = {}
-    for number, (plan, _) in enumerate(settings):
-        alone = number if plan.budget is not None or plan.weights is not None else None
+    for number, (plan, source) in enumerate(settings):
+        own = plan.budget is not None or plan.weights is not None or is_secret(source, plan)
+        alone = number if own else None
         alike.setdefault((plan.method, plan.sampling_rate, alone), []).append(number)
     for numbers in alike.values():
         most = at_once or _most_together(simulator, settings[numbers[0]].plan, work)
@@ -145,7 +147,7 @@ def _together(
         slots = np.stack([simulator.slots(each, class_of, layout) for each in cohorts])
         data = (simulator.records, simulator.test, public)
         arguments = (state, *data, dials, keys, simulator.put_slots(slots))
-        numbers = (np.int32(t), np.int32(length), None)
+        numbers = (np.int32(t), np.int32(length), None, None)
         call, _ = simulator.compile(program, *arguments, *numbers)
         state, log = finish(call(*arguments, *numbers))
         log = jax.tree.map(np.asarray, log)
@@ -157,5 +159,4 @@ def _together(
 
 def _cohorts(setting: Setting, first: int, length: int) -> list[np.ndarray]:
     plan, randomness = setting
-    coins = (randomness.host(plan.name, t, Purpose.COHORT) for t in range(first, first + length))
-    return [draw_cohort(rng, plan.clients, plan.sampling_rate) for rng in coins]
+    return [cohort_of(randomness, plan, t) for t in range(first, first + length)]

@@ -27,7 +27,7 @@ POLICY = Policy(
 WATCHED = (
     "device/guard.py",
     "device/ledger.py",
-    "device/noise.py",
+    "round/noise.py",
     "privacy/journal.py",
     "privacy/journal_file.py",
 )

@@ -16,12 +16,12 @@ import pytest
 
 from checks import charged_arm, std_is
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused, RoundTerms
-from locksfl.federation.device.noise import SystemNoise
 from locksfl.federation.device.view import ledger_view
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.privacy import Budget, epsilon_from_mu
 from locksfl.privacy.budget import Filter, mu_squared
 from locksfl.privacy.journal import header
+from locksfl.round.noise import SystemNoise
 
 POLICY = Policy(
     epsilon=2.0,

@@ -13,7 +13,7 @@ import pytest
 from faults import KINDS, POLICY, charged, play_with_faults
 
 from locksfl.federation.device import Guard, Refusal, Refused
-from locksfl.federation.device.noise import add_noise, gaussian_std
+from locksfl.round.noise import add_noise, gaussian_std
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from locksfl.cli.child import main
-from locksfl.federation.device.noise import SystemNoise
+from locksfl.round.noise import SystemNoise
 
 real, left = SystemNoise.steps, int(sys.argv.pop(1))
 

@@ -241,7 +241,7 @@ class PaysNothing(Guard):
     """A guard that forgets to debit the update."""
 
     def release_update(self, terms, _contribution, bound):
-        from locksfl.federation.device.noise import add_noise, gaussian_std
+        from locksfl.round.noise import add_noise, gaussian_std
 
         self.check(terms, "update")
         return add_noise(

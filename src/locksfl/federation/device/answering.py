@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from locksfl.federation.device.guard import Guard
-from locksfl.federation.device.noise import SYSTEM, Noise
 from locksfl.federation.device.policy import Policy
 from locksfl.federation.device.terms import Refusal, Refused, RoundTerms, Stage
 from locksfl.federation.device.update import (
@@ -26,6 +25,7 @@ from locksfl.federation.device.update import (
     safe_update,
 )
 from locksfl.federation.wire import Answer, Question
+from locksfl.round.noise import SYSTEM, Noise
 
 log = logging.getLogger(__name__)
 Kept = MutableMapping[str, np.ndarray]  # from the first stage of a round to its second: secret

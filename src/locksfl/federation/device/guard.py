@@ -37,7 +37,6 @@ import numpy as np
 import numpy.typing as npt
 
 from locksfl.federation.device.ledger import DeviceLedger
-from locksfl.federation.device.noise import SYSTEM, Noise, add_noise, gaussian_std
 from locksfl.federation.device.policy import Policy
 from locksfl.federation.device.terms import (
     LARGEST_ROUND,
@@ -51,6 +50,7 @@ from locksfl.federation.device.terms import (
 from locksfl.federation.device.update import clip
 from locksfl.methods.releases import Release
 from locksfl.privacy.budget import charges
+from locksfl.round.noise import SYSTEM, Noise, add_noise, gaussian_std
 
 LARGEST_BOUND = 1e6  # of a contribution, over the clip norm: 1 / p is never that large
 

@@ -29,7 +29,6 @@ import numpy as np
 
 from locksfl.arm import Arm
 from locksfl.federation.device import Refusal, RoundTerms
-from locksfl.federation.device.noise import SYSTEM, add_noise, gaussian_std, grid_for
 from locksfl.federation.device.update import clip
 from locksfl.federation.wire import Answer, Network, Question
 from locksfl.round.algorithm import (
@@ -44,6 +43,7 @@ from locksfl.round.algorithm import (
     upload_probability,
 )
 from locksfl.round.draws import Members, ServerDraws, draw_cohort, draw_members, draw_server
+from locksfl.round.noise import SYSTEM, add_noise, gaussian_std, grid_for
 from locksfl.round.randomness import Purpose, Randomness
 
 SLACK = 1.001  # for rounding

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy import special
 
 from checks import counts_are, std_is
-from locksfl.federation.device.noise import (
+from locksfl.federation.device.update import clip
+from locksfl.round.noise import (
     MARGIN,
     SYSTEM,
     SystemNoise,
@@ -23,7 +24,6 @@ from locksfl.federation.device.noise import (
     gaussian_std,
     grid_for,
 )
-from locksfl.federation.device.update import clip
 
 
 def repeatable(seed):

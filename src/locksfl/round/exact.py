@@ -1,0 +1,245 @@
+"""The round of a secret run: integers from each contribution to the noised sum.
+
+Floats leave traces. The noise of a float generator can be recognised, and a sum of floats is
+rounded in a way that depends on all clients, so that one client can move it by more than its bound.
+Here, in steps of a public grid (`draws.grid_of`),
+
+    contribution c_i    floor(|c_i| steps / S), sign kept, in each coordinate: whole numbers, whose
+                        sum of squares is checked exactly against steps^2; too long becomes zero
+    norm |g_i|          floor(|g_i| steps / C), between 0 and steps
+    sum                 of whole numbers, exact in any order: one client moves it by S or C, no more
+    release             the sum + round(steps z N(0, 1)), drawn exactly on the host
+
+which is the Gaussian mechanism, rounded: exactly as private as it is charged (see noise.py). Only
+released integers reach K', S, the optimiser and the model, so the floats computed from them are
+post-processing. What a client contributes is computed from its own data and public numbers alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from locksfl.arm import Dials
+from locksfl.methods import Method
+from locksfl.round.algorithm import (
+    Norms,
+    RoundResult,
+    Total,
+    Uploads,
+    choose_uploads,
+    contribution_bound,
+    no_norms,
+    settle_norms,
+)
+from locksfl.round.draws import Grid, Members
+
+MOST_PARAMETERS = 2**24 - 1  # so that squares are summed exactly
+SHORTER = 1 - 2.0**-20  # 16 units of float32's rounding: the factor of an update has fewer
+
+
+class Words(NamedTuple):
+    """Whole numbers high 2^16 + low, 0 <= low < 2^16: sums that do not fit in 32 bits."""
+
+    high: Array
+    low: Array
+
+    @property
+    def value(self) -> Array:
+        """The nearest floats. For released numbers only: rounding an exact sum would undo it."""
+        return self.high * 65536.0 + self.low
+
+
+def words(steps: Array) -> Words:
+    """Whole numbers of 32 bits as Words."""
+    return Words(steps >> 16, steps & 0xFFFF)
+
+
+def carried(high: Array, low: Array) -> Words:
+    """Words from a low part that may have grown."""
+    return Words(high + (low >> 16), low & 0xFFFF)
+
+
+def add(one: Words, other: Words) -> Words:
+    """The sum."""
+    return carried(one.high + other.high, one.low + other.low)
+
+
+def total_steps(steps: Array) -> Words:
+    """The sum over the first axis, of up to 2^15 whole numbers."""
+    high, low = words(steps)
+    return carried(jnp.sum(high, axis=0), jnp.sum(low, axis=0))
+
+
+def total_counts(counts: Array) -> Words:
+    """The sum over the last axis, of up to 2^24 whole numbers from 0 to 2^24 - 1."""
+    length = counts.shape[-1]
+    piece = min(length, 2**16)
+    missing = [(0, 0)] * (counts.ndim - 1) + [(0, -length % piece)]
+    pieces = jnp.pad(counts.astype(jnp.uint32), missing).reshape(*counts.shape[:-1], -1, piece)
+    high, low = (jnp.sum(part, axis=-1) for part in (pieces >> 16, pieces & 0xFFFF))
+    high, low = carried(high, low)
+    return carried(jnp.sum(high, axis=-1), jnp.sum(low, axis=-1))
+
+
+def sum_of_squares(steps: Array) -> tuple[Array, Array]:
+    """The exact sum of squares over the last axis, of whole numbers below 2^24 in size, as
+    (high, low): high 2^24 + low. A sum of 2^55 or more has the largest `high` that there is."""
+    sizes = jnp.abs(steps).astype(jnp.uint32)
+    a, b = sizes >> 12, sizes & 0xFFF  # (a 2^12 + b)^2 = a^2 2^24 + a b 2^13 + b^2
+    across = a * b
+    lower = b * b + ((across & 0x7FF) << 13)
+    upper = a * a + (across >> 11) + (lower >> 24)
+    high, low = total_counts(upper), total_counts(lower & 0xFFFFFF)
+    carry, rest = low.high >> 8, ((low.high & 0xFF) << 16) | low.low
+    whole = (high.high << 16) + high.low + carry
+    return jnp.where(high.high >= 2**15, jnp.uint32(2**32 - 1), whole), rest
+
+
+def safe_norms(updates: Array) -> Array:
+    """At least the true |u_i|, and at most a factor 1 + (sqrt(d) + 16) 2^-22 more.
+
+    Dividing by the largest coordinate rules out underflow. Sums of k float32 in any order are off
+    by at most k 2^-24 of a sum without signs; here there are two of sqrt(d) terms, one after the
+    other, and the root halves their error. The barrier keeps a compiler from making one sum of d.
+    """
+    side = math.isqrt(updates.shape[-1] - 1) + 1
+    largest = jnp.max(jnp.abs(updates), axis=-1)
+    scaled = updates / jnp.where(largest > 0, largest, 1.0)[:, None]
+    square = jnp.pad(scaled, [(0, 0), (0, side * side - updates.shape[-1])])
+    rows = jnp.sum(jnp.square(square.reshape(-1, side, side)), axis=-1)
+    lengths = jnp.sqrt(jnp.sum(jax.lax.optimization_barrier(rows), axis=-1))
+    return largest * lengths * (1 + (side + 16) * 2.0**-23)
+
+
+def contribution_steps(updates: Array, coefficient: Array, bounds: Array, steps: Array) -> Array:
+    """coefficient_i u_i as whole numbers, `steps` of which are the bound S of client i.
+
+    Their norm is at most `steps`, exactly: a contribution that is longer, which no rounding can
+    bring about if the coefficient is right, becomes zero.
+    """
+    factor = coefficient * (steps / bounds) * SHORTER
+    scaled = updates * factor[:, None]
+    whole = jnp.clip(jnp.where(jnp.isfinite(scaled), scaled, 0.0), -steps, steps).astype(jnp.int32)
+    high, low = sum_of_squares(whole)
+    most = (steps * steps * 2.0**-24).astype(jnp.uint32)
+    fits = (high < most) | ((high == most) & (low == 0))
+    return jnp.where(fits[:, None], whole, 0)
+
+
+class Noise(NamedTuple):
+    """The noise of a round, in steps (`draws.SecretDraws`): the server's own, or one row for each
+    member."""
+
+    norm: Array
+    update: Array
+
+
+class ExactClients(Protocol):
+    """What an engine can do with the cohort of a secret run."""
+
+    def measure(self) -> tuple[Array, Any]:
+        """`safe_norms` of every member (0 if the update is not finite), and what is needed to avoid
+        recomputing its update."""
+
+    def exact_sum(
+        self,
+        choose: Callable[[Array, Any], Uploads],
+        each: Any,
+        kept: Any,
+        steps: Array,
+        messages: Array | None,
+    ) -> tuple[Any, Uploads]:
+        """Add up the contributions.
+
+        Args:
+            choose, each, kept: as for `algorithm.Clients.weighted_sum`.
+            steps: in the bound of a contribution.
+            messages: the noise of each member's message, or None.
+
+        Returns:
+            The sum of all members on all devices and the uploads of every member. Without
+            `messages`: Words, not yet noised. With them: floats, the sum of what was released.
+        """
+
+
+def play_exact(
+    method: Method,
+    clients: ExactClients,
+    members: Members,
+    noise: Noise,
+    grid: Grid,
+    dials: Dials,
+    total: Total,
+    everyone: Callable[[Words], Words],
+) -> tuple[RoundResult, Uploads]:
+    """Play a whole round, as `algorithm.play` does with floats.
+
+    Args:
+        method: rule, estimator and trust, which must be private.
+        clients: the cohort, able to compute its updates.
+        members: the members, with coins of 64 bits.
+        noise: of the round.
+        grid: the public grids.
+        dials: the arm's numbers.
+        total: sums floats over every client of the round; for released numbers only.
+        everyone: sums Words over all devices.
+
+    Returns:
+        The update for the server's step, and what each member uploaded (a secret, unless every
+        member adds its own noise). What a simulation can see besides is NaN.
+    """
+    rule, estimator, trust = method.parts
+    each, kept = trust.clients_add_noise, None
+    norms = no_norms(members, dials)
+    if rule.released:
+        measured, kept = clients.measure()
+        norms = _release_norms(method, measured, members, noise.norm, grid, dials, total, everyone)
+
+    def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:
+        return choose_uploads(method, client_norms, *each, norms.used, dials)
+
+    messages = noise.update if each else None
+    summed, uploads = clients.exact_sum(
+        choose, (members, norms.scores), kept, grid.update, messages
+    )
+    bound = contribution_bound(method, norms.used, dials)
+    if not each:
+        summed = add(summed, words(noise.update)).value * (bound / grid.update)
+    divisor = estimator.divisor(dials)
+    std = trust.noise_std(uploads.scale, bound, uploads.uploaded, dials, total, jnp)
+    result = RoundResult(
+        update=summed / divisor,
+        released_norm_sum=norms.released,
+        used_norm_sum=norms.used,
+        signal=jnp.full((), jnp.nan),
+        noise=std * math.sqrt(noise.update.shape[-1]) / divisor,
+    )
+    return result, uploads
+
+
+def _release_norms(
+    method: Method,
+    measured: Array,
+    members: Members,
+    noise: Array,
+    grid: Grid,
+    dials: Dials,
+    total: Total,
+    everyone: Callable[[Words], Words],
+) -> Norms:
+    """Stage 1 in steps: each member's noisy norm, or the noisy sum."""
+    clipped, step = jnp.minimum(measured, dials.clip_norm), dials.clip_norm / grid.norm
+    steps = jnp.clip(jnp.floor(clipped / step), 0.0, grid.norm).astype(jnp.int32)
+    steps = jnp.where(members.present, steps, 0)
+    _, _, trust = method.parts
+    if trust.clients_add_noise:
+        told = jnp.clip((steps + noise) * step, 0.0, dials.clip_norm)
+        return settle_norms(method, told, total(jnp.where(members.present, told, 0.0)), dials)
+    summed = everyone(Words(*(part.astype(jnp.int32) for part in total_counts(steps))))
+    return settle_norms(method, clipped, add(summed, words(noise)).value * step, dials)
