@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from locksfl.round.client import permutation
-from locksfl.round.draws import draw_cohort, draw_members, draw_server
+from locksfl.round.draws import draw_cohort, draw_members, draw_secret, draw_server, grid_of
 from locksfl.round.randomness import Purpose, client_keys, draw_key
 
 # --- The model: dense layers with ReLU between them; a flat vector holds W, b of each layer. ------
@@ -133,7 +133,8 @@ class Round:
 
 
 def two_stages(plan, updates, coins, norm_noise, server_norm_noise, update_noise, weights):
-    """From the updates u_i of a cohort, one row each, to the server's average."""
+    """From the updates u_i of a cohort, one row each, to the server's average. Noise is in standard
+    units: one row, or one for each member's message."""
     method, clip = plan.method, plan.clip_norm
     b, m = plan.uploads, plan.cohort
     members = range(len(updates))
@@ -157,7 +158,7 @@ def two_stages(plan, updates, coins, norm_noise, server_norm_noise, update_noise
 
     # the second coin, and what each sends
     at_clip = probability(plan, clip, used, 1 / plan.clients)
-    total, variance = np.zeros(updates.shape[1]), 0.0
+    total, variance, told = np.zeros(updates.shape[1]), 0.0, np.zeros(updates.shape[1])
     uploaded, expected = np.zeros(len(updates), bool), []
     for i in members:
         p = probability(plan, known[i], used, weights[i])
@@ -174,6 +175,8 @@ def two_stages(plan, updates, coins, norm_noise, server_norm_noise, update_noise
         if uploaded[i]:
             total += share * clipped[i]
             variance += (plan.noise_multiplier * bound) ** 2
+            if update_noise.ndim == 2:
+                told += plan.noise_multiplier * bound * update_noise[i]
     if method.trust == "central":
         bound = clip / at_clip if method.estimator == "capped" else clip
         variance = (plan.noise_multiplier * bound) ** 2
@@ -183,7 +186,7 @@ def two_stages(plan, updates, coins, norm_noise, server_norm_noise, update_noise
     divisor = m if method.estimator in ("capped", "horvitz-thompson") else b
     std = np.sqrt(variance)
     return Round(
-        update=(total + std * update_noise) / divisor,
+        update=(total + (told if update_noise.ndim == 2 else std * update_noise)) / divisor,
         cohort=np.zeros(0),
         uploaded=uploaded,
         norms=norms,
@@ -197,12 +200,24 @@ def two_stages(plan, updates, coins, norm_noise, server_norm_noise, update_noise
 
 def play_round(plan, work, widths, flat, population, randomness, t):
     """Round t at the weights `flat`, with the draws of the program."""
-    host = randomness.host(plan.name, t, Purpose.COHORT)
-    cohort = draw_cohort(host, plan.clients, plan.cohort / plan.clients)
     arm_key = randomness.arm_key(plan.name)
-    clients = jnp.asarray(cohort)
-    drawn = draw_members(arm_key, t, clients, jnp.ones(len(cohort)))
-    server = draw_server(arm_key, t, flat.size)
+    if randomness.simulated:
+        host = randomness.host(plan.name, t, Purpose.COHORT)
+        cohort = draw_cohort(host, plan.clients, plan.cohort / plan.clients)
+        clients = jnp.asarray(cohort)
+        drawn = draw_members(arm_key, t, clients, jnp.ones(len(cohort)))
+        server = draw_server(arm_key, t, flat.size)
+        draws = (drawn.coins, drawn.norm_noise, server.norm_noise, server.update_noise)
+    else:  # the same draws in standard units
+        secret, grid = draw_secret(randomness, plan, t, flat.size), grid_of(plan)
+        cohort, clients = secret.cohort, jnp.asarray(secret.cohort)
+        norm_noise = secret.norm_noise / (grid.norm * (plan.norm_multiplier or 1.0))
+        draws = (
+            secret.coins.astype(float) @ [2.0**-32, 2.0**-64],
+            norm_noise,
+            norm_noise,
+            secret.update_noise / (grid.update * plan.noise_multiplier),
+        )
     keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
     updates = np.zeros((len(cohort), flat.size))
     for i, client in enumerate(cohort):
@@ -214,10 +229,7 @@ def play_round(plan, work, widths, flat, population, randomness, t):
     result = two_stages(
         plan,
         updates,
-        np.asarray(drawn.coins, float),
-        np.asarray(drawn.norm_noise, float),
-        float(server.norm_noise),
-        np.asarray(server.update_noise, float),
+        *(np.asarray(one, float) for one in draws),
         np.asarray(everyone)[cohort],
     )
     result.cohort = cohort

@@ -102,7 +102,8 @@ def sum_of_squares(steps: Array) -> tuple[Array, Array]:
 
 
 def safe_norms(updates: Array) -> Array:
-    """At least the true |u_i|, and at most a factor 1 + (sqrt(d) + 16) 2^-22 more.
+    """At least the true |u_i|, and at most a factor 1 + (sqrt(d) + 16) 2^-22 more; infinite for
+    coordinates of 2^120 and more, whose inverse float32 may lose.
 
     Dividing by the largest coordinate rules out underflow. Sums of k float32 in any order are off
     by at most k 2^-24 of a sum without signs; here there are two of sqrt(d) terms, one after the
@@ -114,7 +115,8 @@ def safe_norms(updates: Array) -> Array:
     square = jnp.pad(scaled, [(0, 0), (0, side * side - updates.shape[-1])])
     rows = jnp.sum(jnp.square(square.reshape(-1, side, side)), axis=-1)
     lengths = jnp.sqrt(jnp.sum(jax.lax.optimization_barrier(rows), axis=-1))
-    return largest * lengths * (1 + (side + 16) * 2.0**-23)
+    found = largest * lengths * (1 + (side + 16) * 2.0**-23)
+    return jnp.where(largest < 2.0**120, found, jnp.inf)  # also for NaN
 
 
 def contribution_steps(updates: Array, coefficient: Array, bounds: Array, steps: Array) -> Array:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from locksfl.round.client import NO_LIMIT, LocalWork, SizeClass, used_samples
+from locksfl.round.client import LocalWork, SizeClass, used_samples
 
 MOST_CLASSES = 8
 
@@ -74,19 +74,17 @@ def public_classes(
     Args:
         sizes: of all clients.
         work: limits the samples that a client uses.
-        finely: padding costs time: shapes are 1, 2, 3, 4, 6, 8, 12, ... rows instead of 1, 4, 16.
+        finely: padding costs time. Rows are then max_samples, half of that, a quarter and an
+            eighth or, without a limit, a power of 2; otherwise a power of 4.
     """
-    steps = (
-        [base * 2**k for k in range(31) for base in (2, 3)] if finely else [4**k for k in range(16)]
-    )
-    ladder = np.array([1, *steps])
+    ladder = np.array([2**k if finely else 4**k for k in range(31 if finely else 16)])
+    rungs = ladder
+    if work.max_samples:
+        rungs = np.array([-(-work.max_samples // 2**k) for k in (3, 2, 1, 0) if finely or k == 0])
     used = used_samples(sizes, work)
 
-    def step(counts: np.ndarray) -> np.ndarray:
-        return ladder[np.searchsorted(ladder, counts)]
-
-    rows = np.minimum(step(used), work.max_samples or NO_LIMIT).clip(work.min_samples)
-    whole = np.where(sizes > used, step(sizes), 0)
+    rows = rungs[np.searchsorted(rungs, used)]
+    whole = np.where(sizes > used, ladder[np.searchsorted(ladder, sizes)], 0)
     shapes, class_of = np.unique(
         np.stack([rows, whole, sizes < used], axis=1), axis=0, return_inverse=True
     )
