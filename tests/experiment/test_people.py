@@ -76,8 +76,8 @@ def test_the_statement_says_who_was_held_out():
     run = over_people()
     text, told = statement(run)
     assert told["held_out"] == {"public": False, "clients": 1}
-    assert "1 client whose data are not in the training were held out" in text
-    assert "No epsilon covers them" in text
+    assert "1 client was held out: their data are not in the training" in text
+    assert "no epsilon covers them" in text
     assert "withheld" in text
     assert "chosen by looking at these figures" in text
     assert "The number of classes** was counted in the data" in text

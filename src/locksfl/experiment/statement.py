@@ -9,10 +9,10 @@ from locksfl.experiment.config import Config
 from locksfl.methods import TRUSTS
 
 MEANING = (
-    "An epsilon bounds what anybody can learn about one unit by looking: nothing that they see is "
-    "more than e^epsilon times as likely with this unit's data as without them, up to a remainder "
-    "of probability delta. At epsilon 1 that factor is 2.7, at 3 it is 20, at 8 it is 3,000: small "
-    "is safe, and above 10 or so little is promised."
+    "An epsilon bounds what anybody can learn about one unit, even about whether it took part: "
+    "nothing that they see is more than e^epsilon times as likely with this unit's data as without "
+    "them, up to a remainder of probability delta. At epsilon 1 that factor is 2.7, at 3 it is 20, "
+    "at 8 it is 3,000: small is safe, and above 10 or so little is promised."
 )
 OBSERVERS = (
     "SERVER is whoever runs the training and sees every message. PUBLIC is everybody else, who "
@@ -21,8 +21,8 @@ OBSERVERS = (
 )
 RELATIONS = (
     "The relation says what an epsilon compares. zero-out: one client's contribution present or "
-    "absent. replace: one client's data replaced by any other. Norm releases are charged in the "
-    "same epsilon."
+    "absent. replace: one client's data replaced by any other. The number of clients is public. "
+    "Norm releases are charged in the same epsilon."
 )
 RESERVATIONS = {
     "filter": "filter: every client stops before it would exceed this budget, whatever is drawn.",
@@ -77,6 +77,7 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         ]
     lines += [
         TRUSTS[config.privacy.trust].statement,
+        *_in_short(public),
         *_reservations(public),
         "",
         "## What is protected, and from whom",
@@ -99,6 +100,18 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _in_short(public: dict[str, Any]) -> list[str]:
+    """The first number of the table that a reader should look for, for each observer."""
+    costs = [c for c in public["all_arms_composed"] if c["relation"] == "zero-out"]
+    told = ", ".join(f"{_epsilon(cost)} against {cost['observer']}" for cost in costs)
+    delta = costs[0]["delta"]
+    return ["", f"In short, all arms together: epsilon {told} (zero-out, delta {delta:g})."]
+
+
+def _epsilon(cost: dict[str, Any]) -> str:
+    return "infinite" if cost["epsilon"] is None else f"{cost['epsilon']:.3f}"
+
+
 def _reservations(public: dict[str, Any]) -> list[str]:
     ended = any(arm["rounds"] < arm["asked_rounds"] for arm in public["arms"])
     holds = {**public, "max_epsilon": ended}
@@ -113,8 +126,7 @@ def _table(public: dict[str, Any]) -> list[str]:
     composed = {"name": "all arms together", "privacy": public["all_arms_composed"]}
     for arm in [*public["arms"], composed]:
         for cost in arm["privacy"]:
-            epsilon = "infinite" if cost["epsilon"] is None else f"{cost['epsilon']:.3f}"
-            cells = (arm["name"], cost["observer"], cost["relation"], epsilon)
+            cells = (arm["name"], cost["observer"], cost["relation"], _epsilon(cost))
             rows.append(f"| {' | '.join(cells)} | {cost['delta']:g} | {cost['accountant']} |")
     return rows
 
@@ -148,11 +160,13 @@ def _held_out(held_out: dict[str, Any]) -> str:
             "public. No epsilon covers these."
         )
     count = held_out["clients"]
-    who = "Clients" if count is None else f"{count} client" + "s" * (count != 1)
+    who = "some people were" if count is None else "1 client was"
+    if count is not None and count != 1:
+        who = f"{count} clients were"
     return (
-        f"**Held-out people.** {who} whose data are not in the training were held out to measure "
-        "accuracy. No epsilon covers them, so the figures on them (accuracy, loss) are withheld: "
-        "they are nowhere in this bundle. Whatever was chosen by looking at these figures (when to "
-        "stop, which arm or setting to publish) is a release about these people all the same, "
-        "and it is not charged."
+        f"**Held-out people.** To measure accuracy, {who} held out: their data are not in the "
+        "training, and no epsilon covers them. So the figures on them (accuracy, loss) are "
+        "withheld: they are nowhere in this bundle. Whatever was chosen by looking at these "
+        "figures (when to stop, which arm or setting to publish) is a release about these people "
+        "all the same, and it is not charged."
     )
