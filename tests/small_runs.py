@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
+from locksfl.data.importing import Request, import_table
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import Config, parse_config
 from locksfl.experiment.folder import RunFolder
@@ -166,3 +169,35 @@ def summary(run: Path) -> dict[str, Any]:
 def costs(table: list[dict[str, Any]]) -> dict[tuple[str, str], float | None]:
     """Epsilon by observer and relation."""
     return {(c["observer"], c["relation"]): c["epsilon"] for c in table}
+
+
+RECORDS, LABELS = 6, 3  # of every patient
+
+
+def patients(people: int = 11, prefix: str = "p") -> list[str]:
+    """The lines of a table of people with six records each: four numbers and a private label."""
+    rng = np.random.default_rng(0)
+    rows = ["patient,a,b,c,d,y"]
+    for person in range(people):
+        for label in rng.integers(0, LABELS, RECORDS):
+            values = ",".join(f"{value:.4f}" for value in rng.normal(size=4) + np.eye(4)[label])
+            rows.append(f"{prefix}{person:02d},{values},{label}")
+    return rows
+
+
+@functools.cache
+def imported(test: bool = False, **options: Any) -> Path:
+    """The folder that `locks data import` makes of them: one of them is held out or, with `test`,
+    two others in a file of their own. Do not write to it: take a copy."""
+    place = new_path().parent
+    (place / "table.csv").write_text("\n".join(patients()))
+    held = place / "held.csv"
+    held.write_text("\n".join(patients(2, "other-")))
+    request = Request("patient", "y", **options)
+    return import_table(place / "table.csv", place / "people", request, held if test else None)
+
+
+def over(data: Path, *changes: str, seed: int | None = 3) -> Config:
+    """The experiment QUICK over an imported folder, whose people are its clients."""
+    named = (f'data={{name="{data}"}}', "arm.locks.cohort=5")
+    return parse_config(QUICK, (*named, *changes), seed)

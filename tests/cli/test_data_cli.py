@@ -57,6 +57,15 @@ def test_describe_a_set_without_users(locks, tmp_path):
     assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_only_a_file_of_its_own_is_declared_public(locks, table, tmp_path):
+    words = ("data", "import", table, "--client", "user_id", "--label", "y", "--test-public")
+    assert "--test-public: only with --test FILE" in refused(locks(*words))
+    (tmp_path / "held.csv").write_text("a,b,y\n1,2,0\n3,4,1\n")
+    folder = imported(locks, table, "--test", tmp_path / "held.csv", "--test-public")
+    assert json.loads(locks("data", "describe", folder, "--json").out)["held_out_public"] is True
+    assert "private" not in locks("data", "describe", folder).out
+
+
 def test_import_describe_and_train(locks, table, tmp_path):
     folder = imported(locks, table, "--test-share", "0.25")
     told = json.loads(locks("data", "describe", folder, "--json").out)
@@ -65,6 +74,7 @@ def test_import_describe_and_train(locks, table, tmp_path):
     assert told["feature_names"] == ["a", "b"]
     shown = locks("data", "describe", folder, "--picture", tmp_path / "rows.png").out
     assert "clients: 3" in shown
+    assert "held out (private: no figure on them is published)" in shown
     assert "samples per client: 1 to" in shown
     assert "#" * 40 in shown
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")

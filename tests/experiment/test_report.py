@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -27,7 +28,7 @@ def test_the_table_has_a_row_an_arm_and_names_both_observers():
     for arm in told["arms"]:
         (row,) = [line for line in text.splitlines() if line.strip().startswith(arm["name"] + " ")]
         assert f"{arm['accuracy']:.3f}" in row
-        assert f"{arm['uploads']:,}" in row
+        assert f"~{arm['public']['uploads']:,.0f} " in row
         assert "∞ / ∞" in row
         zero_out, replace = (c["epsilon"] for c in arm["privacy"] if c["observer"] == "PUBLIC")
         assert f"{zero_out:.2f} / {replace:.2f}" in row
@@ -37,10 +38,10 @@ def test_the_table_has_a_row_an_arm_and_names_both_observers():
 
 @pytest.mark.parametrize("epsilon", [99.99, 1234.5])
 def test_the_table_fits_a_terminal(epsilon):
-    told = copy.deepcopy(summary(finished("local")))
-    large = {"uploads": 123_456, "bytes_up": 98.7e6, "bytes_down": 1.23e12, "seconds": 1234.5}
+    told = copy.deepcopy(summary(finished()))
+    large = {"uploads": 123_456, "bytes_up": 98.7e6, "bytes_down": 1.23e12}
     for arm in told["arms"]:
-        arm |= large
+        arm |= {"public": large, "seconds": 1234.5}
         for cost in (*arm["privacy"], *told["all_arms_composed"]):
             cost["epsilon"] = epsilon
     text = printed(summary_table(told), width=80)
@@ -93,9 +94,29 @@ def test_the_figure_names_arms_epsilon_and_observer():
     assert {kind: (run / f"figure.{kind}").read_bytes() for kind in before} == before
     assert "each arm ε = 8.00, δ = 1e-05 against PUBLIC (zero-out, simulated)" in text
     for arm in told["arms"]:
-        assert f"{arm['name']} ({arm['accuracy']:.3f}, {arm['uploads']:,} uploads)" in text
+        about = f"~{arm['public']['uploads']:,.0f} uploads"
+        assert f"{arm['name']} ({arm['accuracy']:.3f}, {about})" in text
+    assert "sent by all clients (MB, estimated from releases)" in text
     assert "no privacy" in (finished("none") / "figure.svg").read_text()
     assert "against SERVER" in (finished("local") / "figure.svg").read_text()
+
+
+def test_what_is_shown_of_a_central_run_does_not_move_with_its_true_counts():
+    """Neither the figure nor the table; those of local trust show exact counts, and do."""
+    secret = {"cohort": 11, "uploads": 10, "bytes_up": 987_654, "bytes_down": 876_543}
+    moved = {}
+    for trust in ("central", "local"):
+        run = copied(finished(trust))
+        told = summary(run)
+        before = (title(told, run), (run / "figure.png").read_bytes(), printed(summary_table(told)))
+        other = [line | secret for line in lines(run)]
+        (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in other))
+        told["arms"] = [arm | secret for arm in told["arms"]]
+        after = (title(told, run), (run / "figure.png").read_bytes(), printed(summary_table(told)))
+        moved[trust] = [a != b for a, b in zip(before, after, strict=True)]
+    assert moved == {"central": [False] * 3, "local": [True] * 3}
+    assert any("estimated from releases" in note for note in notes(summary(finished())))
+    assert not any("estimated" in note for note in notes(summary(finished("local"))))
 
 
 def test_the_figure_does_not_give_one_arms_epsilon_to_all():

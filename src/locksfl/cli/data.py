@@ -122,6 +122,9 @@ def import_file(
     image: Annotated[str | None, option("A column of images instead.")] = None,
     classes: Annotated[str | None, option("How many classes, or their names: cat,dog.")] = None,
     test: Annotated[Path | None, option("A held-out file of other clients.")] = None,
+    test_public: Annotated[
+        bool, option("The --test file is public: accuracy on it may be published.", "--test-public")
+    ] = False,
     test_share: Annotated[float, option("Without --test: the share of clients held out.")] = 0.1,
     out: Annotated[Path | None, option("The new folder. Default: next to FILE.")] = None,
 ) -> None:

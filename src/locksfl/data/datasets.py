@@ -51,6 +51,9 @@ class Dataset(NamedTuple):
     classes: int
     owner: NDArray[np.int64] | None = None
     scale: float | None = None
+    test_public: bool = True  # the named sets are public benchmarks; a folder says what it is
+    test_clients: int | None = None
+    classes_public: bool = True
 
 
 def load(name: str, data_dir: Directory = None) -> Dataset:
@@ -192,17 +195,23 @@ def find_folder(name: str, data_dir: Directory = None) -> Path:
 
 
 def _population(data: Dataset, owner: Any, name: str, clients: int | None) -> Population:
-    features, labels, test_features, test_labels, classes, _, scale = data
     return Population.from_split(
-        features, labels, owner, test_features, test_labels,
-        classes=classes, clients=clients, name=name, scale=scale,
-    )  # fmt: skip
+        data.train_features,
+        data.train_labels,
+        owner,
+        data.test_features,
+        data.test_labels,
+        clients=clients,
+        name=name,
+        **{kept: getattr(data, kept) for kept in ("classes", "scale", *folder.DECLARED)},
+    )
 
 
 def _from_folder(name: str, data_dir: Directory) -> Dataset:
     found = folder.open_folder(find_folder(name, data_dir))
     arrays = (found.features, found.labels, found.test_features, found.test_labels)
-    return Dataset(*arrays, found.classes, scale=found.scale)
+    declared = {name: getattr(found, name) for name in folder.DECLARED}
+    return Dataset(*arrays, found.classes, scale=found.scale, **declared)
 
 
 def read_mnist(place: Path) -> Dataset:

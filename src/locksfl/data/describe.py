@@ -59,7 +59,7 @@ def description(name: str, data_dir: datasets.Directory = None) -> dict[str, Any
     else:
         header = folder.read_header(datasets.find_folder(name, data_dir))
         told["class_names"], told["feature_names"] = header.class_names, header.feature_names
-        told["held_out_clients"] = header.test_clients
+        told["held_out_clients"], told["held_out_public"] = header.test_clients, header.test_public
     return told
 
 
@@ -67,6 +67,8 @@ def lines(told: dict[str, Any]) -> list[str]:
     """A description as lines of text."""
     users = told["clients"] if told["clients"] is not None else "none; use a split"
     out = [f"{told['name']}: {told['samples']} samples, {told['held_out']} held out"]
+    if told.get("held_out_public") is False:
+        out[0] += " (private: no figure on them is published)"
     out += [f"clients: {users}", f"features: {told['features']}"]
     if "licence" in told:
         out.append(f"licence: {told['licence']}")

@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from locksfl.data.population import Population
 
 HEADER = "header.json"
 FORMAT = 1
 ARRAYS = ("features", "labels", "offsets", "test_features", "test_labels")
+DECLARED = ("test_public", "test_clients", "classes_public")  # of a population, by its owner
+TOLD = ("name", "classes", "scale", *DECLARED)  # by the header
 CHECKED_ON_OPENING = 64 * 2**20  # bytes; larger files are checked only by `verify`, to open fast
 
 
@@ -49,6 +50,8 @@ class Header:
     class_names: list[str] | None = None
     feature_names: list[str] | None = None
     test_clients: int | None = None  # None: the held-out file named no clients
+    test_public: bool = False  # declared by the owner; older folders declare nothing
+    classes_public: bool = False  # the number was given, not counted in the records
     files: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     format: int = FORMAT
 
@@ -124,13 +127,13 @@ def verify(place: Path, largest: int | None = None) -> Header:
 def open_folder(place: Path) -> Population:
     """The population of a folder; its arrays remain on disk until they are used."""
     header = verify(place, CHECKED_ON_OPENING)
-    arrays: dict[str, NDArray[Any]] = {}
+    parts: dict[str, Any] = {name: getattr(header, name) for name in TOLD}
     for name in ARRAYS:
         try:
-            arrays[name] = np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            parts[name] = np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
             raise ValueError(f"{place / name}.npy: not an array ({error})") from None
-    return Population(**arrays, classes=header.classes, name=header.name, scale=header.scale)
+    return Population(**parts)
 
 
 def _sha256(path: Path) -> str:

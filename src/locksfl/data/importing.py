@@ -34,6 +34,7 @@ class Request:
     image: str | None = None
     classes: tuple[str, ...] | None = None  # names, or one number
     test_share: float = 0.1  # of the clients, when there is no held-out file
+    test_public: bool = False  # the owner declares the held-out file public
 
     def __post_init__(self) -> None:
         given = [n for n in ("features", "text", "image") if getattr(self, n) is not None]
@@ -48,8 +49,14 @@ def import_table(path: Path, out: Path, request: Request, test: Path | None = No
     """Make the folder `out` from a table; held-out rows from `test`, or from some of the clients.
 
     Held-out data belong to no training client: a share of the clients, chosen by the hash of their
-    ids, is held out entirely, and a held-out file that names a training client is refused.
+    ids, is held out entirely, and a held-out file that names a training client is refused. They are
+    somebody's own all the same, unless the owner declares the file public.
     """
+    if request.test_public and test is None:
+        raise ValueError(
+            "--test-public: only with --test FILE; without it clients of the table are held out, "
+            "and their records are as private as the others"
+        )
     if out.exists():
         raise ValueError(f"{out}: already exists; expected a new folder (--out)")
     table = open_table(path)
@@ -77,7 +84,7 @@ def import_table(path: Path, out: Path, request: Request, test: Path | None = No
     with folder.new_folder(out) as building:
         for part in parts:
             _place(building, part, request, features, classes)
-        folder.finish(building, _header(out.name, parts, features, classes))
+        folder.finish(building, _header(out.name, request, parts, features, classes))
     return out
 
 
@@ -92,7 +99,7 @@ class _Part:
 
 
 def _header(
-    name: str, parts: Sequence[_Part], features: Features, classes: Classes
+    name: str, request: Request, parts: Sequence[_Part], features: Features, classes: Classes
 ) -> folder.Header:
     train, test = parts
     return folder.Header(
@@ -106,6 +113,8 @@ def _header(
         class_names=classes.names(),
         feature_names=list(features.columns) if features.kind == "table" else None,
         test_clients=len(test.counts) if test.named else None,
+        test_public=request.test_public,
+        classes_public=request.label is None or request.classes is not None,
     )
 
 

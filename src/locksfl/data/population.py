@@ -39,6 +39,10 @@ class Population:
         name: what to call these data in reports.
         scale: what a stored feature is multiplied by before the model sees it. The
             constructors below take uint8 for pixels (1/255) and leave other types alone (1).
+        test_public: whether the held-out records are declared public. Otherwise they are somebody's
+            own: nobody adds noise to a figure on them, so none is ever published.
+        test_clients: how many clients the held-out records were taken from, if that is known.
+        classes_public: whether `classes` was given, as it should be, or counted in the records.
 
     >>> people = Population.from_arrays(
     ...     features=np.eye(4), labels=[0, 1, 1, 0], client_ids=["ann", "bob", "ann", "bob"],
@@ -59,6 +63,9 @@ class Population:
     classes: int
     name: str
     scale: float
+    test_public: bool = False
+    test_clients: int | None = None
+    classes_public: bool = True
 
     def __post_init__(self) -> None:
         _validate.count(classes=self.classes)
@@ -96,6 +103,7 @@ class Population:
         classes: int,
         name: str = "custom",
         scale: float | None = None,
+        test_public: bool = False,
     ) -> Population:
         """A population from one row per sample, in any order, with the id of its client.
 
@@ -107,6 +115,7 @@ class Population:
             classes: how many there are.
             name: what to call these data in reports.
             scale: of the features; None: 1/255 for uint8, 1 for other types.
+            test_public: whether you declare the held-out samples public; see the class.
         """
         _, owner = np.unique(_ids(client_ids), return_inverse=True)
         return cls.from_split(
@@ -118,6 +127,7 @@ class Population:
             classes=classes,
             name=name,
             scale=scale,
+            test_public=test_public,
         )
 
     @classmethod
@@ -133,6 +143,7 @@ class Population:
         clients: int | None = None,
         name: str = "custom",
         scale: float | None = None,
+        **declared: Any,
     ) -> Population:
         """A population from one row per sample, with the number of its client.
 
@@ -145,6 +156,7 @@ class Population:
             clients: how many there are; None: the largest number + 1.
             features, labels, test_features, test_labels, classes, name, scale: as in
                 `from_arrays`.
+            declared: test_public, test_clients and classes_public; see the class.
         """
         rows, targets, numbers = np.asarray(features), np.asarray(labels), np.asarray(owner)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
@@ -167,6 +179,7 @@ class Population:
             classes=classes,
             name=name,
             scale=(1 / 255 if rows.dtype == np.uint8 else 1.0) if scale is None else scale,
+            **declared,
         )
 
     def limited(self, min_samples: int = 1, max_samples: int | None = None) -> Population:

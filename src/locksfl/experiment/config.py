@@ -70,6 +70,7 @@ class DataConfig(Settings, where="data"):
     clients: Count | None = None  # 100, or the users of a natural split
     split: SplitConfig = field(default_factory=lambda: SplitConfig("shards", classes=2))
     split_seed: Whole = 0
+    unit: Literal["client", "record"] | None = None  # of privacy; "record": people are cut apart
     dir: str | None = None
     min_samples: Count | None = None  # natural: clients with fewer are left out
     max_samples: Count | None = None  # clients with more keep their first ones
@@ -79,6 +80,38 @@ class DataConfig(Settings, where="data"):
         if self.clients is None and self.split.kind != "natural":
             object.__setattr__(self, "clients", DEFAULT_CLIENTS)
         self.in_order("min_samples", "max_samples")
+        if self.unit == "record" and self.split.kind == "natural":
+            raise ValueError(
+                "data.unit = 'record': split 'natural' keeps a person's records together, so the "
+                "unit is the client; leave it out"
+            )
+
+    @property
+    def cuts_people(self) -> bool:
+        """Whether the records have owners and are dealt anew, so that no client is a person."""
+        return has_users(self.name) and self.split.kind != "natural"
+
+    @property
+    def dealt_by_label(self) -> bool:
+        """Whether who gets a record depends on the labels of all."""
+        return self.split.kind in ("shards", "dirichlet")
+
+    def check_unit(self, simulated: bool) -> None:
+        """Refuse to state an epsilon for clients that are not people, unless the user says so."""
+        if not self.cuts_people:
+            return
+        where = f"data.split.kind = {self.split.kind!r}"
+        if self.unit != "record":
+            raise ValueError(
+                f"{where}: {Path(self.name).name} says who owns its records, and this split cuts "
+                "people into several clients; expected 'natural', or data.unit = 'record' (then "
+                "epsilon is not a person's)"
+            )
+        if self.dealt_by_label and not simulated:
+            raise ValueError(
+                f"{where}: it deals people's records by their private labels, which no epsilon "
+                "covers; expected 'natural' or 'iid', or a seed (a simulation)"
+            )
 
 
 @dataclass(frozen=True)

@@ -20,40 +20,53 @@ DIAGNOSTICS_NOTE = {
 
 
 def round_record(arm: Arm, log: RoundLog, size: int, epsilon: float | None) -> dict[str, Any]:
-    """A line of rounds.jsonl. Bytes are float32: the model to each member, a norm from each, an
-    update from each uploader.
-
-    Cohort and uploads are secrets of central trust. A secret run does not even tell them to its own
-    log: there they are the expected cohort and the estimate that may be published."""
-    released = _number(log.released_norm_sum) if arm.releases_norms else None
-    used = _number(log.used_norm_sum) if arm.releases_norms else None
-    if log.cohort is None or log.uploaded is None:
-        told = {"released_norm_sum": released, "used_norm_sum": used}
-        members, uploads = round(arm.cohort), round(upload_estimate(arm, told))
-    else:
-        members = len(log.cohort)
-        uploads = int((log.uploaded if log.received is None else log.received).sum())
-    norms = members if arm.releases_norms else 0
-    record = {
+    """A line of rounds.jsonl. It belongs to the server: where the cohort is secret, so are its size
+    and the uploads, and `public` has what may be shown in their place. A secret run does not tell
+    them to its own log either, which then has nothing else."""
+    record: dict[str, Any] = {
         "arm": arm.name,
         "round": log.round + 1,
         "accuracy": log.accuracy,
         "loss": _number(log.loss),
-        "cohort": members,
-        "uploads": uploads,
-        "bytes_up": BYTES * (norms + uploads * size),
-        "bytes_down": BYTES * members * size,
         "epsilon": epsilon,
         "exhausted": log.exhausted,
-        "released_norm_sum": released,
-        "used_norm_sum": used,
+        "released_norm_sum": _number(log.released_norm_sum) if arm.releases_norms else None,
+        "used_norm_sum": _number(log.used_norm_sum) if arm.releases_norms else None,
     }
+    estimated = _traffic(arm, arm.cohort, upload_estimate(arm, record), size)
+    if log.cohort is None or log.uploaded is None:
+        record |= estimated
+    else:
+        uploads = int((log.uploaded if log.received is None else log.received).sum())
+        record |= _traffic(arm, len(log.cohort), uploads, size)
+    if arm.parts[2].amplified:
+        record["public"] = estimated
     return record if log.stages is None else {**record, "stages": log.stages}
 
 
-def totals(lines: Sequence[dict[str, Any]]) -> dict[str, int]:
+def _traffic(arm: Arm, members: float, uploads: float, size: int) -> dict[str, float]:
+    """Bytes are float32: the model to each member, a norm from each, an update from each
+    uploader."""
+    norms = members if arm.releases_norms else 0
+    up, down = norms + uploads * size, members * size
+    return {
+        "cohort": members,
+        "uploads": uploads,
+        "bytes_up": round(BYTES * up),
+        "bytes_down": round(BYTES * down),
+    }
+
+
+def totals(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
     """What rounds took together: a secret of the server, as the lines are."""
     return {name: sum(line[name] for line in lines) for name in COUNTED}
+
+
+def shown(record: dict[str, Any]) -> dict[str, Any]:
+    """The counts of a round, or of an arm's summary, that may be shown to anybody: estimated from
+    releases where the true ones are secret. Tables and figures take them from here."""
+    counts: dict[str, Any] = record.get("public") or record
+    return counts
 
 
 def diagnostics_record(arm: Arm, log: RoundLog) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from locksfl._text import table_of
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
 from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
 from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.records import shown
 from locksfl.methods import TRUSTS
 
 
@@ -26,9 +27,9 @@ def summary_table(summary: dict[str, Any]) -> Table:
         (
             arm["name"],
             f"{arm['accuracy']:.3f}",
-            f"{arm['uploads']:,}",
-            size_text(arm["bytes_up"]),
-            size_text(arm["bytes_down"]),
+            _uploads(arm),
+            size_text(shown(arm)["bytes_up"]),
+            size_text(shown(arm)["bytes_down"]),
             *_epsilons(arm["privacy"]),
             f"{arm['seconds']:.1f}",
         )
@@ -41,6 +42,14 @@ def summary_table(summary: dict[str, Any]) -> Table:
         table.add_section()
         table.add_row("all arms", *[""] * 4, *_epsilons(summary["all_arms_composed"]), "")
     return table
+
+
+def _uploads(arm: dict[str, Any]) -> str:
+    return f"{'~' * _estimated(arm)}{round(shown(arm)['uploads']):,}"
+
+
+def _estimated(arm: dict[str, Any]) -> bool:
+    return shown(arm) is not arm
 
 
 def _epsilons(costs: list[dict[str, Any]]) -> list[str]:
@@ -81,9 +90,13 @@ def notes(summary: dict[str, Any]) -> list[str]:
         if any(share < 1 for share in shares.values()):
             told = ", ".join(f"{share:.1%} of the {stage}s" for stage, share in shares.items())
             said.append(f"{arm['name']}: answered: {told}; the update lacks the rest.")
-    said.append(f"δ = {arms[0]['privacy'][0]['delta']:g}; the unit of privacy is one client.")
+    said.append(f"δ = {arms[0]['privacy'][0]['delta']:g}; unit of privacy: {summary['unit']}.")
     if TRUSTS[trust := arms[0]["trust"]].amplified:
         said.append(f"SERVER sees raw updates (trust {trust}); PUBLIC sees the models only.")
+    if any(map(_estimated, arms)):
+        said.append("uploads and bytes: estimated from releases; true counts are the server's.")
+    if not summary["held_out"]["public"]:
+        said.append("accuracy: on people held out, whom no ε covers; not for publication.")
     if summary["simulated"]:
         said.append("simulated: a seed was given; ε is what secret randomness would have cost.")
     if summary["tuned_without_privacy"]:
@@ -99,25 +112,28 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
     figure, (by_round, by_bytes) = plotting().subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for arm, colour in zip(summary["arms"], cycle(COLOURS), strict=False):
         mine = [line for line in lines if line["arm"] == arm["name"]]
-        sent = accumulate(line["bytes_up"] for line in mine)
+        sent = accumulate(shown(line)["bytes_up"] for line in mine)
         points = (
             (line["round"], total / 1e6, line["accuracy"])
             for line, total in zip(mine, sent, strict=True)
             if line["accuracy"] is not None
         )
         rounds, at, accuracy = zip(*points, strict=True)
-        label = f"{arm['name']} ({arm['accuracy']:.3f}, {arm['uploads']:,} uploads)"
+        label = f"{arm['name']} ({arm['accuracy']:.3f}, {_uploads(arm)} uploads)"
         for axes, where in ((by_round, rounds), (by_bytes, at)):
             axes.plot(where, accuracy, color=colour, label=label, lw=1.6, marker=_marker(rounds))
     by_round.set_xlabel("round")
-    by_bytes.set_xlabel("sent by all clients (MB)")
+    estimated = ", estimated from releases" if any(map(_estimated, summary["arms"])) else ""
+    by_bytes.set_xlabel(f"sent by all clients (MB{estimated})")
     by_round.set_ylabel("accuracy on held-out data")
     by_round.legend(loc="best", frameon=False)
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.suptitle(_title(summary), x=0.01, ha="left", fontsize=10)
+    stamp = "" if summary["held_out"]["public"] else f"\n{NOT_PUBLIC}"
+    figure.suptitle(_title(summary) + stamp, x=0.01, ha="left", fontsize=10)
     save_figure(figure, folder.path / "figure")
 
 
+NOT_PUBLIC = "NOT A RELEASE: accuracy on people held out, whom no ε covers"
 SECRET = "seen by this simulation only, released to nobody"
 BAND = ("0.1", "0.5", "0.9")  # the quantiles that are drawn: a band and its middle
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from locksfl._arrays import pack_arrays
 from locksfl._validate import naming
 from locksfl.arm import Arm
 from locksfl.data.datasets import open_population
@@ -22,7 +21,9 @@ from locksfl.experiment.costs import epsilon_so_far
 from locksfl.experiment.diagnostics import compared_clients, likeness
 from locksfl.experiment.folder import RunFolder, environment, write_atomically
 from locksfl.experiment.plan import claimed_epsilon, plan_arms
+from locksfl.experiment.public import model_file
 from locksfl.experiment.report import draw_diagnostics, draw_figure
+from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
 from locksfl.models.build import Model, build_model
 from locksfl.models.features import with_features
@@ -214,6 +215,8 @@ class Prepared:
 
 def prepare(config: Config, say: Callable[[str], None] = lambda text: None) -> Prepared:
     """Everything that can be refused, before anything is written."""
+    if config.engine is None:  # the devices of a federation have records of their own
+        config.data.check_unit(simulated=config.seed is not None)
     say("calibrating the noise")
     arms = plan_arms(config)
     say("opening the data")
@@ -253,7 +256,7 @@ def run_experiment(
         for arm in progress.arms[len(progress.finished) :]:
             say(f"compiling {arm.name}")
             _run_arm(config, folder, arm, player, progress, on_round)
-    summary = _summary(config, progress)
+    summary = _summary(config, population, progress)
     draw_figure(folder, summary)
     if config.diagnostics.every and player.simulates and shows_diagnostics(config):
         draw_diagnostics(folder, summary)
@@ -301,9 +304,8 @@ def _run_arm(
             on_round(line)
     if state is None:
         raise AssertionError("an arm has at least one round")
-    meta = {**config.model.arguments(), "model": config.model.name, "data": config.data.name}
-    weights = {"weights": np.asarray(server.model(state, arm.rounds))}
-    write_atomically(folder.path / f"model-{arm.name}.npz", pack_arrays(meta, weights))
+    weights = np.asarray(server.model(state, arm.rounds))
+    write_atomically(folder.path / f"model-{arm.name}.npz", model_file(config, weights))
     lines = [line for line in folder.lines("rounds.jsonl") if line["arm"] == arm.name]
     progress.finished.append(_arm_summary(config, arm, progress, lines))
     progress.rounds_done, progress.totals, progress.state = 0, dict.fromkeys(TIMES, 0.0), []
@@ -358,6 +360,9 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "accuracy": last["accuracy"],
         "loss": last["loss"],
         **records.totals(lines),
+        "public": records.totals([records.shown(line) for line in lines])
+        if arm.parts[2].amplified
+        else None,
         **{name: progress.totals[name] for name in TIMES},
         "clip_norm": arm.clip_norm,
         "step": arm.step,
@@ -384,7 +389,7 @@ def _answered(lines: list[Record]) -> dict[str, float] | None:
     return shares or None
 
 
-def _summary(config: Config, progress: Progress) -> Record:
+def _summary(config: Config, population: Population, progress: Progress) -> Record:
     privacy = config.privacy
     composed, so_far = _costs(progress.arms, progress.books, privacy)
     return {
@@ -396,6 +401,9 @@ def _summary(config: Config, progress: Progress) -> Record:
         "accounting": privacy.accounting,
         "no_guarantee": privacy.accounting == "as-printed",
         "filter": privacy.filter,
+        "unit": unit_text(config),
+        "held_out": {"public": population.test_public, "clients": population.test_clients},
+        "classes_public": population.classes_public,
         "arms": progress.finished,
         "all_arms_composed": composed,
         "all_arms_spent_so_far": so_far,

@@ -31,13 +31,19 @@ from locksfl.simulate.sweep import play_alone
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, how it came about, and what it cost."""
+    """A trained model, how it came about, and what it cost.
+
+    All of it belongs to the caller, who is the server. The weights may be shown for the cost in
+    `privacy`. Accuracy and losses are exact functions of the held-out records, whom no epsilon
+    covers: show them, or choose by them, only if these records are public. In central trust the
+    history's counts are secret too; its "public" ones may be shown.
+    """
 
     model: Model
     weights: np.ndarray
     scale: float
     accuracy: float  # on the held-out records
-    history: list[dict[str, Any]]  # one record per round; cohort, uploads: the server's secret
+    history: list[dict[str, Any]]  # one record per round
     privacy: list[Cost]
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
 

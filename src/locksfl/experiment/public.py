@@ -1,0 +1,168 @@
+"""What may leave the server, field by field: the lists that a bundle is made from.
+
+Nothing is copied whole. A field that is on no list stays behind, so that a new setting, a new line
+of a log or a new array is private until somebody puts it here. A listed value is a number, a truth
+value or a word of the program's own; the words of a user that leave are these and no others:
+
+    the experiment's name and its arms' names     they name the files of the bundle
+    "package.module:name" of own code             a model, a rule, an estimator, an encoder
+    the names of an own model's options           their values leave if they are numbers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from locksfl._arrays import pack_arrays, unpack_arrays
+from locksfl.arm import SETTINGS, Arm
+from locksfl.data.catalogue import NAMES
+from locksfl.experiment.config import Config, to_table
+from locksfl.experiment.records import COUNTED, upload_estimate
+from locksfl.methods.releases import ACCOUNTANTS, OBSERVERS, RELATIONS
+
+Record = dict[str, Any]
+
+OWN_DATA = "own-data"  # in place of a folder's name, which is a path on the server's disk
+EVALUATED = ("accuracy", "loss")  # on held-out records: only if these are public
+COST = ("observer", "relation", "epsilon", "delta", "accountant")
+ROUND = ("arm", "round", "epsilon")
+ARM = (
+    "name", "rule", "estimator", "trust", "rounds", "clip_norm", "step", "asked_rounds",
+    "noise_multiplier", "norm_multiplier", "claimed_epsilon",
+)  # fmt: skip
+SUMMARY = ("name", "simulated", "tuned_without_privacy", "accounting", "no_guarantee", "filter")
+CONFIG: Record = {  # data.name, features.file and model.options: see `public_table`
+    "name": None,
+    "engine": None,
+    "data": {
+        **dict.fromkeys(("clients", "split_seed", "unit", "min_samples", "max_samples")),
+        "split": dict.fromkeys(("kind", "classes", "alpha")),
+    },
+    "model": dict.fromkeys(("name", "hidden")),
+    "features": dict.fromkeys(("name",)),
+    "local": dict.fromkeys(
+        ("update", "epochs", "batch", "step", "min_samples", "max_samples", "precision")
+    ),
+    "train": {
+        **dict.fromkeys(("rounds", "clip_norm", "average_last", "evaluate_every")),
+        "optimizer": dict.fromkeys(("name", "step", "schedule", "momentum")),
+    },
+    "privacy": dict.fromkeys(
+        (
+            "trust", "epsilon", "delta", "accountant", "relation", "tuned_without_privacy",
+            "filter", "releases", "max_epsilon", "accounting",
+        )
+    ),
+    "diagnostics": dict.fromkeys(("every", "clients")),
+}  # fmt: skip
+
+
+def public_table(config: Config) -> Record:
+    """The experiment without seed, paths and texts of own options. Its values were checked when the
+    configuration was read: a listed text is one of the program's, or code of the user's own."""
+    table = to_table(config)
+    told = _listed(table, CONFIG)
+    told["data"]["name"] = public_name(config)
+    told["model"]["options"] = _numbers(config.model.options)
+    if file := config.features.file:
+        suffix = Path(file).suffix
+        told["features"]["file"] = f"encoder{suffix}" if suffix in (".npy", ".npz") else file
+    told["arm"] = [_listed(arm, dict.fromkeys(SETTINGS)) for arm in table["arm"]]
+    return told
+
+
+def public_name(config: Config) -> str:
+    """The data's name, if it is one of the program's sets."""
+    return config.data.name if config.data.name in NAMES else OWN_DATA
+
+
+def model_file(config: Config, weights: np.ndarray) -> bytes:
+    """A model as a file: its weights, and what it takes to build it."""
+    options = _numbers(config.model.arguments())
+    meta = {**options, "model": config.model.name, "data": public_name(config)}
+    return pack_arrays(meta, {"weights": np.asarray(weights, np.float32)})
+
+
+def public_model(path: Path, config: Config) -> bytes:
+    """The model of a run's file, written anew."""
+    _, arrays = unpack_arrays(path)
+    weights = arrays.get("weights", np.zeros(0))
+    if weights.ndim != 1 or not weights.size or weights.dtype.kind != "f":
+        raise ValueError(f"{path}: damaged or not written by this program (weights)")
+    return model_file(config, weights)
+
+
+def public_round(line: Record, arm: Arm, evaluated: bool) -> Record:
+    """A round of rounds.jsonl. Counts are exact where they are functions of what every client
+    released; else the cohort is the expected one, and the uploads are estimated from releases."""
+    told = _plain(line, (*ROUND, *(EVALUATED if evaluated else ())), {arm.name})
+    told["expected_cohort"] = arm.cohort
+    told["upload_estimate"] = upload_estimate(arm, line)
+    if arm.parts[2].guards_server:
+        told |= _plain(line, (*COUNTED, "exhausted"), ())
+    return told
+
+
+def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: bool) -> Record:
+    """An arm of summary.json; `rounds` are its public ones."""
+    words = {arm.name, arm.rule, arm.estimator, arm.trust}
+    told = _plain(summary, (*ARM, *(EVALUATED if evaluated else ())), words)
+    told["privacy"] = public_costs(summary["privacy"])
+    told["expected_cohort"] = arm.cohort
+    told["upload_estimate"] = sum(line["upload_estimate"] for line in rounds)
+    return told
+
+
+def public_costs(costs: Iterable[Record]) -> list[Record]:
+    """Epsilons, by observer and relation."""
+    words = {*OBSERVERS, *RELATIONS, *ACCOUNTANTS, "gdp", "none"}
+    return [_plain(cost, COST, words) for cost in costs]
+
+
+def public_summary(summary: Record, config: Config) -> Record:
+    """summary.json without its arms."""
+    told = _plain(summary, SUMMARY, {config.name, config.privacy.accounting})
+    told["all_arms_composed"] = public_costs(summary["all_arms_composed"])
+    return told
+
+
+def held_out(summary: Record, config: Config) -> Record:
+    """Whose the held-out records of a run are. One that does not say, of an earlier version, had
+    public ones only if its data set is one of the program's."""
+    told = summary.get("held_out") or {"public": config.data.name in NAMES, "clients": None}
+    return _plain(told, ("public", "clients"), ())
+
+
+def _listed(table: Mapping[str, Any], fields: Mapping[str, Any]) -> Record:
+    """The listed fields of a table, and of the tables in it."""
+    return {
+        name: table[name] if inner is None else _listed(table[name], inner)
+        for name, inner in fields.items()
+        if name in table
+    }
+
+
+def _numbers(options: Mapping[str, Any]) -> Record:
+    """The options that are numbers, truth values, or lists of such: a text could be a path."""
+    return {
+        name: value
+        for name, value in options.items()
+        if all(
+            isinstance(one, bool | int | float)
+            for one in (value if isinstance(value, list | tuple) else [value])
+        )
+    }
+
+
+def _plain(table: Mapping[str, Any], fields: Iterable[str], words: Iterable[str]) -> Record:
+    """The listed fields of a JSON table: numbers, truth values, nothing, and these words."""
+    told = {name: table[name] for name in fields}
+    for name, value in told.items():
+        known = value in words if isinstance(value, str) else value is None
+        if not known and not isinstance(value, bool | int | float):
+            raise ValueError(f"{name} = {value!r}: not written by this program; nothing published")
+    return told
