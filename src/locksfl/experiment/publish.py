@@ -20,6 +20,7 @@ import tomli_w
 
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config, to_table
+from locksfl.experiment.coverage import covered, covered_lines
 from locksfl.experiment.folder import RunFolder, append_lines
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.records import COUNTED, upload_estimate
@@ -84,6 +85,7 @@ def _fill(
     append_lines(work / "rounds.jsonl", rounds)
     public = {
         **{name: summary[name] for name in PUBLIC_SUMMARY},
+        "covers": covered(summary),
         "arms": [_public_arm(told, arms[told["name"]], rounds) for told in summary["arms"]],
     }
     (work / "statement.json").write_text(json.dumps(public, indent=2) + "\n", "utf-8")
@@ -142,5 +144,5 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         text
         for key, text in RESERVATIONS.items()
         if (ended if key == "max_epsilon" else public[key])
-    ]
+    ] + covered_lines(public["covers"], public)
     return "\n".join([*lines, *([""] if said else []), *said]) + "\n"
