@@ -174,6 +174,7 @@ def test_a_statement_names_the_runs_that_it_covers():
     assert [run["run"] for run in told["runs"]] == names
     assert told["total"]["epsilon"] == 20.0
     text = (bundle / "STATEMENT.md").read_text()
+    assert f"covers the run {names[0]} alone" in text
     assert f"so far ({', '.join(names)}) have together spent" in text
     assert "population patients: debited" in "\n".join(notes(summary(one)))
     # the head of the journal is nobody's business

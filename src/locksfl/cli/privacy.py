@@ -315,7 +315,10 @@ def _spent_lines(answer: dict[str, Any]) -> Iterator[Any]:
         f"spent so far  {total['observer']}  {answer['share']:.1%} of the total: epsilon "
         f"{answer['spent_so_far']:.4f} of {total['epsilon']:g} ({told}, {total['filter']})"
     )
-    yield "guarantee     all runs together, however they are chosen, never cost more than the total"
+    yield (
+        "guarantee     all runs together, each chosen in view of what earlier ones released, never "
+        "cost more than the total"
+    )
     yield "if all runs so far were fixed beforehand, they cost together"
     costs = [Cost(**cost) for cost in answer["composed"]]
     yield from (f"  {line}" for line in _cost_lines(by_observer(costs, total["relation"])))

@@ -105,7 +105,7 @@ def covered(summary: dict[str, Any]) -> dict[str, Any] | None:
         return None
     with PopulationJournal.find(told["id"]) as journal:
         journal.check_noted(told["head"])
-        return journal.account()
+        return {"run": Run(told["run"], summary["name"], ()).label, **journal.account()}
 
 
 def covered_lines(covers: dict[str, Any] | None, summary: dict[str, Any]) -> list[str]:
@@ -122,9 +122,10 @@ def covered_lines(covers: dict[str, Any] | None, summary: dict[str, Any]) -> lis
         for cost in covers["composed"]
     )
     return [
-        f"population {covers['population']}: the table covers one run. All runs on this population "
-        f"so far ({names}) have together spent {covers['share']:.1%} of its total, epsilon "
-        f"{total['epsilon']:g} against {total['observer']} ({told}, {total['filter']}). A run that "
-        "would exceed the total is refused before it starts, however it was chosen. If all runs so "
-        f"far were fixed beforehand, they cost together: {both} (delta {total['delta']:g})."
+        f"population {covers['population']}: the table covers the run {covers['run']} alone. All "
+        f"runs on this population so far ({names}) have together spent {covers['share']:.1%} of "
+        f"its total, epsilon {total['epsilon']:g} against {total['observer']} ({told}, "
+        f"{total['filter']}). A run that would exceed the total is refused before it starts, so "
+        "that a run may be chosen in view of what earlier ones released. If all runs so far were "
+        f"fixed beforehand, they cost together: {both} (delta {total['delta']:g})."
     ]
