@@ -209,3 +209,72 @@ def test_a_central_run_stops_before_its_budget_is_passed():
     assert any("by the accountant alone" in note for note in notes(summary(run)))
     with pytest.raises(ValueError, match=r"max_epsilon = 0\.1: less than the cost of one round"):
         plan_arms(parse_config(QUICK, (*noise, "privacy.max_epsilon=0.1")))
+
+
+@pytest.fixture
+def populations(monkeypatch, tmp_path):
+    monkeypatch.setenv("LOCKS_POPULATIONS", str(tmp_path))
+    return tmp_path
+
+
+MADE = ("population", "patients", "--total")
+
+
+def test_a_population_is_made_debited_and_shown(privacy, locks, populations):
+    made = privacy(*MADE, 10, "--order", 2.4)
+    assert made.code == 0
+    assert made.out.startswith(f"wrote {populations / 'patients.sqlite'}: total epsilon 10, delta ")
+    assert "against PUBLIC (zero-out, filter at order 2.4)" in made.out
+    experiment = populations / "experiment.toml"
+    experiment.write_text(QUICK)
+    less = ("--set", "train.rounds=2", "--set", "arm.locks.noise_multiplier=3.0")
+    debits = (*less, "--set", "privacy.population=patients")
+    for name in ("first", "second"):
+        folder = populations / name
+        told = locks("run", experiment, *debits, "--set", f"name={name}", "--out", folder)
+        assert told.code == 0, told.err
+    refused = locks("run", experiment, *debits, "--set", "train.rounds=9", "--out", folder / "no")
+    assert refused.code == 2
+    assert "locks: privacy.population = 'patients': the run 'quick' costs" in refused.err
+    assert not (folder / "no").exists()
+    told = answer(privacy("spent", "patients", "--json"))
+    assert [run["run"].split()[0] for run in told["runs"]] == ["first", "second"]
+    assert [run["arms"] for run in told["runs"]] == [["locks"], ["locks"]]
+    both, alone = costs(told["composed"]), costs(summary(folder)["all_arms_composed"])
+    assert both["SERVER", "zero-out"] is None
+    assert alone["PUBLIC", "zero-out"] < both["PUBLIC", "zero-out"] < told["spent_so_far"] < 10
+    shown = privacy("spent", "patients").out
+    assert shown.count("locks") == 2
+    assert "spent so far  PUBLIC" in shown
+    assert "never cost more than the total" in shown
+    assert f"PUBLIC  zero-out {both['PUBLIC', 'zero-out']:.4f}" in shown
+
+
+@pytest.mark.usefixtures("populations")
+def test_a_population_without_runs_has_spent_nothing(privacy):
+    assert privacy(*MADE, 3, "--trust", "local").code == 0
+    told = answer(privacy("spent", "patients", "--json"))
+    assert (told["runs"], told["spent_so_far"]) == ([], 0)
+    assert {cost["epsilon"] for cost in told["composed"]} == {0}
+    assert "SERVER" in privacy("spent", "patients").out
+
+
+@pytest.mark.usefixtures("populations")
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("spent", "nobody"), "population 'nobody': no journal"),
+        (("population", "a/b", "--total", 3), "population = 'a/b': expected up to 100 letters"),
+        ((*MADE, -1), "--total = -1.0: expected a number > 0"),
+        ((*MADE, 3, "--delta", 2), "--delta = 2.0"),
+        ((*MADE, 3, "--trust", "none"), "--trust = 'none': expected one of"),
+        ((*MADE, 3, "--trust", "local", "--order", 3), "--order = 3: only for runs of any trust"),
+        ((*MADE, 3, "--order", 1.1), "order = 1.1: nothing is left of the total 3"),
+    ],
+)
+def test_a_population_that_cannot_be_is_refused_in_one_line(privacy, arguments, expected):
+    told = privacy(*arguments)
+    assert (told.code, told.out) == (2, "")
+    assert told.err.startswith("locks: ")
+    assert told.err.count("\n") == 1
+    assert expected in told.err

@@ -241,3 +241,38 @@ def test_limited():
         everyone.limited(6)
     with pytest.raises(ValueError, match="max_samples = 1: expected at least min_samples = 2"):
         everyone.limited(2, 1)
+
+
+def test_a_digest_moves_with_everything_and_with_its_key():
+    features, labels = arrays()
+    people = Population.from_arrays(features, labels, IDS, **TEST)
+    key = bytes(32)
+    first = people.digest(key)
+    assert people.digest(key) == first != people.digest(b"1" * 32)
+    assert len(bytes.fromhex(first)) == 32
+    same = Population.from_arrays(np.asfortranarray(features), labels, IDS, **TEST, name="other")
+    assert same.digest(key) == first
+    one = features.copy()
+    one[-1, -1] += 1
+    others = [
+        dataclasses.replace(people, features=np.sort(one, axis=0)),
+        dataclasses.replace(people, features=people.features.view(np.int32),
+                            test_features=people.test_features.view(np.int32)),
+        dataclasses.replace(people, features=people.features.reshape(7, 3, 1),
+                            test_features=people.test_features.reshape(2, 3, 1)),
+        dataclasses.replace(people, labels=people.labels[::-1]),
+        dataclasses.replace(people, offsets=np.array([0, 2, 4, 5, 7])),
+        dataclasses.replace(people, test_features=people.test_features + 1),
+        dataclasses.replace(people, test_labels=people.test_labels[::-1]),
+        dataclasses.replace(people, classes=5),
+        dataclasses.replace(people, scale=0.5),
+    ]  # fmt: skip
+    assert len({first, *(other.digest(key) for other in others)}) == 10
+
+
+def test_a_digest_does_not_depend_on_the_pieces_that_are_read(monkeypatch):
+    features, labels = arrays()
+    people = Population.from_arrays(features, labels, IDS, **TEST)
+    whole = people.digest(bytes(32))
+    monkeypatch.setattr("locksfl.data.population._AT_ONCE", 24)
+    assert people.digest(bytes(32)) == whole

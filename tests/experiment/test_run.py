@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
 import stat
+from unittest import mock
 
 import numpy as np
 import pytest
 
+import small_runs
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder, unpack_arrays
+from locksfl.experiment.publish import publish
 from locksfl.experiment.run import Progress
 from locksfl.simulate import simulator as simulate
 from small_runs import (
@@ -184,6 +188,83 @@ def test_secret_randomness_is_kept_in_the_checkpoint_until_the_end(monkeypatch):
     run_experiment(config, whole)
     same = same_files(whole.path, folder.path)
     assert all(same.values()), same
+
+
+def other_data(change):
+    """The data that a run is resumed on, changed."""
+    population, model = experiment.open_task(parse_config(QUICK))
+    arrays = {name: np.array(getattr(population, name)) for name in ("features", "test_labels")}
+    change(arrays)
+    changed = dataclasses.replace(population, **arrays)
+    return mock.patch.object(small_runs, "_task", return_value=(changed, model))
+
+
+def one_record(arrays):
+    arrays["features"][3] = 255 - arrays["features"][3]
+
+
+def one_test_label(arrays):
+    arrays["test_labels"][0] = (arrays["test_labels"][0] + 1) % 10
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.path.iterdir()}
+
+
+@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("change", [one_record, one_test_label])
+def test_a_run_does_not_go_on_with_other_data(seed, change):
+    """The attack: a copy of an unfinished run, resumed on data in which one record is another,
+    would give a second model with the same noise, and their difference is that record."""
+    config = parse_config(QUICK, (), seed)
+    folder = RunFolder.create(new_path(), config)
+    with pytest.raises(Stop):
+        run_experiment(config, folder, on_round=stop_in_round(2))
+    copy = RunFolder(copied(folder.path))
+    before = contents(copy)
+    with other_data(change), pytest.raises(ValueError, match="the data are not those") as caught:
+        run_experiment(config, copy, resume=True)
+    assert "\n" not in str(caught.value)
+    assert contents(copy) == before
+    # on the same data it is one release, however often it is resumed
+    for run in (folder, copy):
+        run_experiment(config, run, resume=True)
+    assert all(same_files(folder.path, copy.path).values())
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_the_key_of_the_datas_hash_stays_in_the_checkpoint():
+    config = parse_config(QUICK)
+    folder = RunFolder.create(new_path(), config)
+    with pytest.raises(Stop):
+        run_experiment(config, folder, on_round=stop_in_round(2))
+    meta, _ = unpack_arrays(folder.path / "checkpoint.npz")
+    assert [len(bytes.fromhex(secret)) for secret in meta["data"]] == [32, 32]
+    assert not any(secret in json.dumps(meta["ledger"]) for secret in meta["data"])
+    run_experiment(config, folder, resume=True)
+    publish(folder.path, bundle := new_path())
+    for file in (*folder.path.iterdir(), *bundle.iterdir()):
+        assert not any(secret.encode() in file.read_bytes() for secret in meta["data"]), file
+
+
+@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_checkpoint_of_0_1_that_does_not_know_its_data(seed):
+    """Its noise may have been used on other data; a simulation's protects nobody anyway."""
+    config = parse_config(QUICK, (), seed)
+    folder = RunFolder.create(new_path(), config)
+    with pytest.raises(Stop):
+        run_experiment(config, folder, on_round=stop_in_round(2))
+    meta, arrays = folder.load_checkpoint()
+    new = ("data", "run", "noted")
+    folder.save_checkpoint({k: v for k, v in meta.items() if k not in new}, arrays)
+    if seed is None:
+        with pytest.raises(ValueError, match="does not say on which data"):
+            run_experiment(config, folder, resume=True)
+    else:
+        run_experiment(config, folder, resume=True)
+        assert all(same_files(quick(seed=3), folder.path).values())
 
 
 @pytest.mark.usefixtures("short_blocks")

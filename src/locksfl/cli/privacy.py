@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locksfl._text import epsilon_text
+from locksfl._text import epsilon_text, table_of
 from locksfl.cli.console import RELATION_HELP, Json, group, option, say_beside, show, typed_flags
 
 if TYPE_CHECKING:
@@ -168,6 +168,55 @@ def account(
     show(by_observer(costs, relation), as_json, _cost_lines)
 
 
+PopulationId = Annotated[str, typer.Argument(help="The id that the owner of the data gave.")]
+
+
+@privacy_app.command()
+def population(
+    population: PopulationId,
+    total: Annotated[float, option("The most that all runs together may cost.")],
+    delta: Delta = 1e-5,
+    relation: Relation = "zero-out",
+    trust: Annotated[
+        str,
+        option(
+            "central: against PUBLIC, at one Renyi order, for runs of any trust; "
+            "local: against SERVER, one mu, for runs in which clients add the noise."
+        ),
+    ] = "central",
+    order: Annotated[
+        float | None, option("The Renyi order. Default: the best for noise without sampling.")
+    ] = None,
+) -> None:
+    """Make the journal of a population, once: every run without a seed debits it."""
+    kinds: dict[str, Any] = {"relation": relation}
+    from locksfl import _validate
+    from locksfl.methods import TRUSTS
+    from locksfl.privacy import RELATIONS
+    from locksfl.privacy.population import PopulationJournal, Total, best_order
+
+    _validate.positive(**{"--total": total})
+    _validate.probability(**{"--delta": delta})
+    _validate.one_of(RELATIONS, **{"--relation": relation})
+    _validate.one_of([name for name, t in TRUSTS.items() if t.private], **{"--trust": trust})
+    if TRUSTS[trust].amplified:
+        order = order or best_order(total, delta, **kinds)
+    elif order is not None:
+        raise ValueError(f"--order = {order:g}: only for runs of any trust, not --trust {trust}")
+    fixed = Total(total, delta, order=order, **kinds)
+    with PopulationJournal.make(population, fixed) as journal:
+        print(f"wrote {journal.path}: {_total_line(fixed)}")
+
+
+@privacy_app.command("spent")
+def spent_by(population: PopulationId, as_json: Json = False) -> None:
+    """What all runs on a population have cost each observer together."""
+    from locksfl.privacy.population import PopulationJournal
+
+    with PopulationJournal.find(population) as journal:
+        show(journal.account(), as_json, _spent_lines, wide=True)
+
+
 @privacy_app.command()
 def paper(as_json: Json = False) -> None:
     """Compare the epsilons that the paper claims with honest ones, by observer and relation."""
@@ -230,6 +279,51 @@ def _run_lines(run: Path, answer: dict[str, Any]) -> Iterator[str]:
         for title in ("guarantee", "spent_so_far"):
             for line in _cost_lines(arm[title]):
                 yield f"  {title.replace('_', ' '):<13} {line}"
+
+
+def _total_line(total: Any) -> str:
+    return (
+        f"total epsilon {total.epsilon:g}, delta {total.delta:g} against {total.observer} "
+        f"({total.relation}, {total.filter})"
+    )
+
+
+def _spent_lines(answer: dict[str, Any]) -> Iterator[Any]:
+    """The journal of a population for a person."""
+    from datetime import UTC, datetime
+
+    from rich.box import SIMPLE
+
+    from locksfl.privacy import Cost, delta_warning
+    from locksfl.privacy.ledger import by_observer
+
+    total, runs = answer["total"], answer["runs"]
+    rows = (
+        (
+            run["run"],
+            datetime.fromtimestamp(run["time"], UTC).strftime("%Y-%m-%d %H:%M"),
+            ", ".join(run["arms"]),
+            epsilon_text(run["epsilon"], 4),
+            f"{run['share']:.1%}",
+        )
+        for run in runs
+    )
+    heads = ("run", "debited (UTC)", "arms", "epsilon alone", "of the total")
+    yield table_of(heads, rows, left=3, box=SIMPLE, padding=0)
+    told = f"delta {total['delta']:g}, {total['relation']}"
+    yield (
+        f"spent so far  {total['observer']}  {answer['share']:.1%} of the total: epsilon "
+        f"{answer['spent_so_far']:.4f} of {total['epsilon']:g} ({told}, {total['filter']})"
+    )
+    yield (
+        "guarantee     all runs together, each chosen in view of what earlier ones released, never "
+        "cost more than the total"
+    )
+    yield "if all runs so far were fixed beforehand, they cost together"
+    costs = [Cost(**cost) for cost in answer["composed"]]
+    yield from (f"  {line}" for line in _cost_lines(by_observer(costs, total["relation"])))
+    if runs and (warning := delta_warning(total["delta"], min(run["clients"] for run in runs))):
+        yield warning
 
 
 def _cost_lines(costs: dict[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ There is no object per client, so a million clients cost only their bytes.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from locksfl import _validate
 from locksfl._arrays import aligned
+
+_AT_ONCE = 1 << 24  # bytes of an array that are hashed together
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +239,24 @@ class Population:
             raise ValueError(f"client = {index!r}: expected a number in 0..{self.clients - 1}")
         rows = slice(self.offsets[index], self.offsets[index + 1])
         return self.features[rows], self.labels[rows]
+
+    def digest(self, key: bytes) -> str:
+        """A keyed hash of everything here but the name: the same data under the same key, and no
+        other data, have the same one. The key is secret: without one, a hash of private data is a
+        release, because anybody can hash what they suspect.
+
+        Args:
+            key: 32 random bytes.
+        """
+        found = hashlib.blake2b(f"{self.classes} {self.scale!r}".encode(), key=key, digest_size=32)
+        for name, array in vars(self).items():
+            if not isinstance(array, np.ndarray):
+                continue
+            found.update(f" {name} {array.dtype.str} {array.shape} ".encode())
+            rows = max(1, _AT_ONCE // max(1, array[:1].nbytes))  # a mapped file stays on disk
+            for first in range(0, len(array), rows):
+                found.update(np.ascontiguousarray(array[first : first + rows]).data)
+        return found.hexdigest()
 
 
 def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -24,6 +24,7 @@ from locksfl.data.datasets import find_folder, has_users, natural_clients
 from locksfl.methods import TRUSTS
 from locksfl.models.build import MODELS
 from locksfl.privacy import Accountant, Relation
+from locksfl.privacy.population import identifier
 from locksfl.round.randomness import arm_number
 from locksfl.round.server import OPTIMIZERS, SCHEDULES
 
@@ -231,6 +232,8 @@ class PrivacyConfig(Settings, where="privacy"):
     releases: Count | None = None  # rounds that a client's budget should last, with filter
     max_epsilon: Positive | None = None  # stop before the round that would pass it
     accounting: Accounting = "sound"
+    population: Annotated[str, identifier] | None = None  # whose journal a run without seed debits
+    total: Positive | None = None  # the most that all runs on the population may cost
 
     def check(self) -> None:
         """Refuse an epsilon, a filter or a limit that the trust cannot have."""
@@ -261,6 +264,11 @@ class PrivacyConfig(Settings, where="privacy"):
                 f"privacy.max_epsilon = {self.max_epsilon!r}: only with trust "
                 f"{_trusts('amplified')} and multipliers in the arms, without privacy.epsilon "
                 f"(trust {_trusts('guards_server')}: privacy.filter)"
+            )
+        if self.total is not None and self.population is None:
+            raise ValueError(
+                f"privacy.total = {self.total!r}: only with privacy.population, all runs on which "
+                "it limits"
             )
         if self.accounting == "as-printed" and (not trust.clients_add_noise or self.filter):
             raise ValueError(

@@ -7,6 +7,7 @@ value or a word of the program's own; the words of a user that leave are these a
     the experiment's name and its arms' names     they name the files of the bundle
     "package.module:name" of own code             a model, a rule, an estimator, an encoder
     the names of an own model's options           their values leave if they are numbers
+    the population's id, and the names of runs    in its journal, if there is one
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ CONFIG: Record = {  # data.name, features.file and model.options: see `public_ta
     "privacy": dict.fromkeys(
         (
             "trust", "epsilon", "delta", "accountant", "relation", "tuned_without_privacy",
-            "filter", "releases", "max_epsilon", "accounting",
+            "filter", "releases", "max_epsilon", "accounting", "population", "total",
         )
     ),
     "diagnostics": dict.fromkeys(("every", "clients")),

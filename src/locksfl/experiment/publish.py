@@ -22,6 +22,7 @@ import tomli_w
 from locksfl.arm import Arm
 from locksfl.experiment import public
 from locksfl.experiment.config import Config
+from locksfl.experiment.coverage import covered
 from locksfl.experiment.folder import RunFolder, append_lines
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.statement import statement_text, unit_text
@@ -67,6 +68,7 @@ def _fill(
         "unit": unit_text(config),
         "held_out": held_out,
         "classes_public": bool(summary.get("classes_public", held_out["public"])),
+        "covers": covered(summary),
         "arms": [
             public.public_arm(
                 arm,

@@ -99,6 +99,12 @@ def notes(summary: dict[str, Any]) -> list[str]:
         said.append("accuracy: on people held out, whom no ε covers; not for publication.")
     if summary["simulated"]:
         said.append("simulated: a seed was given; ε is what secret randomness would have cost.")
+    elif told := summary["population"]:
+        said.append(
+            f"population {told['id']}: debited; all its runs: locks privacy spent {told['id']}."
+        )
+    elif TRUSTS[trust].private:
+        said.append("only this run is covered: other runs over the same people, tuning too, add.")
     if summary["tuned_without_privacy"]:
         said.append("tuned_without_privacy: clip and step were tuned on the data; not charged.")
     return said

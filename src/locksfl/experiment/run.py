@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from locksfl._validate import naming
 from locksfl.arm import Arm
 from locksfl.data.datasets import open_population
 from locksfl.data.population import Population
-from locksfl.experiment import records
+from locksfl.experiment import coverage, records
 from locksfl.experiment.config import Config, LocalConfig, PrivacyConfig, TrainConfig, to_table
 from locksfl.experiment.costs import epsilon_so_far
 from locksfl.experiment.diagnostics import compared_clients, likeness
@@ -126,6 +127,9 @@ class Progress:
     rounds_done: int = 0  # of the arm at work
     totals: Record = field(default_factory=lambda: dict.fromkeys(TIMES, 0.0))  # of the arm at work
     state: list[np.ndarray] = field(default_factory=list)
+    data: tuple[str, str] | None = None  # a secret key, and the keyed hash of the data; both in hex
+    run: str = field(default_factory=lambda: secrets.token_hex(16))  # its id in a journal of runs
+    noted: str | None = None  # the head of that journal when this run was debited
 
     def save(self, folder: RunFolder, finished: bool = False) -> None:
         """Write it all in one atomic file. A finished run needs its secret no more: it goes."""
@@ -133,6 +137,9 @@ class Progress:
         public = self.randomness.simulated or finished
         meta = {
             "entropy": None if public else hex(self.randomness.entropy),
+            "data": None if finished else self.data,
+            "run": self.run,
+            "noted": self.noted,
             "multipliers": [[arm.noise_multiplier, arm.norm_multiplier] for arm in self.arms],
             "arms": self.finished,
             "rounds_done": self.rounds_done,
@@ -188,7 +195,32 @@ class Progress:
             state=[
                 arrays[f"state_{i}"] for i in range(sum(n.startswith("state_") for n in arrays))
             ],
+            data=meta.get("data"),  # checkpoints of version 0.1 have neither of these
+            run=meta.get("run") or secrets.token_hex(16),
+            noted=meta.get("noted"),
         )
+
+    @property
+    def remaining(self) -> list[Arm]:
+        """The arms that are not finished."""
+        return self.arms[len(self.finished) :]
+
+    def check_data(self, population: Population, folder: RunFolder) -> None:
+        """Refuse to go on with other data than the run began with: two models with one noise would
+        differ by the data alone. A simulation of version 0.1, which protects nobody, may go on."""
+        if not self.remaining or (self.data is None and self.randomness.simulated):
+            return
+        if self.data is None:
+            raise ValueError(
+                f"{folder.path}: its checkpoint does not say on which data the run began (program "
+                "0.1), so its noise could be used twice; expected a new run"
+            )
+        key, digest = self.data
+        if population.digest(bytes.fromhex(key)) != digest:
+            raise ValueError(
+                f"{folder.path}: the data are not those that the run began with; expected the same "
+                "data, or a new run"
+            )
 
 
 def ledger_header(experiment: str, arms: Sequence[Arm], privacy: PrivacyConfig) -> Record:
@@ -219,6 +251,7 @@ def prepare(config: Config, say: Callable[[str], None] = lambda text: None) -> P
         config.data.check_unit(simulated=config.seed is not None)
     say("calibrating the noise")
     arms = plan_arms(config)
+    coverage.check(config, arms)
     say("opening the data")
     return Prepared(*open_task(config), arms)
 
@@ -238,13 +271,16 @@ def run_experiment(
         progress = Progress.load(folder, config)
         say("opening the data")
         population, model = open_task(config)
+        progress.check_data(population, folder)
     else:
         prepared = prepared or prepare(config, say)
         population, model = prepared.population, prepared.model
         source = Randomness.from_system() if config.seed is None else Randomness.seeded(config.seed)
         identity = experiment_id(to_table(config))
         books = Books(ledger_header(identity, prepared.arms, config.privacy))
-        progress = Progress(source, prepared.arms, books)
+        key = secrets.token_bytes(32)
+        seal = (key.hex(), population.digest(key))
+        progress = Progress(source, prepared.arms, books, data=seal)
         if engine is None and shows_diagnostics(config):
             folder.append("diagnostics.jsonl", [records.DIAGNOSTICS_NOTE])
         folder.write_json("environment.json", environment([str(d) for d in jax.devices()]))
@@ -253,7 +289,10 @@ def run_experiment(
     player = engine(population, model, progress.arms) if engine else Simulator(population, model)
     with player.journal or nullcontext():
         progress.follow(player.journal)
-        for arm in progress.arms[len(progress.finished) :]:
+        if progress.remaining:  # nothing can be refused any more, and nothing has been drawn
+            noted = coverage.debit(config, progress.arms, progress.run, progress.noted)
+            progress.noted = noted
+        for arm in progress.remaining:
             say(f"compiling {arm.name}")
             _run_arm(config, folder, arm, player, progress, on_round)
     summary = _summary(config, population, progress)
@@ -404,6 +443,8 @@ def _summary(config: Config, population: Population, progress: Progress) -> Reco
         "unit": unit_text(config),
         "held_out": {"public": population.test_public, "clients": population.test_clients},
         "classes_public": population.classes_public,
+        "population": progress.noted
+        and {"id": privacy.population, "run": progress.run, "head": progress.noted},
         "arms": progress.finished,
         "all_arms_composed": composed,
         "all_arms_spent_so_far": so_far,

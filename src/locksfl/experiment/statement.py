@@ -6,6 +6,7 @@ from typing import Any
 
 from locksfl.data.datasets import has_users
 from locksfl.experiment.config import Config
+from locksfl.experiment.coverage import covered_text
 from locksfl.methods import TRUSTS
 
 MEANING = (
@@ -34,9 +35,11 @@ RESERVATIONS = {
     "tuned_without_privacy": "tuned_without_privacy: clip norm, step or rule were chosen by "
     "looking at runs on these data; that choice is not charged.",
 }
-NOT_COVERED = (
+OTHER_RUNS = (
     "**Other runs.** Every other model, statistic or run over the same people costs them more, and "
-    "the epsilons add up. This page covers the arms in its table.",
+    "the epsilons add up. "
+)
+NOT_COVERED = (
     "**What is true of many.** A model may show that a habit goes with an illness; that holds for "
     "people who took no part, too. What is protected is what a unit's own data add.",
     "**The training itself.** Nobody checks what a client sends: a client that lies can spoil the "
@@ -95,6 +98,7 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         "",
         "## What is not protected",
         "",
+        f"* {OTHER_RUNS}{covered_text(public['covers'])}",
         *(f"* {text}" for text in (*_about_the_data(public, config), *NOT_COVERED)),
     ]
     return "\n".join(lines) + "\n"

@@ -6,6 +6,7 @@ result = locksfl.train(population, rule="norm", cohort=30, uploads=20, epsilon=8
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from locksfl._tables import build_table
 from locksfl.data.population import Population
 from locksfl.experiment.config import Config, LocalConfig, OptimizerConfig
 from locksfl.experiment.costs import epsilon_so_far
+from locksfl.experiment.coverage import debit
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.records import round_record
 from locksfl.experiment.run import local_work, model_for, server_for
@@ -46,6 +48,7 @@ class Trained:
     history: list[dict[str, Any]]  # one record per round
     privacy: list[Cost]
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
+    population_id: str | None = None  # its journal was debited; None: other runs are not covered
 
     def scores(self, records: ArrayLike) -> np.ndarray:
         """A score for each class and record; for sequences, for each position too."""
@@ -70,6 +73,8 @@ def train(
     relation: Any = "zero-out",
     accountant: Any = "pld",
     seed: int | None = None,
+    population_id: str | None = None,
+    total: float | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
     **settings: Any,
 ) -> Trained:
@@ -89,6 +94,9 @@ def train(
         accountant: "pld" or "rdp".
         seed: repeats a run, and makes it a simulation. Without one the randomness comes from the
             operating system and is forgotten.
+        population_id: the population whose journal a run without a seed debits before its first
+            draw (`locks privacy population` makes it).
+        total: what the journal was made with: the most that all runs on it may cost.
         on_round: called with the record of each round.
         settings: those of an [[arm]] table: rule ("norm" if not given), cohort, uploads,
             estimator, floor, norm_low, weights, clip_norm, step, noise_multiplier, norm_multiplier.
@@ -103,7 +111,13 @@ def train(
         "model": {"name": model} if isinstance(model, str) else {},
         "local": local or LocalConfig(),
         "train": {"rounds": rounds, "optimizer": optimizer or OptimizerConfig()},
-        "privacy": {**privacy, "relation": relation, "accountant": accountant},
+        "privacy": {
+            **privacy,
+            "relation": relation,
+            "accountant": accountant,
+            "population": population_id,
+            "total": total,
+        },
         "arm": [{"name": "model", "rule": "norm", **settings}],
     }
     config: Config = build_table(Config, table, "")
@@ -123,6 +137,7 @@ def train(
             on_round(history[-1])
 
     work, simulator = local_work(config.local), Simulator(population, built)
+    noted = debit(config, [arm], secrets.token_hex(16), name=population.name)
     played = play_alone(simulator, arm, source, work, server, on_round=keep)
     return Trained(
         model=built,
@@ -132,4 +147,5 @@ def train(
         history=history,
         privacy=guarantee([arm], delta, accountant),
         simulated=seed is not None,
+        population_id=noted and population_id,
     )

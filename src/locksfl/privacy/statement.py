@@ -102,7 +102,7 @@ def guarantee(
     """
 
     def local(observer: Observer, relation: Relation) -> float:
-        return sum(_planned_mu_squared(arm, observer, relation, most) for arm in arms)
+        return sum(planned_mu_squared(arm, observer, relation, most) for arm in arms)
 
     def central(relation: Relation) -> float:
         rounds = [(arm.sampled_round(), arm.rounds) for arm in arms]
@@ -133,9 +133,10 @@ def spent(arms: Sequence[Counts], delta: float, accountant: Accountant) -> list[
     return _costs(arms[0].arm, delta, accountant, local, central)
 
 
-def _planned_mu_squared(
-    arm: Arm, observer: Observer, relation: Relation, most: tuple[int, int] | None
+def planned_mu_squared(
+    arm: Arm, observer: Observer, relation: Relation, most: tuple[int, int] | None = None
 ) -> float:
+    """The most mu^2 of one client in local trust, as planned; `most`: see `guarantee`."""
     if arm.budget is not None:
         return arm.budget.worst_mu_squared(arm, relation)
     norms, uploads = most or (arm.rounds, arm.rounds)

@@ -12,14 +12,16 @@ import pytest
 import small_runs
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.publish import publish
 from locksfl.federation.device import DeviceLedger, Policy, Refusal
 from locksfl.federation.device.answering import Device
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.server.serving import as_federation, federation_engine
 from locksfl.federation.wire import Answer, MemoryNetwork
-from locksfl.privacy import ledger
+from locksfl.privacy import guarantee, ledger
 from locksfl.privacy.ledger import LEDGER
+from locksfl.privacy.population import VARIABLE, PopulationJournal, Total
 
 CLIENTS, ROUNDS = 6, 4
 TEXT = f"""
@@ -175,6 +177,33 @@ def test_a_killed_server_goes_on_and_asks_nobody_twice(tmp_path, whole, killed_b
         sent = sum(tally.sent for tally in device.tallies())
         device.close()
         assert sent <= sum(int(counts.uploads[i]) for counts in kept.values())
+
+
+def test_a_federation_is_debited_to_its_population_once(tmp_path, monkeypatch):
+    """Against the server itself: one mu. A server that was killed is not charged again."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "populations"))
+    config = as_federation(parse_config(TEXT, ("privacy.population=patients",)))
+    cost = small_runs.costs([c.as_dict() for c in guarantee(plan_arms(config), 1e-5, "rdp")])
+    total = 1.0001 * cost["SERVER", "zero-out"]
+    PopulationJournal.make("patients", Total(total, 1e-5)).close()
+    devices, folder = devices_in(tmp_path), new_folder(tmp_path, config)
+    first = Network(devices, "first", killed_before=1)
+    with pytest.raises(Killed):
+        run(folder, first, config)
+    with PopulationJournal.find("patients") as journal:
+        (debited,) = journal.runs  # before the first question
+    assert first.asked == []
+    told = run(folder, Network(devices, "second"), config, resume=True)
+    with PopulationJournal.find("patients") as journal:
+        assert journal.runs == [debited]
+        assert journal.total.epsilon_of(journal.charged) == pytest.approx(
+            small_runs.costs(told["all_arms_composed"])["SERVER", "zero-out"]
+        )
+    other = RunFolder.create(tmp_path / "other", config)
+    network = Network(devices, "other")
+    with pytest.raises(ValueError, match="nothing was debited"):
+        run(other, network, config)
+    assert network.asked == []
 
 
 def test_released_norms_are_paid_for_even_if_the_update_never_arrives(tmp_path):

@@ -1,0 +1,130 @@
+"""Which runs a statement covers: the journal of the population, debited before the first draw.
+
+A run with a seed is a simulation: it debits nothing. A run without a seed and without a population
+is charged by nobody, and says that other runs over the same people are not covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from locksfl.arm import Arm
+from locksfl.experiment.config import Config
+from locksfl.methods import TRUSTS
+from locksfl.privacy.population import (
+    VARIABLE,
+    PlannedArm,
+    PopulationJournal,
+    Run,
+    best_order,
+    journal_path,
+)
+
+
+def check(config: Config, arms: Sequence[Arm], name: str | None = None) -> None:
+    """Refuse a run that its population's journal could not pay for; nothing is written."""
+    if _debits(config):
+        if config.data.cuts_people:
+            raise ValueError(
+                f"data.unit = {config.data.unit!r}: the journal of population "
+                f"{config.privacy.population!r} is about people; expected unit 'client'"
+            )
+        run = _planned(config, arms, "", name)
+        with _journal(config, run) as journal:
+            journal.check(run)
+
+
+def debit(
+    config: Config,
+    arms: Sequence[Arm],
+    run_id: str,
+    noted: str | None = None,
+    name: str | None = None,
+) -> str | None:
+    """Debit the population's journal with all that a run plans to release, unless it has been.
+
+    Args:
+        config: the experiment.
+        arms: its arms, with their noise.
+        run_id: what the run is known by, from its first checkpoint to its end.
+        noted: a head of the journal that the run has seen: an older copy is refused.
+        name: of the run, if not the experiment's.
+
+    Returns:
+        The head of the journal, to be noted; None if nothing is to be debited.
+    """
+    if not _debits(config):
+        return None
+    run = _planned(config, arms, run_id, name)
+    with _journal(config, run) as journal:
+        if noted is not None:
+            journal.check_noted(noted)
+        return journal.debit(run)
+
+
+def _debits(config: Config) -> bool:
+    return config.seed is None and config.privacy.population is not None
+
+
+def _planned(config: Config, arms: Sequence[Arm], run_id: str, name: str | None) -> Run:
+    return Run(run_id, name or config.name, tuple(map(PlannedArm.of, arms)))
+
+
+def _journal(config: Config, run: Run) -> PopulationJournal:
+    """The journal, with the total that the experiment expects of it."""
+    privacy, population = config.privacy, str(config.privacy.population)
+    path = journal_path(population)
+    if not path.is_file():
+        total, order = "EPSILON", ""
+        if privacy.total is not None:
+            total = f"{privacy.total:g}"
+            if TRUSTS[privacy.trust].amplified:  # an order that suits runs like this one
+                best = best_order(privacy.total, privacy.delta, privacy.relation, run.arms)
+                order = f" --order {best:.4g}"
+        raise ValueError(
+            f"privacy.population = {population!r}: no journal {path}; expected {VARIABLE} to name "
+            f"its folder, or make it once: locks privacy population {population} --total {total} "
+            f"--delta {privacy.delta:g} --relation {privacy.relation} --trust {privacy.trust}"
+            f"{order}"
+        )
+    journal = PopulationJournal.find(population)
+    if privacy.total not in (None, fixed := journal.total.epsilon):
+        journal.close()
+        raise ValueError(
+            f"privacy.total = {privacy.total:g}: the journal of {population!r} was made with "
+            f"{fixed:g}; expected that, or no privacy.total"
+        )
+    return journal
+
+
+def covered(summary: dict[str, Any]) -> dict[str, Any] | None:
+    """What a statement says of other runs, as of now; None for a run that debits nothing."""
+    told = summary.get("population")
+    if told is None:
+        return None
+    with PopulationJournal.find(told["id"]) as journal:
+        journal.check_noted(told["head"])
+        return {"run": Run(told["run"], summary["name"], ()).label, **journal.account()}
+
+
+def covered_text(covers: dict[str, Any] | None) -> str:
+    """The same in words, for STATEMENT.md."""
+    if covers is None:
+        return "This page covers the arms in its table and no other run, tuning included."
+    total, names = covers["total"], ", ".join(run["run"] for run in covers["runs"])
+    told = f"delta {total['delta']:g}, {total['relation']}"
+    both = "; ".join(
+        f"{cost['observer']} {cost['relation']} "
+        + ("infinite" if cost["epsilon"] is None else f"{cost['epsilon']:.3f}")
+        for cost in covers["composed"]
+    )
+    return (
+        f"The table covers the run {covers['run']} alone. The runs on the population "
+        f"{covers['population']} so far ({names}) have together spent {covers['share']:.1%} of its "
+        f"total, epsilon {total['epsilon']:g} against {total['observer']} ({told}, "
+        f"{total['filter']}). A run that would exceed the total is refused before it starts, so "
+        "that a run may be chosen in view of what earlier ones released. If all runs so far were "
+        f"fixed beforehand, they cost together: {both} (delta {total['delta']:g}). Runs outside "
+        "the journal are not covered."
+    )
