@@ -348,7 +348,11 @@ class Arm:
             self.step,
             self.largest_probability,
         )
-        return Dials(*(kind(value) for value in values))
+        dials = Dials(*(kind(value) for value in values))
+        most = dials.largest_probability
+        if most > self.largest_probability:  # rounded up: nobody uploads more often than is charged
+            dials = dials._replace(largest_probability=np.nextafter(most, kind(0.0)))
+        return dials
 
     def scaled_weights(self) -> np.ndarray:
         """The public weights times n, as a round takes them; a single 1 if there are none."""

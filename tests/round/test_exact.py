@@ -213,3 +213,12 @@ def test_noise_beyond_32_bits_is_refused():
     settings_ = USUAL | {"noise_multiplier": 1e6}
     with pytest.raises(ValueError, match="noise_multiplier = 1e\\+06: expected less than 32768"):
         grid_of(arm_for(Method("uniform", "capped", "central"), settings_))
+
+
+def test_nobody_uploads_more_often_than_is_charged():
+    """The float32 that a round compares coins with is never above the charged probability."""
+    for uploads in np.linspace(1, 19, 57):
+        for rule in ("uniform", "norm"):
+            arm = arm_for(Method(rule, "capped", "central"), USUAL | {"uploads": float(uploads)})
+            most = arm.dials().largest_probability
+            assert most <= arm.largest_probability <= most * (1 + 2e-7)

@@ -42,7 +42,14 @@ from locksfl.round.algorithm import (
     settle_norms,
     upload_probability,
 )
-from locksfl.round.draws import Members, ServerDraws, draw_cohort, draw_members, draw_server
+from locksfl.round.draws import (
+    Members,
+    ServerDraws,
+    cohort_of,
+    draw_members,
+    draw_server,
+    halves,
+)
 from locksfl.round.noise import SYSTEM, add_noise, gaussian_std, grid_for
 from locksfl.round.randomness import Purpose, Randomness
 
@@ -88,13 +95,17 @@ class Draws:
 
 
 def draw_round(plan: Arm, randomness: Randomness, t: int, size: int) -> Draws:
-    """The same draws that the simulator makes from the same source."""
-    rng = randomness.host(plan.name, t, Purpose.COHORT)
-    public = np.broadcast_to(plan.scaled_weights(), plan.clients)
-    key = randomness.arm_key(plan.name)
-    members = draw_members(key, t, jnp.arange(plan.clients), jnp.asarray(public))
-    server = draw_server(key, t, size) if randomness.simulated else None
-    return Draws(draw_cohort(rng, plan.clients, plan.sampling_rate), members, server)
+    """The same coins that the simulator draws from the same source; its noise only with a seed."""
+    cohort, clients = cohort_of(randomness, plan, t), jnp.arange(plan.clients)
+    public = jnp.asarray(np.broadcast_to(plan.scaled_weights(), plan.clients))
+    if randomness.simulated:
+        key = randomness.arm_key(plan.name)
+        return Draws(cohort, draw_members(key, t, clients, public), draw_server(key, t, size))
+    coins = randomness.stream(plan.name, t, Purpose.UPLOAD_COIN).words(cohort.size)
+    each = np.zeros((plan.clients, 2), np.uint32)
+    each[cohort] = halves(coins)
+    nothing = jnp.zeros(plan.clients)
+    return Draws(cohort, Members(clients, clients >= 0, public, jnp.asarray(each), nothing), None)
 
 
 def round_terms(plan: Arm, run: str, number: int, relation: str) -> RoundTerms:
