@@ -181,8 +181,8 @@ class Journal:
     def close(self) -> None:
         """Close the file; everything written is already on disk. Its head is saved."""
         self._db.close()
-        if self._books is not None and self._kept != (self._books.head, self._stamp()):
-            with suppress(OSError):  # a full disk: the next open verifies everything
+        with suppress(OSError):  # a full disk, or deleted: the next open verifies everything
+            if self._books is not None and self._kept != (self._books.head, self._stamp()):
                 self._keep(self._books)
 
     def __enter__(self) -> Self:

@@ -27,7 +27,7 @@ class Counted:
 
     draws = 0
 
-    def steps(self, std, grid, size):
+    def steps(self, _std, _grid, size):
         self.draws += 1
         return np.zeros(size, np.int64)
 
@@ -155,6 +155,29 @@ def test_a_deleted_ledger_is_refused_and_not_made_anew(tmp_path, caplog, running
     assert list((tmp_path / "ledger").iterdir()) == []
 
 
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_ledger_that_goes_while_a_client_trains_is_refused(tmp_path, caplog, how):
+    """It was there when the question came: what is entered now would be lost with it."""
+    client = played(tmp_path)
+
+    def training(_weights, number):
+        if number == 3:
+            for file in (tmp_path / "ledger").iterdir():
+                file.unlink()
+            if how == "replaced":
+                restore(tmp_path / "backup", tmp_path / "ledger")
+        return np.ones(3)
+
+    object.__setattr__(client.device, "update", training)
+    assert not client.asked(3)
+    assert caplog.messages == ["update refused: LEDGER"]
+    caplog.clear()
+    for one in (client, client.again()):
+        assert not one.asked(4)
+        told = one_line(caplog)
+        assert ("no such ledger, but" if how == "deleted" else "or an old copy of it") in told
+
+
 def test_another_devices_ledger_is_refused(tmp_path, caplog):
     client = played(tmp_path)
     (tmp_path / "other").mkdir()
@@ -175,7 +198,7 @@ def test_without_its_note_a_ledger_has_to_be_accepted_by_a_person(tmp_path, capl
     after = client.again()
     assert after.asked(3)
     assert [ledger.rounds() for ledger in opened(after)] == [3]  # what was spent stays spent
-    with pytest.raises(ValueError, match="--accept: .* already notes a head"):
+    with pytest.raises(ValueError, match=r"--accept: .* already notes a head"):
         client.witness.accept()
 
 

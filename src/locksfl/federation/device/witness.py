@@ -17,9 +17,10 @@ both at once, while no process runs, is not detected.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,7 +102,7 @@ class Witness:
                 f"{self.ledger}: not the ledger whose head is noted in {self.note}, or an old copy "
                 "of it; expected the latest"
             )
-        ledger.witness = self
+        ledger.witness, ledger.opened = self, self.ledger.stat()
         return ledger
 
     def write(self, head: str) -> None:
@@ -133,19 +134,28 @@ class WitnessedLedger(DeviceLedger):
     """A ledger whose head is noted after every transaction, before anything can be released."""
 
     witness: Witness | None = None  # until it has been compared with the note
+    opened: os.stat_result
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """As `Journal.transaction`; at its end the head is on disk and noted beside the key."""
+        """As `Journal.transaction`; at its end the head is on disk and noted beside the key. An
+        OSError if the file was meanwhile deleted or replaced by another: then what was entered is
+        lost, and nothing may be released."""
         nested = self._db.in_transaction
         with super().transaction():
             yield
-        if self.witness is not None and not nested:
-            with super().transaction():  # exclusive again
-                self.witness.write(self.books.head)
+        if self.witness is None or nested:
+            return
+        entered, self._books = self.books, None  # not to be saved beside another file
+        if not os.path.samestat(self.path.stat(), self.opened):
+            raise OSError(f"{self.path}: replaced while it was open")
+        self._books = entered
+        with super().transaction():  # exclusive again
+            self.witness.write(self.books.head)
 
     def close(self) -> None:
         """Close the file; the process remembers what it saw."""
         super().close()
         if self.witness is not None and self._books is not None:
-            self.witness.seen = (self._books, self._stamp())
+            with suppress(OSError):  # deleted: the next open says so
+                self.witness.seen = (self._books, self._stamp())
