@@ -83,14 +83,14 @@ def main() -> None:
         certificates.make_server(certs, ["127.0.0.1"], days=1)
         for i in range(options.nodes):
             certificates.make_node(keys, f"node-{i:03d}", days=1)
-        devices = demo.make_devices(folder, config, prepared)
+        devices = demo.make_devices(folder, config, prepared, keys)
         place = Place(certs, keys, demo.free_port(), seconds=120.0, wait=300.0)
         began, rounds, nodes = time.perf_counter(), [], []
 
         def started() -> None:
             times["the SuperLink's start"] = time.perf_counter() - began
             address = f"127.0.0.1:{place.port}"
-            running = demo.running_clients(devices, address, certs, keys, home)
+            running = demo.running_clients(devices, address, certs, home)
             nodes.extend(stack.enter_context(running))
 
         memory: list[float] = []

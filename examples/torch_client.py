@@ -2,7 +2,7 @@
 
     pip install "locks-fl[flower]" torch
     locks federation client --server HOST:8000 --ca ca.pem --key me.key \\
-        --policy policy.toml --ledger ledger.sqlite --update torch_client:update
+        --policy policy.toml --ledger ledger.sqlite --update torch_client:update --new-ledger
 
 The server sends a flat model and gets a flat update; it never learns what is in between. Clipping,
 noise, the ledger and the budget are the guard's, whatever this file does.

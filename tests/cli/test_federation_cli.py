@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import ssl
 import subprocess
@@ -21,7 +22,7 @@ from locksfl.cli.main import app
 from locksfl.experiment.config import read_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.federation import certificates, demo
-from locksfl.federation.device import DeviceLedger, Guard, Policy, RoundTerms
+from locksfl.federation.device import DeviceLedger, Guard, Policy, RoundTerms, Witness
 from locksfl.federation.server.serving import as_federation
 
 POLICY = """
@@ -56,22 +57,24 @@ def refused(*arguments):
     return line.removeprefix("locks: ")
 
 
-def client(made, tmp_path, **changes):
-    """The options of a client, with changes."""
+def client(made, tmp_path, *flags, **changes):
+    """The options of a client, with changes; its key is copied, so that its ledger's head is noted
+    in the test's own folder."""
     policy = tmp_path / "policy.toml"
     if not policy.exists():
         policy.write_text(POLICY)
+    shutil.copy2(made / "keys" / "a.key", tmp_path / "a.key")
     options = {
         "server": "127.0.0.1:1",
         "ca": made / "certs" / "ca.pem",
-        "key": made / "keys" / "a.key",
+        "key": tmp_path / "a.key",
         "policy": policy,
         "ledger": tmp_path / "ledger.sqlite",
         "data": made / "data.npz",
         "experiment": made / "experiment.toml",
     } | changes
     given = {f"--{name}": value for name, value in options.items() if value is not None}
-    return ["client", *[part for pair in given.items() for part in pair]]
+    return ["client", *flags, *[part for pair in given.items() for part in pair]]
 
 
 def released(tmp_path):
@@ -189,19 +192,19 @@ def test_a_server_under_another_name(made, tmp_path):
     ],
 )
 def test_files_of_a_client(made, tmp_path, change, told):
-    assert refused(*client(made, tmp_path, **change)).startswith(told)
-    assert released(tmp_path) == []
+    assert refused(*client(made, tmp_path, "--new-ledger", **change)).startswith(told)
+    assert not (tmp_path / "ledger.sqlite").exists()  # not before everything else is in order
 
 
 def test_a_policy_with_unknown_keys(made, tmp_path):
     (tmp_path / "policy.toml").write_text(POLICY + "epsilom = 9.0\n")
-    told = refused(*client(made, tmp_path))
+    told = refused(*client(made, tmp_path, "--new-ledger"))
     assert "epsilom = 9.0: unknown setting (did you mean 'epsilon'?)" in told
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
 def test_a_key_that_others_can_read(made, tmp_path):
-    key = tmp_path / "a.key"
+    key = tmp_path / "open.key"
     key.write_bytes((made / "keys" / "a.key").read_bytes())
     key.chmod(0o644)
     assert "other users can read it; expected chmod 600" in refused(
@@ -212,8 +215,9 @@ def test_a_key_that_others_can_read(made, tmp_path):
 def test_a_budget_already_spent(made, tmp_path):
     (tmp_path / "policy.toml").write_text(POLICY)
     policy, path = Policy.read(tmp_path / "policy.toml"), tmp_path / "ledger.sqlite"
-    DeviceLedger.create(path).close()
-    with Guard.open(policy, path) as guard:
+    witness = Witness(path, tmp_path / "a.key")
+    witness.create()
+    with Guard(policy, witness.open()) as guard:
         for number in range(1, 3):
             guard.release_update(RoundTerms("r", number, False, 1.0, 1.0), np.zeros(3), 1.0)
     before = released(tmp_path)
@@ -232,12 +236,51 @@ def test_an_altered_ledger(made, tmp_path):
     import sqlite3
 
     (tmp_path / "policy.toml").write_text(POLICY)
-    DeviceLedger.create(tmp_path / "ledger.sqlite").close()
+    Witness(tmp_path / "ledger.sqlite", tmp_path / "a.key").create()
     db = sqlite3.connect(tmp_path / "ledger.sqlite")
     db.execute("UPDATE meta SET value = '{}' WHERE key = 'header'")
     db.commit()
     db.close()
     assert "damaged or was altered" in refused(*client(made, tmp_path))
+
+
+def test_a_ledger_is_new_once(made, tmp_path):
+    """Missing, new, new again, deleted, restored, without its note, accepted: each is one line."""
+    path, note = tmp_path / "ledger.sqlite", tmp_path / "a.key.ledger"
+    told = refused(*client(made, tmp_path))
+    assert told.startswith(f"{path}: no such ledger; expected --new-ledger at the first start")
+    assert not path.exists()
+    shown = ["ledger", path, "--policy", tmp_path / "policy.toml"]
+    key = ["--key", tmp_path / "a.key"]
+    assert refused(*shown, "--new-ledger").startswith("--key is missing")
+    assert "epsilon 0 of 8 is spent" in accepted(*shown, *key, "--new-ledger")
+    assert "already exists" in refused(*client(made, tmp_path, "--new-ledger"))
+    assert "already exists" in refused(*shown, *key, "--new-ledger")
+    shutil.copy2(path, tmp_path / "backup")
+    policy = Policy.read(tmp_path / "policy.toml")
+    with Guard(policy, Witness(path, tmp_path / "a.key").open()) as guard:
+        guard.release_update(RoundTerms("r", 1, False, 1.0, 2.0), np.zeros(3), 1.0)
+    latest = path.read_bytes()
+    for beside in tmp_path.glob("ledger.sqlite*"):
+        beside.unlink()
+    assert "notes 2 entries of it; expected the ledger" in refused(*client(made, tmp_path))
+    assert "already has a ledger" in refused(*client(made, tmp_path, "--new-ledger"))
+    shutil.copy2(tmp_path / "backup", path)
+    for options in (client(made, tmp_path), [*shown, *key]):
+        assert "or an old copy of it; expected the latest" in refused(*options)
+    path.write_bytes(latest)
+    (tmp_path / "ledger.sqlite.head").unlink()
+    assert "epsilon 0 " not in accepted(*shown, *key)
+    note.unlink()
+    assert "if this is the latest, expected once" in refused(*client(made, tmp_path))
+    assert "epsilon 0 " not in accepted(*shown, *key, "--accept")
+    assert "already notes a head" in refused(*shown, *key, "--accept")
+
+
+def accepted(*arguments):
+    result = CliRunner().invoke(app, ["federation", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def test_a_run_without_its_ledger_is_not_resumed(made, tmp_path):
@@ -316,12 +359,15 @@ def test_numpy_client(made, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
     (tmp_path / "policy.toml").write_text(POLICY)
     files = DeviceFiles(
-        tmp_path / "policy.toml", tmp_path / "l.sqlite", update="numpy_client:update"
+        tmp_path / "policy.toml",
+        tmp_path / "l.sqlite",
+        tmp_path / "a.key",
+        update="numpy_client:update",
     )
-    files.begin()
+    device, _ = files.begin(new_ledger=True)
     weights = np.random.default_rng(1).normal(size=7850).astype(np.float32) * 0.1
     built_in = built_in_update(made / "data.npz", made / "experiment.toml")
-    found = files.open().update(weights, 1)
+    found = device.update(weights, 1)
     np.testing.assert_allclose(found, built_in(weights, 1), atol=2e-6)
 
 

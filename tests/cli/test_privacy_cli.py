@@ -82,6 +82,10 @@ def test_every_client_in_every_round_earns_the_aggregation_credit(privacy):
     assert whole["public"]["epsilon"] == pytest.approx(epsilon_from_mu((0.2 / 16) ** 0.5, 1e-5))
     part = answer(privacy("account", *flags, "--clients", 50, "--cohort", 49))
     assert part["public"] == part["server"]
+    capped = answer(
+        privacy("account", *flags, "--clients", 50, "--cohort", 50, "--update-releases", 2)
+    )
+    assert capped["public"] == capped["server"]  # they may take turns: nobody else's noise is sure
 
 
 BAD = [

@@ -70,11 +70,11 @@ def _on_this_machine(seconds: float, config: Any, folder: Any, **options: Any) -
         certificates.make_server(certs, ["localhost", "127.0.0.1"], days=2)
         for i in range(config.data.clients):
             certificates.make_node(keys, f"node-{i:03d}", days=2)
-        devices = make_devices(temporary, config, options["prepared"])
+        devices = make_devices(temporary, config, options["prepared"], keys)
         home.mkdir()
 
         def started() -> None:
-            clients = running_clients(devices, f"127.0.0.1:{port}", certs, keys, home)
+            clients = running_clients(devices, f"127.0.0.1:{port}", certs, home)
             stack.enter_context(clients)
 
         place = Place(certs, keys, port, seconds=seconds)
@@ -89,7 +89,8 @@ def _simulated(seconds: float, config: Any, folder: Any, **options: Any) -> Any:
     from locksfl.federation.simulation import simulate
 
     with tempfile.TemporaryDirectory(prefix="locks-federation-") as name:
-        devices = make_devices(Path(name), config, options["prepared"])
+        keys = Path(name) / "keys"  # none is needed: only the ledgers' heads are noted there
+        devices = make_devices(Path(name), config, options["prepared"], keys)
         return simulate(config, folder, devices, Path(name), seconds, **options)
 
 
@@ -171,15 +172,21 @@ def server(
 def client(
     server: Annotated[str, option("HOST:PORT of the server.")],
     ca: Annotated[Path, option("The server's ca.pem.")],
-    key: Annotated[Path, option("This node's private key.")],
+    key: Annotated[
+        Path, option("This node's private key; the ledger's head is noted in KEY.ledger.")
+    ],
     policy: Annotated[Path, option("What this device allows: a TOML file.")],
-    ledger: Annotated[Path, option("This device's ledger; created if missing.")],
+    ledger: Annotated[Path, option("This device's ledger.")],
     data: Annotated[Path | None, option("Its records: features, labels, classes.")] = None,
     experiment: Annotated[Path | None, option("[model] and [local] of this file.")] = None,
     update: Annotated[
         str | None, option("package.module:function, your own training instead.")
     ] = None,
     poll: Annotated[float, option("Seconds between requests for work.", min=0.05)] = 1.0,
+    new_ledger: Annotated[
+        bool,
+        option("Create the ledger, a new budget: at the first start, never again.", "--new-ledger"),
+    ] = False,
 ) -> None:
     """Take part, on a device of one's own: answer what the policy allows, and count it."""
     require()
@@ -191,9 +198,9 @@ def client(
     certificates.check_certificate(ca)
     certificates.check_private_key(key)
     certificates.check_connection(server, ca)
-    files = DeviceFiles(policy, ledger, data, experiment, update)
-    print(files.begin(), flush=True)
-    device = files.open()
+    files = DeviceFiles(policy, ledger, key, data, experiment, update)
+    device, told = files.begin(new_ledger)
+    print(told, flush=True)
     from locksfl.federation.device.client_app import client_app
     from locksfl.federation.device.node import Node
 
@@ -210,19 +217,36 @@ def client(
 def show_ledger(
     ledger: Annotated[Path, typer.Argument(help="A device's ledger.")],
     policy: Annotated[Path, option("The device's policy.")],
-    new: Annotated[
-        bool, option("Create the ledger first. A new ledger is a new budget.", "--new")
+    key: Annotated[
+        Path | None, option("The node's key: the head noted in KEY.ledger is compared too.")
+    ] = None,
+    new_ledger: Annotated[
+        bool, option("Create the ledger first. A new ledger is a new budget.", "--new-ledger")
+    ] = False,
+    accept: Annotated[
+        bool,
+        option("Note the ledger's head, where no head is noted: with a new key.", "--accept"),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """What a device has released, to whom, and what is left of its budget."""
-    from locksfl.federation.device import DeviceLedger, Policy
-    from locksfl.federation.device.view import ledger_view
+    from locksfl.federation.device import Policy, Witness
+    from locksfl.federation.device.view import ledger_view, view_of
 
     allowed = Policy.read(policy)
-    if new:
-        DeviceLedger.create(ledger).close()
-    show(ledger_view(ledger, allowed), as_json, _ledger_parts)
+    if key is None:
+        if new_ledger or accept:
+            raise ValueError("--key is missing: expected the node's key, beside which it is noted")
+        show(ledger_view(ledger, allowed), as_json, _ledger_parts)
+        return
+    witness = Witness(ledger, key)
+    if new_ledger:
+        witness.create()
+    elif accept:
+        witness.accept()
+    with witness.open(whole=True) as opened:
+        view = view_of(opened, allowed)
+    show(view, as_json, _ledger_parts)
 
 
 def _ledger_parts(view: dict[str, Any]) -> Iterator[Any]:

@@ -56,8 +56,10 @@ def experiment_text(nodes: int, rounds: int, trust: str, epsilon: float) -> str:
     return EXPERIMENT.format(half=max(1, nodes // 2), **values)
 
 
-def make_devices(folder: Path, config: Config, prepared: Prepared) -> list[DeviceFiles]:
-    """A folder for each client: its part of the data, and a policy whose budget covers this run."""
+def make_devices(folder: Path, config: Config, prepared: Prepared, keys: Path) -> list[DeviceFiles]:
+    """A folder for each client: its part of the data, a policy whose budget covers this run, and a
+    new ledger, whose head is noted in `keys`."""
+    keys.mkdir(exist_ok=True)
     population = prepared.population
     experiment = folder / "experiment.toml"
     experiment.write_text(tomli_w.dumps(to_table(config)), "utf-8")
@@ -75,9 +77,13 @@ def make_devices(folder: Path, config: Config, prepared: Prepared) -> list[Devic
         )
         (place / "policy.toml").write_text(policy, "utf-8")
         files = DeviceFiles(
-            place / "policy.toml", place / "ledger.sqlite", place / "data.npz", experiment
+            place / "policy.toml",
+            place / "ledger.sqlite",
+            keys / f"node-{i:03d}.key",
+            place / "data.npz",
+            experiment,
         )
-        files.begin()
+        files.witness.create()
         made.append(files)
     return made
 
@@ -109,14 +115,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def client_command(
-    files: DeviceFiles, address: str, ca: Path, key: Path, poll: float = 0.2
-) -> list[str]:
+def client_command(files: DeviceFiles, address: str, ca: Path, poll: float = 0.2) -> list[str]:
     """The options of `locks federation client` for one device."""
     options = {
         "--server": address,
         "--ca": ca,
-        "--key": key,
+        "--key": files.key,
         "--policy": files.policy,
         "--ledger": files.ledger,
         "--data": files.data,
@@ -128,15 +132,14 @@ def client_command(
 
 @contextmanager
 def running_clients(
-    devices: list[DeviceFiles], address: str, certs: Path, keys: Path, home: Path
+    devices: list[DeviceFiles], address: str, certs: Path, home: Path
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A process for each device; all of them are ended afterwards, whatever happens."""
     processes: list[subprocess.Popen[bytes]] = []
     poll = max(0.2, len(devices) / POLLS_A_SECOND)
     try:
-        for i, files in enumerate(devices):
-            key = keys / f"node-{i:03d}.key"
-            options = client_command(files, address, certs / certificates.CA, key, poll)
+        for files in devices:
+            options = client_command(files, address, certs / certificates.CA, poll)
             processes.append(start_client(options, home, files.policy.parent / "client.log"))
         yield processes
     finally:

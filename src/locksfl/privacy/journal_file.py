@@ -19,6 +19,7 @@ file system's clock, the file's time is set back a little whenever its head is s
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sqlite3
@@ -33,6 +34,7 @@ import numpy as np
 from locksfl.privacy import version_1
 from locksfl.privacy.journal import COLUMNS, Books, Entry, header
 
+Seen = tuple[Books, list[int]]  # totals up to a head, and size and time of the file at that moment
 SET_BACK = 2_000_000_000  # nanoseconds; no clock of a file system is coarser
 ENTRY = "account, round, kind, clients, uploaders, terms, time"
 TABLES = (
@@ -63,11 +65,18 @@ class Journal:
         journal = cls(path, _connect(path))
         with journal.transaction():
             journal._begin(head)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         return journal
 
     @classmethod
-    def open(cls, path: Path, head: str | None = None, *, whole: bool = False) -> Self:
+    def open(
+        cls,
+        path: Path,
+        head: str | None = None,
+        *,
+        whole: bool = False,
+        seen: Seen | None = None,
+    ) -> Self:
         """Open and verify an existing file. A file of version 1 (program 0.1) is verified by its
         own rule and rewritten, in one transaction.
 
@@ -76,10 +85,12 @@ class Journal:
             head: a head that was noted elsewhere earlier: then everything is verified, because
                 the saved head is no safer than the file beside which it lies.
             whole: verify from the first entry on, even if the saved head says that it was done.
+            seen: what this process saw when it closed the file last; then that counts, and not
+                what was saved beside the file.
         """
         journal = cls(path, _connect(path, must_exist=True))
         try:
-            journal._verify(head, whole or head is not None)
+            journal._verify(head, whole or head is not None, seen)
         except BaseException:
             journal._db.close()
             raise
@@ -170,8 +181,8 @@ class Journal:
     def close(self) -> None:
         """Close the file; everything written is already on disk. Its head is saved."""
         self._db.close()
-        if self._books is not None and self._kept != (self._books.head, self._stamp()):
-            with suppress(OSError):  # a full disk: the next open verifies everything
+        with suppress(OSError):  # a full disk, or deleted: the next open verifies everything
+            if self._books is not None and self._kept != (self._books.head, self._stamp()):
                 self._keep(self._books)
 
     def __enter__(self) -> Self:
@@ -220,7 +231,7 @@ class Journal:
                 self._db.execute("ROLLBACK")
             raise
 
-    def _verify(self, noted: str | None, whole: bool) -> None:
+    def _verify(self, noted: str | None, whole: bool, seen: Seen | None) -> None:
         with self._one_moment():
             old = self._is_old()
         if old:
@@ -229,7 +240,7 @@ class Journal:
                     head, entries = self._version_1()
                     self._db.execute("DROP TABLE entries")
                     self._begin(head, entries)
-        kept, stamp = self._read_kept()
+        kept, stamp = self._read_kept() if seen is None else copy.deepcopy(seen)
         with self._one_moment():
             if kept is not None and stamp == self._stamp() and not whole:
                 self._books = kept
@@ -237,7 +248,8 @@ class Journal:
                 self._fold()
             else:
                 self._fold_whole(kept)
-            self._check_head(None if kept is None else kept.head, "saved")
+            if kept is not None:
+                self._check_head(kept.head, "saved" if seen is None else "last seen")
             self._check_head(noted, "noted")
         if self._kept is None:
             with suppress(OSError):
@@ -332,13 +344,7 @@ class Journal:
         (meta, arrays), stamp = books.pack(), self._stamp()
         lists = {name: array.tolist() for name, array in arrays.items()}
         text = json.dumps({"ledger": meta, "arrays": lists, "stamp": stamp})
-        temporary = self._head_file.with_name(f".{self._head_file.name}.{os.getpid()}")
-        with temporary.open("w", encoding="utf-8") as file:
-            os.chmod(temporary, 0o600)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._head_file)
+        write_atomically(self._head_file, text)
         self._kept = (books.head, stamp)
 
 
@@ -364,7 +370,18 @@ def _connect(path: Path, must_exist: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def _sync_folder(folder: Path) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a small file by this text, all or nothing; only its owner can read it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        os.chmod(temporary, 0o600)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def sync_folder(folder: Path) -> None:
     """Make a new file's name durable too: a ledger lost in a power cut would be a new budget."""
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -17,7 +17,8 @@ only the sum over the |Z| uploaders of a round. Their noise, of one std, adds up
 counts (sensitivity/std)^2 / |Z|. Norm releases count in full: K' and every p_i are functions of
 them. Before a run |Z| is not known, and the worst case is 1. So the credit is applied
 
-* to the guarantee only if all n clients upload in every round by rule, whatever the data;
+* to the guarantee only if all n clients upload in all T rounds by rule, whatever the data: a coin,
+  a cap on a client's uploads, a budget or a dropout can each leave a client alone in its rounds;
 * to what was spent always: the ledger keeps each client's sum of 1/|Z|. With rule "uniform" or
   "full" the draws do not depend on the data, so that this value is also valid, given the draws.
 """
@@ -141,7 +142,8 @@ def planned_mu_squared(
         return arm.budget.worst_mu_squared(arm, relation)
     norms, uploads = most or (arm.rounds, arm.rounds)
     whole = arm.client_releases(uploads, norms).mu_squared(relation)
-    if observer == "PUBLIC" and arm.credited and arm.everyone_uploads:
+    together = arm.everyone_uploads and uploads == arm.rounds  # a cap lets clients take turns
+    if observer == "PUBLIC" and arm.credited and together:
         return whole / arm.clients
     return whole
 

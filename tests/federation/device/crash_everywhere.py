@@ -1,11 +1,13 @@
 """A program for test_guard.py: a device that is killed before every line, and many at once.
 
     crash_everywhere.py kill SCENARIO VARIANT FOLDER
+    crash_everywhere.py create FOLDER
     crash_everywhere.py race FOLDER
 
 A child process answers one message and is killed (SIGKILL) before the n-th line that it executes in
-the guard, the ledger, the journal or the noise, for n = 1, 2, ... until it lives. It reports each
-draw of noise and each answer through a pipe. Then the parent looks at the ledger and asks again.
+the guard, the ledger, its witness, the journal or the noise, for n = 1, 2, ... until it lives. It
+reports each draw of noise and each answer through a pipe. Then the parent looks at the ledger, puts
+the one from before in its place, and asks again.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from locksfl.federation.device import DeviceLedger, Guard, Policy, Refused, RoundTerms
+from locksfl.federation.device import DeviceLedger, Guard, Policy, Refused, RoundTerms, Witness
 
 POLICY = Policy(
     epsilon=2.0, delta=1e-5, max_clip_norm=1.0, min_noise_multiplier=4.0, min_norm_multiplier=8.0
@@ -27,6 +29,7 @@ POLICY = Policy(
 WATCHED = (
     "device/guard.py",
     "device/ledger.py",
+    "device/witness.py",
     "round/noise.py",
     "privacy/journal.py",
     "privacy/journal_file.py",
@@ -66,6 +69,18 @@ class PaysAfterwards(Guard):
         self._noise.steps(1.0, 1.0, 1)
         os.write(self._noise.pipe, b"S")
         return super().release_update(terms, contribution, bound)
+
+
+class NotesAfterwards(Guard):
+    """The planted fault: the head is noted when the ledger is closed, after the answer."""
+
+    def __init__(self, policy, ledger, noise):
+        super().__init__(policy, ledger, noise)
+        self.witness, ledger.witness = ledger.witness, None
+
+    def close(self):
+        self.witness.write(self.ledger.head)
+        super().close()
 
 
 # what was there before, the message, and the entry that has to be there before noise is drawn
@@ -120,34 +135,49 @@ def child(work):
     return told, os.WIFSIGNALED(status)
 
 
-def entries(path):
-    ledger = DeviceLedger.open(path)
-    rows = ledger.query("SELECT round, kind FROM entries")
-    ledger.close()
-    return rows
+def witness_of(path):
+    return Witness(path, path.with_suffix(".key"))
+
+
+def copied(base, path, note):
+    """The ledger of `base` at another place, and this note of its head."""
+    shutil.copyfile(base.ledger, path)
+    there = witness_of(path)
+    shutil.copyfile(note, there.note)
+    return there
+
+
+def found(witness):
+    """The entries that the next start finds; None if it finds something wrong."""
+    try:
+        with witness.open(whole=True) as ledger:
+            return ledger.query("SELECT round, kind FROM entries")
+    except ValueError:
+        return None
 
 
 def kill(scenario, variant, folder):
     before, message, needed = SCENARIOS[scenario]
-    guard_type = {"sound": Guard, "pays-afterwards": PaysAfterwards}[variant]
-    base = folder / "base.db"
-    DeviceLedger.create(base).close()
-    with Guard.open(POLICY, base, Watched(os.open(os.devnull, os.O_WRONLY))) as guard:
+    types = {"sound": Guard, "pays-afterwards": PaysAfterwards, "notes-afterwards": NotesAfterwards}
+    guard_type = types[variant]
+    base = witness_of(folder / "base.db")
+    base.create()
+    with Guard(POLICY, base.open(), Watched(os.open(os.devnull, os.O_WRONLY))) as guard:
         for step in before:
             step(guard)
     violations, kills = [], 0
     while True:
         path = folder / f"{kills}.db"
-        shutil.copyfile(base, path)
+        copied(base, path, base.note)
 
         def answer(pipe, path=path, number=kills + 1):
             kill_before_line(number)
-            with guard_type.open(POLICY, path, Watched(pipe)) as guard:
+            with guard_type(POLICY, witness_of(path).open(), Watched(pipe)) as guard:
                 message(guard)
                 os.write(pipe, b"S")
 
         def again(pipe, path=path):
-            with guard_type.open(POLICY, path, Watched(pipe)) as guard:
+            with guard_type(POLICY, witness_of(path).open(), Watched(pipe)) as guard:
                 try:
                     message(guard)
                     os.write(pipe, b"A")
@@ -155,7 +185,13 @@ def kill(scenario, variant, folder):
                     os.write(pipe, b"R")
 
         told, killed = child(answer)
-        after = entries(path)
+        after = found(witness_of(path))
+        if after is None:
+            return {"kills": kills, "violations": [[kills, "the device is locked out"]]}
+        if b"D" in told:
+            old = copied(base, folder / f"{kills}.old.db", witness_of(path).note)
+            if found(old) is not None:
+                violations.append([kills, "noise was drawn and an old copy is accepted"])
         if len(after) != len(set(after)):
             violations.append([kills, "an entry is there twice"])
         if needed is not None:
@@ -168,6 +204,29 @@ def kill(scenario, variant, folder):
                 violations.append([kills, "nothing was paid and yet it is refused"])
         elif (1, "commit") in after:
             violations.append([kills, "a refund became a release"])
+        if violations or not killed:
+            return {"kills": kills, "violations": violations}
+        kills += 1
+
+
+def create(folder):
+    """Killed while the first ledger is made: it can be made, if need be after a half-made one is
+    removed, and nothing but the first attempt's empty ledger is ever there."""
+    violations, kills = [], 0
+    while True:
+        (folder / str(kills)).mkdir()
+        witness = witness_of(folder / str(kills) / "l.db")
+
+        def made(_pipe, witness=witness, number=kills + 1):
+            kill_before_line(number)
+            witness.create()
+
+        _, killed = child(made)
+        if found(witness) is None:
+            witness.ledger.unlink(missing_ok=True)
+            witness.create()
+        if found(witness) != []:
+            violations.append(kills)
         if violations or not killed:
             return {"kills": kills, "violations": violations}
         kills += 1
@@ -193,9 +252,9 @@ def race(folder):
         ("update or refund", [update_or_refund(i) for i in range(8)]),
     ):
         path = folder / f"{name}.db"
-        DeviceLedger.create(path).close()
+        witness_of(path).create()
         if name == "update or refund":
-            with Guard.open(POLICY, path) as guard:
+            with Guard(POLICY, witness_of(path).open()) as guard:
                 guard.release_norm(asks(1), 0.5)
         start_read, start_write = os.pipe()
         read, write = os.pipe()
@@ -204,7 +263,8 @@ def race(folder):
             pid = os.fork()
             if pid == 0:
                 os.close(start_write)
-                with Guard.open(POLICY, path, Watched(os.open(os.devnull, os.O_WRONLY))) as guard:
+                noise = Watched(os.open(os.devnull, os.O_WRONLY))
+                with Guard(POLICY, witness_of(path).open(), noise) as guard:
                     os.read(start_read, 1)  # until the parent closes it
                     try:
                         message(guard)
@@ -221,7 +281,11 @@ def race(folder):
         with os.fdopen(read, "rb") as pipe:
             answers = pipe.read()
         assert len(answers) == 8
-        told[name] = answers.count(0) if name != "update or refund" else len(entries(path))
+        with DeviceLedger.open(path) as ledger:
+            assert witness_of(path).note.read_text().strip() == ledger.head
+        told[name] = (
+            answers.count(0) if name != "update or refund" else len(found(witness_of(path)))
+        )
         codes |= set(answers) - {0}
     return {**told, "codes": sorted(codes)}
 
@@ -231,5 +295,7 @@ if __name__ == "__main__":
     if what == "kill":
         scenario, variant, folder = words
         print(json.dumps(kill(scenario, variant, Path(folder))))
+    elif what == "create":
+        print(json.dumps(create(Path(words[0]))))
     else:
         print(json.dumps(race(Path(words[0]))))

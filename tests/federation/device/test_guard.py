@@ -410,10 +410,22 @@ def run_harsh(*words):
 
 @pytest.mark.parametrize("scenario", ["norm", "update", "only", "next", "end"])
 def test_killed_at_any_line_it_pays_first_and_draws_once(scenario, tmp_path):
-    """kill -9 before every single line of guard, ledger and noise, each time in a new process."""
+    """kill -9 before every single line of guard, ledger, witness and noise, each time in a new
+    process. Nobody is locked out, and once noise was drawn no older ledger is accepted."""
     told = run_harsh("kill", scenario, "sound", str(tmp_path))
     assert told["kills"] > 30
     assert told["violations"] == []
+
+
+def test_killed_while_the_first_ledger_is_made_it_can_be_made_again(tmp_path):
+    told = run_harsh("create", str(tmp_path))
+    assert told["kills"] > 30
+    assert told["violations"] == []
+
+
+def test_a_guard_that_notes_afterwards_does_not_survive_the_kills(tmp_path):
+    told = run_harsh("kill", "norm", "notes-afterwards", str(tmp_path))["violations"]
+    assert [what for _, what in told] == ["noise was drawn and an old copy is accepted"]
 
 
 @pytest.mark.parametrize("scenario", ["norm", "update"])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from locksfl.experiment.config import parse_config
@@ -57,7 +58,7 @@ class Loopback:
         for i in range(nodes):
             certificates.make_node(self.keys, f"node-{i:03d}", days=1)
         self.config = as_federation(parse_config(self.experiment.read_text()))
-        self.devices = make_devices(folder, self.config, prepare(self.config))
+        self.devices = make_devices(folder, self.config, prepare(self.config), self.keys)
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Loopback:
@@ -67,10 +68,12 @@ class Loopback:
         stop([p for p in self.processes if p.poll() is None])
 
     def options(self, node: int, key: Path | None = None) -> list[str]:
-        """The options of a node's client."""
-        key = key or self.keys / f"node-{node:03d}.key"
-        ca = self.certs / certificates.CA
-        return client_command(self.devices[node], self.address, ca, key)
+        """The options of a node's client; with another key, its ledger is accepted there."""
+        files = self.devices[node]
+        if key is not None:
+            files = replace(files, key=key)
+            files.witness.accept()
+        return client_command(files, self.address, self.certs / certificates.CA)
 
     def client(self, node: int, key: Path | None = None) -> subprocess.Popen[bytes]:
         """Start a node."""
@@ -85,7 +88,7 @@ class Loopback:
 
     def stock_supernode(self, node: int) -> subprocess.Popen[bytes]:
         """Start a node as Flower does: another process for every message."""
-        names = ("policy", "ledger", "data", "experiment")
+        names = ("policy", "ledger", "key", "data", "experiment")
         files = {name: getattr(self.devices[node], name) for name in names}
         start = "from flwr.supernode.cli.flower_supernode import flower_supernode as f; f()"
         options = {

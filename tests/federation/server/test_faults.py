@@ -22,7 +22,7 @@ from faults import ODD, POLICY, WATCHED, Killed, Watch, charged
 from checks import ragged
 from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
-from locksfl.federation.device import DeviceLedger, Guard, answering
+from locksfl.federation.device import Guard, Witness, answering
 from locksfl.federation.device.answering import Device
 from locksfl.federation.server.engine import Federation
 from locksfl.federation.server.ledger import ServerLedger
@@ -181,9 +181,10 @@ def play_with_faults(folder, seed, faults, monkeypatch=None, guard=Guard):
     devices = {}
     for i in range(CLIENTS):
         path = folder / f"{i}.sqlite"
-        DeviceLedger.create(path).close()
+        ledger = Witness(path, folder / f"{i}.key")
+        ledger.create()
         noise = WatchedNoise(i, path, watch, rng)
-        devices[i] = Device(lambda w, t, i=i: np.full(SIZE, 0.03 * (i + 1)), POLICY, path, noise)
+        devices[i] = Device(lambda w, t, i=i: np.full(SIZE, 0.03 * (i + 1)), POLICY, ledger, noise)
     if monkeypatch is not None:
         monkeypatch.setattr(answering, "Guard", guard)
     server, randomness = Server(rounds=PLAN.rounds), Randomness.seeded(seed)

@@ -11,7 +11,7 @@ import pytest
 from checks import ragged
 from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
-from locksfl.federation.device import DeviceLedger, Policy
+from locksfl.federation.device import DeviceLedger, Policy, Witness
 from locksfl.federation.device.answering import Device
 from locksfl.federation.device.local_update import local_update
 from locksfl.federation.server.engine import Federation
@@ -92,10 +92,10 @@ def federate(folder, plan, work=WORK, population=None, model=None):
         update = local_update(
             model, work, population.features[rows], population.labels[rows], population.scale, key
         )
-        path = folder / f"{i}.sqlite"
-        DeviceLedger.create(path).close()
+        ledger = Witness(folder / f"{i}.sqlite", folder / f"{i}.key")
+        ledger.create()
         noise = InjectedNoise(plan, i, model.size)
-        devices[i] = Device(update, policy_for(plan.method.trust), path, noise)
+        devices[i] = Device(update, policy_for(plan.method.trust), ledger, noise)
     network = InjectingNetwork(devices)
     privacy = PrivacyConfig(trust=plan.method.trust)
     return Federation(

@@ -14,7 +14,7 @@ from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.publish import publish
-from locksfl.federation.device import DeviceLedger, Policy, Refusal
+from locksfl.federation.device import DeviceLedger, Policy, Refusal, Witness
 from locksfl.federation.device.answering import Device
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.server.serving import as_federation, federation_engine
@@ -82,9 +82,9 @@ class Network(MemoryNetwork):
 def devices_in(folder):
     made = {}
     for i in range(CLIENTS):
-        path = folder / f"device-{i}.sqlite"
-        DeviceLedger.create(path).close()
-        made[i] = Device(lambda w, t, i=i: np.full(w.size, 1e-3 * (i + 1)), POLICY, path, Quiet())
+        ledger = Witness(folder / f"device-{i}.sqlite", folder / f"device-{i}.key")
+        ledger.create()
+        made[i] = Device(lambda w, t, i=i: np.full(w.size, 1e-3 * (i + 1)), POLICY, ledger, Quiet())
     return made
 
 

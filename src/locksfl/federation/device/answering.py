@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from locksfl.federation.device.update import (
     norm,
     safe_update,
 )
+from locksfl.federation.device.witness import Witness
 from locksfl.federation.wire import Answer, Question
 from locksfl.round.noise import SYSTEM, Noise
 
@@ -71,18 +71,23 @@ def answer(
 
 @dataclass(frozen=True)
 class Device:
-    """A device: its training code, its owner's policy, and the ledger on its disk."""
+    """A device: its training code, its owner's policy, and its ledger with a witness."""
 
     update: LocalUpdate
     policy: Policy
-    ledger: Path
+    ledger: Witness
     noise: Noise = SYSTEM
 
     def __call__(self, run: str, question: Question, kept: Kept) -> Answer:
         """Answer one question, whatever it is."""
         try:
             terms = RoundTerms.parse(run, question.terms)
-            with Guard.open(self.policy, self.ledger, self.noise) as guard:
+            try:
+                ledger = self.ledger.open()
+            except ValueError as error:  # missing, altered, or an old copy
+                log.error("%s refused: %s", question.stage, error)
+                return Answer(refusal=int(Refusal.LEDGER))
+            with Guard(self.policy, ledger, self.noise) as guard:
                 return Answer(released=answer(guard, terms, question, self.update, kept))
         except Refused as refused:
             log.warning("%s refused: %s", question.stage, refused.code.name)

@@ -80,8 +80,8 @@ def device_of(files: DeviceFiles) -> Respond:
 
 def _configured(context: Context) -> Respond:
     """The device that a stock SuperNode's --node-config describes, as `locks federation client`'s
-    options do: policy, ledger, and data with experiment, or update."""
-    names = ("policy", "ledger", "data", "experiment", "update")
+    options do: policy, ledger, key, and data with experiment, or update."""
+    names = ("policy", "ledger", "key", "data", "experiment", "update")
     given = {k: str(v) for k, v in context.node_config.items() if k in names}
     update = given.pop("update", None)
     return device_of(DeviceFiles(**{k: Path(v) for k, v in given.items()}, update=update))

@@ -1,4 +1,4 @@
-"""The files of a device: its data, its owner's policy, its ledger, and what it trains.
+"""The files of a device: its data, its owner's policy, its ledger, its key, and what it trains.
 
 There are two ways to train: this package's models on a data file, as the experiment file says; or
 any function of the owner, in any framework (`locksfl.federation.device.update`). No Flower here.
@@ -6,6 +6,7 @@ any function of the owner, in any framework (`locksfl.federation.device.update`)
 
 from __future__ import annotations
 
+import functools
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from locksfl.federation.device import DeviceLedger, Policy
+from locksfl.federation.device import Policy, Witness
 from locksfl.federation.device.answering import Device
 from locksfl.federation.device.policy import read_toml
 from locksfl.federation.device.update import LocalUpdate
-from locksfl.federation.device.view import ledger_view
+from locksfl.federation.device.view import view_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class DeviceFiles:
 
     policy: Path
     ledger: Path
+    key: Path  # beside it, the ledger's head is noted
     data: Path | None = None
     experiment: Path | None = None
     update: str | None = None  # "package.module:function"
@@ -42,13 +44,31 @@ class DeviceFiles:
                 "--data and no --experiment"
             )
 
-    def begin(self) -> str:
-        """Create the ledger if it is missing (only a person's command does this, never a message),
-        and refuse to start if the budget is spent. Returns one line about the ledger."""
+    @functools.cached_property
+    def witness(self) -> Witness:
+        """The ledger, with what is known of it elsewhere; one object for the whole process."""
+        return Witness(self.ledger, self.key)
+
+    def begin(self, new_ledger: bool) -> tuple[Device, str]:
+        """The device and one line about its ledger; nothing is started if the budget is spent.
+
+        Args:
+            new_ledger: create the ledger: only a person's command does this, never a message, and
+                only when everything else is in order.
+        """
         policy = Policy.read(self.policy)
-        if not self.ledger.exists():
-            DeviceLedger.create(self.ledger).close()
-        view = ledger_view(self.ledger, policy)
+        if new_ledger:
+            self.witness.check_new()
+        else:
+            self._told(policy)
+        device = self.open()
+        if new_ledger:
+            self.witness.create()
+        return device, self._told(policy)
+
+    def _told(self, policy: Policy) -> str:
+        with self.witness.open(whole=True) as ledger:
+            view = view_of(ledger, policy)
         if view["exhausted"]:
             raise ValueError(view["message"])
         return str(view["message"])
@@ -56,7 +76,7 @@ class DeviceFiles:
     def open(self) -> Device:
         """The device, ready to answer."""
         policy = Policy.read(self.policy)
-        return Device(self._update(), policy, self.ledger)
+        return Device(self._update(), policy, self.witness)
 
     def _update(self) -> LocalUpdate:
         if self.update is not None:

@@ -1,11 +1,12 @@
 """The guard: every release of a device is checked and debited here, and only then gets its noise.
 
-    with Guard.open(Policy.read(policy_file), ledger_file) as guard:
+    with Guard(Policy.read(policy_file), Witness(ledger_file, key_file).open()) as guard:
         released = guard.release_norm(terms, norm)              # stage 1 of rule "norm"
         released = guard.release_update(terms, update, bound)   # stage 2, or the only stage
 
-The order is always: clip, check against policy and ledger, debit, sync to disk, draw noise, return.
-A process that is killed at any point has at worst paid too much; nothing leaves it unpaid.
+The order is always: clip, check against policy and ledger, debit, sync to disk, note the ledger's
+head elsewhere (`Witness`), draw noise, return. A process that is killed at any point has at worst
+paid too much; nothing leaves it unpaid.
 
 Stage 1 reserves the whole round, norm and upload. Stage 2 turns the reservation into a commitment.
 An unused reservation is refunded when its run continues with a later round, or by `end_round`.
@@ -65,7 +66,8 @@ class Guard:
     @classmethod
     def open(cls, policy: Policy, ledger: Path, noise: Noise = SYSTEM) -> Guard:
         """A guard with an existing ledger (`DeviceLedger.create` makes one): a missing ledger is a
-        ValueError, because a new one would be a new budget."""
+        ValueError, because a new one would be a new budget. Without a `Witness`, an old copy of it
+        is refused only by the head that lies next to it."""
         return cls(policy, DeviceLedger.open(ledger), noise)
 
     def check(self, terms: RoundTerms, stage: Stage) -> None:

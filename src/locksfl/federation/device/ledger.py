@@ -22,7 +22,7 @@ from locksfl.federation.device.terms import RoundTerms
 from locksfl.methods.releases import Release
 from locksfl.privacy.budget import charges
 from locksfl.privacy.journal import Entry, Kind, Tally, header
-from locksfl.privacy.journal_file import Journal
+from locksfl.privacy.journal_file import Journal, Seen
 
 DEVICE = np.zeros(1, np.int32)  # the one client of its ledger
 
@@ -45,12 +45,19 @@ class DeviceLedger(Journal):
     def create(cls, path: Path, head: dict[str, Any] | None = None) -> Self:
         """Create a ledger, which is a new budget; an existing file is never overwritten. Its header
         has a random name, so that no two devices have the same chain."""
-        return super().create(path, head or {**header(), "device": secrets.token_hex(16)})
+        return super().create(path, head or new_header())
 
     @classmethod
-    def open(cls, path: Path, head: str | None = None, *, whole: bool = False) -> Self:
+    def open(
+        cls,
+        path: Path,
+        head: str | None = None,
+        *,
+        whole: bool = False,
+        seen: Seen | None = None,
+    ) -> Self:
         """Open an existing ledger and verify it (`Journal.open`)."""
-        ledger = super().open(path, head, whole=whole)
+        ledger = super().open(path, head, whole=whole, seen=seen)
         if ledger.books.header["experiment"] is not None:
             ledger.close()
             raise ValueError(f"{path}: not the ledger of a device, but that of a federation")
@@ -104,6 +111,11 @@ class DeviceLedger(Journal):
             )
             for (run, text), tally in _by_run(self.entries()).items()
         ]
+
+
+def new_header() -> dict[str, Any]:
+    """The header of a new ledger."""
+    return {**header(), "device": secrets.token_hex(16)}
 
 
 def _by_run(entries: Iterable[Entry]) -> dict[tuple[str, str], Tally]:

@@ -23,22 +23,25 @@ SEARCH_LIMIT = 10**9  # rounds: a budget that pays for more does not bind
 
 
 def ledger_view(path: Path, policy: Policy) -> dict[str, Any]:
+    """The view of a file, all of which is verified."""
+    with DeviceLedger.open(path, whole=True) as ledger:
+        return view_of(ledger, policy)
+
+
+def view_of(ledger: DeviceLedger, policy: Policy) -> dict[str, Any]:
     """A table for `locks federation ledger`: JSON without infinities (None stands for infinite).
 
     runs: each run and set of terms with its rounds, norms, updates, what is still open, and its
     share of the budget. `rounds_left`: rounds like the latest one; None before the first, or if
     there is no limit. `exhausted`: one more would be refused; `message` says so in one line.
     """
-    with DeviceLedger.open(path, whole=True) as ledger:
-        tallies, charged, rounds, head = (
-            ledger.tallies(), ledger.charges(), ledger.rounds(), ledger.head
-        )  # fmt: skip
+    tallies, charged, rounds = ledger.tallies(), ledger.charges(), ledger.rounds()
     budget, spent = policy.budget, mu_squared(charged, policy.relation)
     latest = max(tallies, key=lambda tally: tally.latest).terms if tallies else None
     left = rounds_left(charged, rounds, latest, policy)
     view: dict[str, Any] = {
-        "ledger": str(path),
-        "head": head,
+        "ledger": str(ledger.path),
+        "head": ledger.head,
         "trust": policy.trust,
         "relation": policy.relation,
         "budget": None if budget is None else asdict(budget),

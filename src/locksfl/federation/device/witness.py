@@ -1,0 +1,161 @@
+"""A witness of a device's ledger: its last head, kept where the ledger is not.
+
+Whoever restores an old copy of a ledger restores the budget that was spent since. So the last head,
+the number of entries and the hash over all of them, is also noted beside the node's key, in
+KEY.ledger, and a running process remembers it together with the totals. A ledger that lacks the
+noted head in its chain is an old copy, or another ledger, and is refused.
+
+**When it is noted.** After the entry is on disk and before noise is drawn. So whatever was released
+has its entry noted, and no older copy passes. A process that is killed in between has released
+nothing and leaves a ledger that is ahead of its note by entries that extend it, which is accepted.
+
+**What is refused, until a person decides.** A missing ledger (`create` makes one, once), a missing
+note (`accept` takes the ledger as it is), and a ledger that does not hold the note. Who can restore
+the ledger but cannot write to the key's folder gains nothing from any of these. Who can restore
+both at once, while no process runs, is not detected.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from locksfl.federation.device.ledger import DeviceLedger, new_header
+from locksfl.privacy.journal import Books
+from locksfl.privacy.journal_file import Seen, sync_folder, write_atomically
+
+HEAD = re.compile(r"[0-9]+ [0-9a-f]{64}")
+
+
+@dataclass
+class Witness:
+    """A device's ledger and the note beside its key; and, in memory, what was seen last."""
+
+    ledger: Path
+    key: Path
+    seen: Seen | None = field(default=None, repr=False)
+
+    @property
+    def note(self) -> Path:
+        """The file that holds the last head: one line, in the folder of the key."""
+        return self.key.with_name(f"{self.key.name}.ledger")
+
+    def check_new(self) -> None:
+        """Refuse a second ledger: it would be a second budget."""
+        if self.ledger.exists():
+            raise ValueError(
+                f"--new-ledger: {self.ledger} already exists; expected no --new-ledger, which is "
+                "for the first start only"
+            )
+        if entries := self._entries():
+            raise ValueError(
+                f"--new-ledger: this node already has a ledger, of which {self.note} notes "
+                f"{entries} entries; expected it as {self.ledger}; if it is lost, and only if "
+                f"spending its budget again is acceptable, remove {self.note}"
+            )
+
+    def create(self) -> None:
+        """Create the ledger, which is a new budget. The note comes first: if this is interrupted,
+        a note of no entries, hence of no release, does not prevent another attempt."""
+        self.check_new()
+        first = new_header()
+        self._write(Books(first).head)
+        DeviceLedger.create(self.ledger, first).close()
+
+    def accept(self) -> None:
+        """Note the head of a ledger that has no note: of an older program, or under a new key."""
+        if self._read() is not None:
+            raise ValueError(
+                f"--accept: {self.note} already notes a head; expected no note; remove it only if "
+                f"it is certain that {self.ledger} is the latest ledger of this device"
+            )
+        with DeviceLedger.open(self.ledger, whole=True) as ledger:
+            self._write(ledger.head)
+
+    def open(self, *, whole: bool = False) -> WitnessedLedger:
+        """Open the ledger if it holds everything that was noted and seen (`Journal.open`)."""
+        if not self.ledger.is_file():
+            if entries := self._entries():
+                raise ValueError(
+                    f"{self.ledger}: no such ledger, but {self.note} notes {entries} entries of "
+                    "it; expected the ledger itself: a new one would be a new budget"
+                )
+            raise ValueError(
+                f"{self.ledger}: no such ledger; expected --new-ledger at the first start of a "
+                "device, and never again: a new ledger is a new budget"
+            )
+        head = self._read()
+        if head is None:
+            raise ValueError(
+                f"{self.note}: missing; it notes the last entry of {self.ledger}, so that an old "
+                f"copy is refused; if this is the latest, expected once: locks federation ledger "
+                f"{self.ledger} --policy FILE --key {self.key} --accept"
+            )
+        ledger = WitnessedLedger.open(self.ledger, whole=whole, seen=self.seen)
+        if not ledger.holds(head):
+            ledger.close()
+            raise ValueError(
+                f"{self.ledger}: not the ledger whose head is noted in {self.note}, or an old copy "
+                "of it; expected the latest"
+            )
+        ledger.witness, ledger.opened = self, self.ledger.stat()
+        return ledger
+
+    def write(self, head: str) -> None:
+        """Note a head, durably. Only who holds the ledger's lock may: then no note is overtaken by
+        an older one."""
+        if head != self._read():
+            self._write(head)
+
+    def _write(self, head: str) -> None:
+        write_atomically(self.note, f"{head}\n")
+        sync_folder(self.note.parent)
+
+    def _read(self) -> str | None:
+        try:
+            text = self.note.read_text("utf-8").strip()
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError:
+            text = ""
+        if not HEAD.fullmatch(text):
+            raise ValueError(f"{self.note}: damaged; expected the number and hash of an entry")
+        return text
+
+    def _entries(self) -> int:
+        return int((self._read() or "0").partition(" ")[0])
+
+
+class WitnessedLedger(DeviceLedger):
+    """A ledger whose head is noted after every transaction, before anything can be released."""
+
+    witness: Witness | None = None  # until it has been compared with the note
+    opened: os.stat_result
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """As `Journal.transaction`; at its end the head is on disk and noted beside the key. An
+        OSError if the file was meanwhile deleted or replaced by another: then what was entered is
+        lost, and nothing may be released."""
+        nested = self._db.in_transaction
+        with super().transaction():
+            yield
+        if self.witness is None or nested:
+            return
+        entered, self._books = self.books, None  # not to be saved beside another file
+        if not os.path.samestat(self.path.stat(), self.opened):
+            raise OSError(f"{self.path}: replaced while it was open")
+        self._books = entered
+        with super().transaction():  # exclusive again
+            self.witness.write(self.books.head)
+
+    def close(self) -> None:
+        """Close the file; the process remembers what it saw."""
+        super().close()
+        if self.witness is not None and self._books is not None:
+            with suppress(OSError):  # deleted: the next open says so
+                self.witness.seen = (self._books, self._stamp())
