@@ -360,3 +360,27 @@ def test_lines_are_json_that_any_reader_takes():
                 [file.read_text()] if file.suffix == ".json" else file.read_text().splitlines()
             ):
                 json.loads(line, parse_constant=refuse)
+
+
+def test_a_run_without_a_seed_tells_nothing_before_its_noise():
+    """No diagnostics, no true counts in its log, its summary or its checkpoint; a simulation has
+    them all."""
+    secret, simulated = quick(seed=None), quick(seed=3)
+    assert (simulated / "diagnostics.jsonl").stat().st_size
+    assert not (secret / "diagnostics.jsonl").stat().st_size
+    (arm,) = RunFolder.open(secret).config.arm
+    for line in lines(secret):
+        assert line["cohort"] == arm.cohort
+        assert line["uploads"] == line["public"]["uploads"]
+    assert {line["cohort"] for line in lines(simulated)} != {arm.cohort}
+    for run, told in ((secret, False), (simulated, True)):
+        _, arrays = unpack_arrays(run / "checkpoint.npz")
+        assert any(name.startswith("ledger_") for name in arrays) == told
+    assert summary(secret)["arms"][0]["cohort"] == ROUNDS * arm.cohort
+
+
+def test_diagnostics_need_a_simulation():
+    config = parse_config(QUICK + "\n[diagnostics]\nevery = 2\n", (), None)
+    with pytest.raises(ValueError, match=r"diagnostics.every = 2: .* expected 0, or a simulation"):
+        experiment.prepare(config)
+    experiment.prepare(parse_config(QUICK + "\n[diagnostics]\nevery = 2\n", (), 1))

@@ -249,6 +249,11 @@ def prepare(config: Config, say: Callable[[str], None] = lambda text: None) -> P
     """Everything that can be refused, before anything is written."""
     if config.engine is None:  # the devices of a federation have records of their own
         config.data.check_unit(simulated=config.seed is not None)
+        if config.diagnostics.every and not shows_diagnostics(config):
+            raise ValueError(
+                f"diagnostics.every = {config.diagnostics.every}: it shows what is released to "
+                "nobody; expected 0, or a simulation (seed)"
+            )
     say("calibrating the noise")
     arms = plan_arms(config)
     coverage.check(config, arms)
