@@ -45,7 +45,7 @@ def seconds_a_round(simulator: Simulator, arm: Arm, work: LocalWork) -> tuple[fl
 def command_seconds(*options: str) -> float:
     """`locks run` on the embedded digits, once."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "locksfl.cli.main", "run", "--out", f"{folder}/run"]
+        command = [Path(sys.executable).with_name("locks"), "run", "--out", f"{folder}/run"]
         began = time.perf_counter()
         subprocess.run([*command, *options], check=True, capture_output=True)
         return time.perf_counter() - began
