@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 from locksfl.arm import Arm
 from locksfl.data.datasets import open_population

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import reference
 from checks import counts_are, mean_is, ragged
-from locksfl.models.build import mlp, softmax
+from locksfl.models.build import from_equinox, mlp, softmax
 from locksfl.round.client import (
     DenseTrace,
     LocalWork,
@@ -254,3 +255,34 @@ def test_a_norm_that_overflows_counts_as_broken():
     visit = _visit(jnp.sqrt(jnp.sum(jnp.square(updates), axis=-1)), updates)
     assert visit.norms.tolist() == [0.0, 5.0]
     np.testing.assert_array_equal(combine(visit.trace, jnp.ones(2)), [3.0, 4.0])
+
+
+# --- Padding ------------------------------------------------
+
+
+class Unit(eqx.Module):
+    """x / |x|, then a matrix: singular at a row of zeros."""
+
+    matrix: jax.Array
+
+    def __init__(self, key):
+        self.matrix = 0.3 * jax.random.normal(key, (3, 6))
+
+    def __call__(self, x):
+        return self.matrix @ (x / jnp.sqrt(jnp.sum(x * x)))
+
+
+@pytest.mark.parametrize("work", [GRADIENT, LocalWork("epochs", epochs=2, batch=4, step=0.1)])
+def test_padding_breaks_no_client(work):
+    """How much a client is padded depends on the others of its size class: it must not matter to a
+    model that has no value at zero, alone or among others."""
+    records, model = records_of(ragged(SIZES)), from_equinox("unit", Unit)
+    flat = weights_of(model)
+    for client, size in enumerate(SIZES):
+        exact = measure(model, flat, records, chunk_of(records, [client], work, size), work)
+        for others in ([], [3, -1]):
+            for rows in (12, 40):
+                chunk = chunk_of(records, [client, *others], work, rows)
+                found = measure(model, flat, records, chunk, work)
+                assert found.finite[0]
+                np.testing.assert_allclose(found.trace[0], exact.trace[0], rtol=1e-5, atol=1e-6)
