@@ -184,9 +184,13 @@ def test_a_statement_names_the_runs_that_it_covers():
 
 def test_a_run_without_a_population_says_that_others_are_not_covered():
     publish(quick(seed=None), bundle := new_path())
-    assert "no other run, tuning included" in (bundle / "STATEMENT.md").read_text()
+    assert (
+        "covers this run only: no other run, and no tuning" in (bundle / "STATEMENT.md").read_text()
+    )
     assert json.loads((bundle / "statement.json").read_text())["covers"] is None
     assert any("other runs over the same people" in line for line in notes(summary(quick(None))))
+    publish(quick(seed=3), bundle := new_path())  # it protects nobody, and says that
+    assert "THIS RUN PROTECTS NOBODY" in (bundle / "STATEMENT.md").read_text()
     old = copied(quick(seed=3))  # as version 0.1 wrote it
     told = {k: v for k, v in summary(old).items() if k != "population"}
     (old / "summary.json").write_text(json.dumps(told))

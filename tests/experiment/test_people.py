@@ -76,7 +76,7 @@ def test_the_statement_says_who_was_held_out():
     run = over_people()
     text, told = statement(run)
     assert told["held_out"] == {"public": False, "clients": 1}
-    assert "1 client was held out: their data are not in the training" in text
+    assert "1 client was held out. Their data were not used for training" in text
     assert "no epsilon covers them" in text
     assert "withheld" in text
     assert "chosen by looking at these figures" in text
@@ -146,20 +146,20 @@ def test_records_of_people_are_dealt_by_their_labels_in_simulations_only():
     with pytest.raises(ValueError, match="deals people's records by their private labels"):
         prepare(over(data, *split, seed=None))
     text, _ = statement(play(over(data, *split, seed=3)))
-    assert "do not cover what the dealing shows of a label" in text
+    assert "do not cover what this reveals about a label" in text
     with pytest.raises(ValueError, match=r"data.unit = 'record': split 'natural' keeps a person"):
         over(data, "data.unit=record")
 
 
 def test_people_and_made_up_clients_are_told_apart():
     text, told = statement(over_people())
-    assert "one client with all its data: a user that the data name" in text
-    assert told["unit"].endswith("a user that the data name")
+    assert "one client with all its data; a client is one user named in the data" in text
+    assert told["unit"].endswith("one user named in the data")
     shards = "data.split={kind='shards', classes=2}"
     text, _ = statement(play(parse_config(QUICK, [shards])))  # no seed: it stays this easy
-    assert "a group of records made by split 'shards', as the data do not say whose" in text
-    assert "**The dealing.** Split 'shards' gave records to clients by their labels" in text
-    assert "The dealing" not in statement(quick())[0]
+    assert "a group of records made by split 'shards', because the data do not say whose" in text
+    assert "Split 'shards' assigned records to clients by their labels" in text
+    assert "How clients were made" not in statement(quick())[0]
 
 
 def test_the_devices_of_a_federation_have_records_of_their_own():

@@ -22,6 +22,7 @@ from locksfl.round.draws import draw_secret
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 from locksfl.simulate import block
+from locksfl.simulate import simulator as simulate
 from locksfl.simulate.layout import public_classes
 from locksfl.simulate.simulator import Simulator
 
@@ -113,6 +114,18 @@ def test_blocks_devices_and_resumes_change_nothing(simulators):
         arm, GRADIENT, server, SECRET, state=state, first_round=len(done.rounds)
     )
     np.testing.assert_array_equal(whole.weights, np.asarray(last.state.weights))
+
+
+def test_computing_again_is_keeping(simulators, monkeypatch):
+    """To the last bit, and public numbers alone decide which it is."""
+    arm = arm_for(Method("norm", "capped", "central"), USUAL)
+    for name, work in (("mlp", GRADIENT), ("softmax", EPOCHS)):
+        simulator = simulators[name]
+        _, kept = play(simulator, arm, work)
+        monkeypatch.setattr(simulate, "KEEP_BYTES", 0)
+        _, again = play(Simulator(simulator.population, simulator.model), arm, work)
+        monkeypatch.undo()
+        np.testing.assert_array_equal(kept.weights, again.weights)
 
 
 # --- The sum is one of whole numbers, and each is its client's own --------------------

@@ -111,7 +111,7 @@ def covered(summary: dict[str, Any]) -> dict[str, Any] | None:
 def covered_text(covers: dict[str, Any] | None) -> str:
     """The same in words, for STATEMENT.md."""
     if covers is None:
-        return "This page covers the arms in its table and no other run, tuning included."
+        return "This page covers this run only: no other run, and no tuning."
     total, names = covers["total"], ", ".join(run["run"] for run in covers["runs"])
     told = f"delta {total['delta']:g}, {total['relation']}"
     both = "; ".join(
@@ -120,11 +120,12 @@ def covered_text(covers: dict[str, Any] | None) -> str:
         for cost in covers["composed"]
     )
     return (
-        f"The table covers the run {covers['run']} alone. The runs on the population "
-        f"{covers['population']} so far ({names}) have together spent {covers['share']:.1%} of its "
-        f"total, epsilon {total['epsilon']:g} against {total['observer']} ({told}, "
-        f"{total['filter']}). A run that would exceed the total is refused before it starts, so "
-        "that a run may be chosen in view of what earlier ones released. If all runs so far were "
-        f"fixed beforehand, they cost together: {both} (delta {total['delta']:g}). Runs outside "
-        "the journal are not covered."
+        f"The table covers the run {covers['run']} alone. A journal adds up all runs on the "
+        f"population {covers['population']}. It allows them epsilon {total['epsilon']:g} in total "
+        f"against {total['observer']} ({told}, {total['filter']}). The runs so far ({names}) have "
+        f"together spent {covers['share']:.1%} of that. A run that would exceed the total is "
+        "refused before it starts, so the total holds even if each run was chosen after seeing "
+        "what earlier ones released. If all of them were chosen in advance, their epsilons "
+        f"together are: {both} (delta {total['delta']:g}). Runs that are not in the journal are "
+        "not covered."
     )

@@ -104,7 +104,9 @@ def notes(summary: dict[str, Any]) -> list[str]:
             f"population {told['id']}: debited; all its runs: locks privacy spent {told['id']}."
         )
     elif TRUSTS[trust].private:
-        said.append("only this run is covered: other runs over the same people, tuning too, add.")
+        said.append(
+            "only this run is covered; other runs over the same people, and tuning, cost more."
+        )
     if summary["tuned_without_privacy"]:
         said.append("tuned_without_privacy: clip and step were tuned on the data; not charged.")
     return said

@@ -10,41 +10,49 @@ from locksfl.experiment.coverage import covered_text
 from locksfl.methods import TRUSTS
 
 MEANING = (
-    "An epsilon bounds what anybody can learn about one unit, even about whether it took part: "
-    "nothing that they see is more than e^epsilon times as likely with this unit's data as without "
-    "them, up to a remainder of probability delta. At epsilon 1 that factor is 2.7, at 3 it is 20, "
-    "at 8 it is 3,000: small is safe, and above 10 or so little is promised."
+    "**Epsilon** limits what anybody can learn about one unit, even whether its data were used. "
+    "Nothing that they see is more than e^epsilon times as likely with this unit's data as without "
+    "them. That factor is 2.7 at epsilon 1, 20 at 3 and 3,000 at 8: small is safe, and above about "
+    '10 the number promises little. "infinite" means no protection. **Delta** is roughly the '
+    "probability with which this promise may fail."
 )
 OBSERVERS = (
-    "SERVER is whoever runs the training and sees every message. PUBLIC is everybody else, who "
-    "sees the models and this bundle, all of it, with any knowledge and computers they like. "
-    '"infinite" is no protection at all.'
+    "**SERVER** is whoever runs the training and sees every message. **PUBLIC** is everybody else: "
+    "they see the models and all of this bundle. An epsilon holds whatever else an observer "
+    "knows, as long as nobody can predict a computer's cryptographic random numbers."
 )
 RELATIONS = (
-    "The relation says what an epsilon compares. zero-out: one client's contribution present or "
-    "absent. replace: one client's data replaced by any other. The number of clients is public. "
-    "Norm releases are charged in the same epsilon."
+    "Each epsilon is given for two comparisons (relations). **zero-out**: the contribution of one "
+    "client is present or absent. **replace**: the data of one client are exchanged for any other "
+    "data. The number of clients is public in both. What clients tell about the size of their "
+    "updates is included. The accountant is the method by which epsilon was computed."
+)
+ARMS = (
+    "An **arm** is one way of training, with a model of its own. This bundle has the models of all "
+    'arms, so what counts is "all arms together".'
 )
 RESERVATIONS = {
-    "filter": "filter: every client stops before it would exceed this budget, whatever is drawn.",
-    "max_epsilon": "max_epsilon: an arm ended before a round would have exceeded it. The "
-    "accountant alone decided that, from the settings and no data, so only the rounds played are "
-    "charged.",
-    "simulated": "simulated: a seed was given, so this is the epsilon that a run with secret "
-    "randomness would have; this run itself protects nobody.",
-    "tuned_without_privacy": "tuned_without_privacy: clip norm, step or rule were chosen by "
-    "looking at runs on these data; that choice is not charged.",
+    "filter": "filter: in each arm every client has a fixed budget, the epsilon of that arm. A "
+    "client that could exceed it is not asked any more.",
+    "max_epsilon": "max_epsilon: an arm ended early, before a round would have exceeded this "
+    "limit. The settings alone decided that, not the data, so only the rounds played are charged.",
+    "simulated": "simulated: a seed was given, so THIS RUN PROTECTS NOBODY. Its epsilons are what "
+    "a run with secret random numbers would have.",
+    "tuned_without_privacy": "tuned_without_privacy: settings (clip norm, step or rule) were "
+    "chosen by looking at runs on these data. No epsilon on this page covers that choice.",
 }
 OTHER_RUNS = (
-    "**Other runs.** Every other model, statistic or run over the same people costs them more, and "
-    "the epsilons add up. "
+    "**Other runs.** Every other model, statistic or run about the same people costs them more: "
+    "epsilons add up. "
 )
 NOT_COVERED = (
-    "**What is true of many.** A model may show that a habit goes with an illness; that holds for "
-    "people who took no part, too. What is protected is what a unit's own data add.",
-    "**The training itself.** Nobody checks what a client sends: a client that lies can spoil the "
-    "model (poisoning), within the clip norm of its update, or, where clients add their own noise, "
-    "beyond it. Privacy is no protection from that.",
+    "**What is true of many.** A model may show that a habit goes with an illness. That also "
+    "applies to people who took no part. Protected is what a unit's own data add.",
+    "**Manipulation.** Nobody checks whether clients are honest. One that is not can spoil the "
+    "model (poisoning): within the limit on the size of its update or, where clients add their own "
+    "noise, beyond it.",
+    "**Other ways to look.** No epsilon covers timing, network traffic, access to the machines, or "
+    "the server's own files, which are not in this bundle and must stay secret.",
 )
 
 
@@ -59,10 +67,10 @@ def unit_text(config: Config) -> str:
             "together. A person's records may be in several clients, and their epsilons add up"
         )
     if has_users(data.name):
-        return "one client with all its data: a user that the data name"
+        return "one client with all its data; a client is one user named in the data"
     return (
-        f"one client with all its data: a group of records made by split {data.split.kind!r}, as "
-        "the data do not say whose they are"
+        "one client with all its data; a client is a group of records made by split "
+        f"{data.split.kind!r}, because the data do not say whose records they are"
     )
 
 
@@ -73,9 +81,9 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
     if public["no_guarantee"]:
         claimed = max(arm["claimed_epsilon"] for arm in public["arms"])
         lines += [
-            f"**NO GUARANTEE for the claimed epsilon of {claimed:.4g}** (accounting as printed in "
-            "the paper: a trusted server's multiplier, added by each client, norms uncharged). "
-            "The table below says what the releases cost.",
+            f"**NO GUARANTEE for the claimed epsilon of {claimed:.4g}**: it was computed as "
+            "printed in the paper, which is wrong (each client adds the noise of a trusted server, "
+            "and norms are not charged). The table below has the true cost.",
             "",
         ]
     lines += [
@@ -85,16 +93,18 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         "",
         "## What is protected, and from whom",
         "",
-        f"Unit of privacy: {public['unit']}. There are {config.data.clients} clients; each arm "
-        f"took {rounds} rounds, and an independent coin decided for each client and round.",
+        f"Unit of privacy: {public['unit']}. There are {config.data.clients} clients. Training "
+        f"took {rounds} rounds; in each, an independent random draw for every client decided "
+        "whether it was asked.",
         "",
         MEANING,
         "",
         OBSERVERS,
         "",
-        *_table(public),
-        "",
         RELATIONS,
+        "",
+        *([ARMS, ""] if len(public["arms"]) > 1 else []),
+        *_table(public),
         "",
         "## What is not protected",
         "",
@@ -105,11 +115,20 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
 
 
 def _in_short(public: dict[str, Any]) -> list[str]:
-    """The first number of the table that a reader should look for, for each observer."""
-    costs = [c for c in public["all_arms_composed"] if c["relation"] == "zero-out"]
-    told = ", ".join(f"{_epsilon(cost)} against {cost['observer']}" for cost in costs)
-    delta = costs[0]["delta"]
-    return ["", f"In short, all arms together: epsilon {told} (zero-out, delta {delta:g})."]
+    """The numbers of the table that a reader should look for, for each observer."""
+    composed = public["all_arms_composed"]
+    costs: dict[str, list[dict[str, Any]]] = {cost["observer"]: [] for cost in composed}
+    for cost in composed:
+        costs[cost["observer"]].append(cost)
+    told = "; ".join(f"against {who}, {_protection(found)}" for who, found in costs.items())
+    whole = ", for all arms together" if len(public["arms"]) > 1 else ""
+    return ["", f"**In short{whole}:** {told}. Delta is {composed[0]['delta']:g}."]
+
+
+def _protection(costs: list[dict[str, Any]]) -> str:
+    if all(cost["epsilon"] is None for cost in costs):
+        return "no protection"
+    return "epsilon " + " or ".join(f"{_epsilon(cost)} ({cost['relation']})" for cost in costs)
 
 
 def _epsilon(cost: dict[str, Any]) -> str:
@@ -127,8 +146,10 @@ def _table(public: dict[str, Any]) -> list[str]:
         "| arm | observer | relation | epsilon | delta | accountant |",
         "|---|---|---|---|---|---|",
     ]
-    composed = {"name": "all arms together", "privacy": public["all_arms_composed"]}
-    for arm in [*public["arms"], composed]:
+    arms = public["arms"]
+    if len(arms) > 1:
+        arms = [*arms, {"name": "all arms together", "privacy": public["all_arms_composed"]}]
+    for arm in arms:
         for cost in arm["privacy"]:
             cells = (arm["name"], cost["observer"], cost["relation"], _epsilon(cost))
             rows.append(f"| {' | '.join(cells)} | {cost['delta']:g} | {cost['accountant']} |")
@@ -140,19 +161,20 @@ def _about_the_data(public: dict[str, Any], config: Config) -> list[str]:
     said = [_held_out(public["held_out"])]
     if config.engine is None and config.data.dealt_by_label:
         said.append(
-            f"**The dealing.** Split {config.data.split.kind!r} gave records to clients by their "
-            "labels. The epsilons take the clients as they were made; they do not cover what the "
-            "dealing shows of a label."
+            f"**How clients were made.** Split {config.data.split.kind!r} assigned records to "
+            "clients by their labels. The epsilons do not cover what this reveals about a label."
         )
     if not public["classes_public"]:
         said.append(
-            "**The number of classes** was counted in the data, held-out ones included, and shows "
-            "in the size of the model. No epsilon covers that."
+            "**The number of classes** was counted in the data, including the held-out ones, and "
+            "can be read from the model. No epsilon covers that."
         )
     if not public["tuned_without_privacy"]:
+        charged = ", except for what runs in the journal released" if public["covers"] else ""
         said.append(
-            "**Tuning.** The experiment does not say that its settings were chosen by looking at "
-            "runs on these data. If they were, that choice is a release, and it is not charged."
+            "**Tuning.** Nobody declared that settings were chosen by looking at these data. If "
+            "they were, that choice reveals something too, and no epsilon on this page covers it"
+            f"{charged}."
         )
     return said
 
@@ -160,17 +182,17 @@ def _about_the_data(public: dict[str, Any], config: Config) -> list[str]:
 def _held_out(held_out: dict[str, Any]) -> str:
     if held_out["public"]:
         return (
-            "**Held-out records.** Accuracy and loss are measured on records that are declared "
-            "public. No epsilon covers these."
+            "**Held-out records.** Accuracy and loss were measured on records that are declared "
+            "public. No epsilon covers these records."
         )
     count = held_out["clients"]
     who = "some people were" if count is None else "1 client was"
     if count is not None and count != 1:
         who = f"{count} clients were"
     return (
-        f"**Held-out people.** To measure accuracy, {who} held out: their data are not in the "
-        "training, and no epsilon covers them. So the figures on them (accuracy, loss) are "
-        "withheld: they are nowhere in this bundle. Whatever was chosen by looking at these "
-        "figures (when to stop, which arm or setting to publish) is a release about these people "
-        "all the same, and it is not charged."
+        f"**Held-out people.** To measure accuracy, {who} held out. Their data were not used for "
+        "training, and no epsilon covers them. Accuracy and loss on their data are therefore "
+        "withheld from this bundle. If anything was chosen by looking at these figures (when to "
+        "stop, which model to publish), that choice reveals something about these people, and no "
+        "epsilon covers it."
     )

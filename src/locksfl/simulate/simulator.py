@@ -173,7 +173,7 @@ class Simulator:
                 evaluate_every,
                 exact=secret is not None,
                 filtered=kept is not None,
-                keep_bytes=self.keep_bytes,
+                keep_bytes=self._publicly_kept(plan) if secret else self.keep_bytes,
             )
             slots = self.slots(cohorts, class_of, layout)
             arguments = (self.records, self.test, public, dials, key, self.put_slots(slots, most))
@@ -317,6 +317,12 @@ class Simulator:
     def keep_bytes(self) -> int:
         """The bytes that stage 1 may keep for stage 2."""
         return KEEP_BYTES if self.on_cpu else self._memory // 8
+
+    def _publicly_kept(self, plan: Arm) -> int:
+        """The same for a secret run: all or nothing, decided by public numbers. Whether an update
+        is kept or computed again must not depend on the sizes of others."""
+        likely = likely_count(plan.clients, plan.sampling_rate) // self.mesh.size + 1
+        return 2**62 if 4 * self.model.size * likely <= self.keep_bytes else 0
 
     def fit(self, layout: Layout, cohorts: list[np.ndarray], class_of: np.ndarray) -> Layout:
         """The layout, widened if a cohort of the block needs it."""

@@ -114,7 +114,7 @@ def test_an_old_copy_is_refused(tmp_path, caplog, running):
 
 
 def test_an_old_copy_of_everything_is_refused_by_a_running_client(tmp_path, caplog):
-    """Its memory needs no file. (After a restart nobody could tell: docs/privacy.md.)"""
+    """Its memory needs no file. (After a restart nobody could tell: docs/accounting.md.)"""
     client = played(tmp_path)
     restore(tmp_path / "backup", tmp_path / "ledger")
     restore(tmp_path / "backup-keys", tmp_path / "keys")
