@@ -312,7 +312,8 @@ def test_a_central_run_says_that_the_server_sees_raw_updates():
     from locksfl.experiment.report import notes
 
     summary = {
-        "no_guarantee": False, "filter": False, "simulated": False, "tuned_without_privacy": False,
+        "no_guarantee": False, "filter": False, "simulated": True, "tuned_without_privacy": False,
+        "unit": "one client",
         "arms": [
             {
                 "name": "x", "trust": "central", "rounds": 1, "asked_rounds": 1,
