@@ -1,0 +1,190 @@
+"""The simulator itself, played on clients whose updates are known: what it released, what it drew,
+and what the arm states that it should have.
+
+A record (k, v) of the model here has the gradient v e_k, whatever the weights are. So client i moves
+coordinate i alone and by a known length, and every other coordinate of the model is noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from locksfl.arm import Arm
+from locksfl.data.population import Population
+from locksfl.models.build import Model
+from locksfl.round.client import LocalWork
+from locksfl.round.randomness import Randomness
+from locksfl.round.server import Server
+from locksfl.simulate.simulator import Simulator
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+# lengths of the updates at clip norm 1: none, short, long, absurd and broken
+LENGTHS = (0.3, 1.0, 10.0, 0.7, 1e6, 0.0, 2.0, np.nan)
+ROWS = (1, 1, 4, 1, 4, 4, 4, 1)  # records of each: two size classes, a long update in both
+COHORT, FEWEST, MOST = 14, 24, 600  # expected cohort, and limits of the population
+
+
+def known_gradients(size: int) -> Model:
+    """A model in which a record (k, v) has the gradient v e_k."""
+
+    def apply(weights: jax.Array, records: jax.Array) -> jax.Array:
+        place, value = records[:, 0].astype(jnp.int32), records[:, 1]
+        moved = value * weights[place]
+        # the loss of label 0 is softplus of the second score, which at 100 has slope 1
+        second = moved - jax.lax.stop_gradient(moved) + 100.0
+        return jnp.stack([jnp.zeros_like(second), second], axis=-1)
+
+    return Model("known", size, lambda key: jnp.zeros(size), lambda flat: flat, apply)
+
+
+def population(lengths: Floats, rows: npt.NDArray[np.int64]) -> Population:
+    """Clients whose update is `lengths[i]` along coordinate i, as the mean of `rows[i]` records."""
+    owner = np.repeat(np.arange(len(lengths)), rows)
+    records = np.stack([owner, lengths[owner]], axis=1).astype(np.float32)
+    labels = np.zeros(len(owner), np.int64)
+    return Population.from_split(records, labels, owner, records[:1], labels[:1], classes=2)
+
+
+def smaller(arm: Arm, clients: int, **other: Any) -> Arm:
+    """The arm on fewer clients: the rates, the shares and so the charge of a round stay."""
+    cohort = arm.sampling_rate * clients
+    weights = arm.weights
+    if weights is not None:
+        spread = np.quantile(weights, np.linspace(0, 1, clients))
+        weights = tuple(spread / spread.sum())
+    settings: dict[str, Any] = {
+        "clients": clients,
+        "cohort": cohort,
+        "uploads": arm.uploads / arm.cohort * cohort,
+        "weights": weights,
+        "step": 1.0,
+        "budget": None,
+    }
+    return replace(arm, **settings | other)
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What was played. T rounds of n clients, in B blocks: the model is seen when a block ends."""
+
+    arm: Arm
+    lengths: Floats  # [n] of the updates, before clipping
+    member: Bools  # [T, n]
+    uploaded: Bools  # [T, n]
+    released: Floats  # [T] K~
+    used: Floats  # [T] K'
+    block: npt.NDArray[np.int64]  # [T] the block of each round
+    sums: Floats  # [B, d] what the blocks added to the model, times the divisor
+
+
+class Engine:
+    """A population of known updates on the devices, for the arms of one method."""
+
+    def __init__(self, arm: Arm, size: int, clients: int | None = None) -> None:
+        most = clients or int(np.clip(round(COHORT / arm.sampling_rate), FEWEST, MOST))
+        self.clients, self.size, self.arm = most, size, arm
+        tile = np.arange(most) % len(LENGTHS)
+        self.lengths = np.asarray(LENGTHS)[tile]
+        self._simulator = Simulator(
+            population(self.lengths, np.asarray(ROWS)[tile]), known_gradients(size)
+        )
+
+    def play(
+        self, name: str, rounds: int, randomness: Randomness, *, every: int = 1, **dials: Any
+    ) -> Transcript:
+        """Play an arm of this name with some numbers changed; a block is at most `every` rounds."""
+        arm = smaller(self.arm, self.clients, name=name, rounds=rounds, **dials)
+        server = Server(schedule="constant", rounds=rounds)
+        options = {"evaluate_every": rounds, "pause_every": every}
+        before, sums, logs, block = np.zeros(self.size), [], [], []
+        for number, done in enumerate(
+            self._simulator.play(arm, LocalWork(), server, randomness, **options)
+        ):
+            after = np.asarray(done.state.weights, np.float64)
+            sums.append(before - after)
+            before = after
+            logs += done.rounds
+            block += [number] * len(done.rounds)
+        shape = (len(logs), self.clients)
+        member, uploaded = np.zeros(shape, bool), np.zeros(shape, bool)
+        for t, log in enumerate(logs):
+            member[t, log.cohort] = True
+            uploaded[t, log.cohort] = log.uploaded
+        divisor = float(arm.parts[1].divisor(arm.dials(float)))
+        return Transcript(
+            arm,
+            self.lengths,
+            member,
+            uploaded,
+            np.array([log.released_norm_sum for log in logs], np.float64),
+            np.array([log.used_norm_sum for log in logs], np.float64),
+            np.array(block),
+            np.array(sums) * divisor,
+        )
+
+
+class Stated(NamedTuple):
+    """What the arm states of the rounds of a transcript, in float64 and without the round's code."""
+
+    norm_sum: Floats  # [T] of the members' clipped norms
+    probability: Floats  # [T, n] of an upload
+    contribution: Floats  # [T, n] along a client's own coordinate, if it uploaded
+    std: Floats  # [T] of the noise on each coordinate of the sum
+    bound: Floats  # [T] of a client with norm C: the unit of central noise
+
+
+def stated(played: Transcript, scores: Floats | None = None) -> Stated:
+    """What follows from the arm's numbers, from who was drawn and from K'.
+
+    Args:
+        played: the transcript.
+        scores: [T, n] what the rule knows of each client; without it, the true clipped norms.
+    """
+    arm, dials = played.arm, played.arm.dials(float)
+    rule, estimator, trust = arm.parts
+    assert estimator.bound is not None  # a private arm
+    clip, most = arm.clip_norm, arm.largest_probability
+    clipped = np.minimum(np.nan_to_num(played.lengths, nan=0.0), clip)
+    shape = played.member.shape
+    public = np.broadcast_to(played.used[:, None], shape)
+    weights = np.broadcast_to(np.asarray(arm.scaled_weights(), np.float64), shape)
+    own = np.broadcast_to(clipped if scores is None else scores, shape)
+    if rule.asks is None:
+        own = np.zeros(shape)
+
+    def chance(own: Floats, weights: Floats) -> Floats:
+        p = np.broadcast_to(rule.probability(own, public, weights, dials, np), shape)
+        return np.clip(np.nan_to_num(p), 0.0, most)
+
+    p, at_clip = chance(own, weights), chance(np.full(shape, clip), np.ones(shape))
+    at_most = estimator.bound(at_clip, at_clip, clip, np)
+    bounds = estimator.bound(p, at_clip, clip, np) if estimator.own_bound else at_most
+    lengths = np.broadcast_to(clipped, shape)
+    weight = np.nan_to_num(estimator.weight(lengths, p, bounds, np))
+    contribution = np.where(played.uploaded, np.clip(weight * lengths, -bounds, bounds), 0.0)
+    bound = np.asarray(at_most)[:, 0]
+    std = arm.noise_multiplier * bound
+    if trust.clients_add_noise:
+        std = arm.noise_multiplier * np.sqrt(np.sum(np.where(played.uploaded, bounds**2, 0.0), 1))
+    return Stated(np.sum(np.where(played.member, clipped, 0.0), 1), p, contribution, std, bound)
+
+
+def residual(played: Transcript, said: Stated) -> Floats:
+    """[B, d] what the blocks added beyond the contributions, in standard deviations of the noise
+    that is stated; blocks without any noise are left out."""
+    blocks, clients = played.sums.shape[0], played.member.shape[1]
+    expected, variance = np.zeros((blocks, clients)), np.zeros(blocks)
+    np.add.at(expected, played.block, said.contribution)
+    np.add.at(variance, played.block, said.std**2)
+    beyond = played.sums.copy()
+    beyond[:, :clients] -= expected
+    there = variance > 0
+    return np.asarray(beyond[there] / np.sqrt(variance[there])[:, None], np.float64)
