@@ -29,6 +29,7 @@ Bools = npt.NDArray[np.bool_]
 # lengths of the updates at clip norm 1: none, short, long, absurd and broken
 LENGTHS = (0.3, 1.0, 10.0, 0.7, 1e6, 0.0, 2.0, np.nan)
 ROWS = (1, 1, 4, 1, 4, 4, 4, 1)  # records of each: two size classes, a long update in both
+PLAIN = 20.0  # deviations of a contribution that shows through its noise
 COHORT, FEWEST, MOST = 14, 24, 600  # expected cohort, and limits of the population
 
 
@@ -79,10 +80,22 @@ class Transcript:
     lengths: Floats  # [n] of the updates, before clipping
     member: Bools  # [T, n]
     uploaded: Bools  # [T, n]
+    seen: Bools  # [T, n] whether `uploaded` is known: told, or plain from the model
     released: Floats  # [T] K~
     used: Floats  # [T] K'
     block: npt.NDArray[np.int64]  # [T] the block of each round
     sums: Floats  # [B, d] what the blocks added to the model, times the divisor
+
+
+class Watched(Simulator):
+    """The simulator, with a look at the cohorts that it plays: a secret run does not tell them."""
+
+    cohorts: list[np.ndarray]
+
+    def slots(self, cohorts: list[np.ndarray], *rest: Any) -> np.ndarray:
+        """The client in each slot; the cohorts are kept."""
+        self.cohorts = cohorts
+        return super().slots(cohorts, *rest)
 
 
 class Engine:
@@ -93,7 +106,7 @@ class Engine:
         self.clients, self.size, self.arm = most, size, arm
         tile = np.arange(most) % len(LENGTHS)
         self.lengths = np.asarray(LENGTHS)[tile]
-        self._simulator = Simulator(
+        self._simulator = Watched(
             population(self.lengths, np.asarray(ROWS)[tile]), known_gradients(size)
         )
 
@@ -104,31 +117,48 @@ class Engine:
         arm = smaller(self.arm, self.clients, name=name, rounds=rounds, **dials)
         server = Server(schedule="constant", rounds=rounds)
         options = {"evaluate_every": rounds, "pause_every": every}
-        before, sums, logs, block = np.zeros(self.size), [], [], []
-        for number, done in enumerate(
-            self._simulator.play(arm, LocalWork(), server, randomness, **options)
-        ):
+        before, sums, logs, cohorts = np.zeros(self.size), [], [], []
+        block: list[int] = []
+        for done in self._simulator.play(arm, LocalWork(), server, randomness, **options):
             after = np.asarray(done.state.weights, np.float64)
+            block += [len(sums)] * len(done.rounds)
             sums.append(before - after)
             before = after
             logs += done.rounds
-            block += [number] * len(done.rounds)
+            cohorts += self._simulator.cohorts
         shape = (len(logs), self.clients)
-        member, uploaded = np.zeros(shape, bool), np.zeros(shape, bool)
-        for t, log in enumerate(logs):
-            member[t, log.cohort] = True
-            uploaded[t, log.cohort] = log.uploaded
+        member, uploaded, seen = (np.zeros(shape, bool) for _ in range(3))
+        for t, (log, cohort) in enumerate(zip(logs, cohorts, strict=True)):
+            told: Any = log.uploaded
+            member[t, cohort if told is None else log.cohort] = True  # without who could not pay
+            if told is not None:
+                uploaded[t, log.cohort], seen[t] = told, True
         divisor = float(arm.parts[1].divisor(arm.dials(float)))
-        return Transcript(
+        played = Transcript(
             arm,
             self.lengths,
             member,
             uploaded,
+            seen,
             np.array([log.released_norm_sum for log in logs], np.float64),
             np.array([log.used_norm_sum for log in logs], np.float64),
             np.array(block),
             np.array(sums) * divisor,
         )
+        return played if seen.all() else inferred(played)
+
+
+def inferred(played: Transcript) -> Transcript:
+    """Who uploaded, where the model shows it: one round at a time, and a contribution far above the
+    noise on it."""
+    if len(played.sums) < len(played.member):
+        return played
+    said = stated(replace(played, uploaded=played.member))
+    own = played.sums[:, : played.member.shape[1]]
+    uploaded = played.member & (np.abs(own - said.contribution) < np.abs(own))
+    return replace(
+        played, uploaded=uploaded, seen=np.abs(said.contribution) > PLAIN * said.std[:, None]
+    )
 
 
 class Stated(NamedTuple):

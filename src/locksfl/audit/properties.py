@@ -97,7 +97,7 @@ class Play:
     def uploads(self) -> Floats:
         """[T, n] the second coins of the members, standardised; zero where they are certain."""
         p = self.said.probability
-        fair = self.played.member & (p > 0.02) & (p < 0.98)
+        fair = self.played.member & self.played.seen & (p > 0.02) & (p < 0.98)
         spread = np.sqrt(np.where(fair, p * (1 - p), 1.0))
         return np.where(fair, (self.played.uploaded - p) / spread, 0.0)
 
@@ -134,7 +134,7 @@ def play_all(arm: Arm, randomness: Randomness) -> tuple[dict[str, Play], Play | 
         "mixed": {"clip_norm": 1.0, **hushed},
         "loud": {"clip_norm": 1e-3, **hushed},
         "quiet": {"clip_norm": 1e9, "every": 8, **hushed},  # blocks of several rounds
-        "silent": {"clip_norm": 1.0, "every": 8, **silent},
+        "silent": {"clip_norm": 1.0, **silent},
     }
     engine, plays = Engine(arm, SIZE), {}
     for name, dials in settings.items():
@@ -184,10 +184,8 @@ def upload_coins(plays: Sequence[Play], alone: Play | None = None) -> Result:
     """Given what was released, each is a coin of p_i, and nothing else tells how it falls."""
     evidence = Evidence()
     for play in [*plays, *([alone] if alone else [])]:
-        member, uploaded = play.played.member, play.played.uploaded
-        p = play.said.probability
-        if (uploaded & ~member).any():
-            evidence.fail("an upload by nobody in the cohort")
+        uploaded, p = play.played.uploaded, play.said.probability
+        member = play.played.member & play.played.seen
         if uploaded[p <= 0].any() or not uploaded[member & (p >= 1)].all():
             evidence.fail("a coin that is certain fell otherwise")
         heads = np.where(member, uploaded - p, 0.0)
@@ -209,9 +207,8 @@ def upload_coins(plays: Sequence[Play], alone: Play | None = None) -> Result:
         for other in plays[: plays.index(play)]:
             evidence.add("arms", lagged(play.uploads.T, other.uploads.T))
         if _norms_seen(play):
-            told = play.uploads.sum(axis=1, keepdims=True) / np.sqrt(np.mean(member.sum(axis=1)))
             for view in views(play.norm_noise[:, None]):
-                evidence.add("given the norm noise", products(view, told))
+                evidence.add("given the norm noise", products(view, _sums(play.uploads)))
     return evidence.verdict()
 
 
@@ -306,11 +303,11 @@ def contributions(plays: dict[str, Play]) -> Result:
         own = residual(play.played, play.said)[:, :clients]
         if not np.isfinite(own).all():
             return False, "the model is not finite"
-        if name == "silent":
+        if name == "silent":  # also where uploads are told by nothing but the model
             excess = np.maximum(0.0, np.abs(own) * SILENT - SLACK) / SILENT
             evidence.add("without noise", excess)
             worst = float(np.max(np.abs(own))) * SILENT
-        else:
+        elif play.played.seen.all():
             evidence.add(f"{name}, squares", mean_square(own))
             evidence.add(f"{name}, mean", np.sum(own) / np.sqrt(own.size))
     holds, told = evidence.verdict()
