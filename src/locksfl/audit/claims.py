@@ -3,11 +3,11 @@
 One client's rounds are drawn again and again, from the coins, probabilities and shifts that the
 rounds are played with, and not through the accountant's formulas. If the claim is true then
 
-    E_P[max(0, 1 - e^(epsilon - L))] <= delta,     L the privacy loss, ln P/Q, summed over the rounds
+    E_P[max(0, 1 - e^(epsilon - L))] <= delta,     L the privacy loss, ln P/Q, over all rounds
 
 in both directions. The mean of many draws is far more exact than a threshold attack: it refutes an
-epsilon that is a few percent too small. The claim is tested at delta 1e-3, whatever the experiment's
-is: the formulas are the same, and most of a smaller delta lies in draws that do not happen.
+epsilon that is a few percent too small. The claim is tested at delta 1e-3, whatever that of the
+experiment: the formulas are the same, and most of a smaller delta lies in draws that never happen.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The simulator itself, played on clients whose updates are known: what it released, what it drew,
 and what the arm states that it should have.
 
-A record (k, v) of the model here has the gradient v e_k, whatever the weights are. So client i moves
-coordinate i alone and by a known length, and every other coordinate of the model is noise.
+A record (k, v) of the model here has the gradient v e_k, whatever the weights are. So client i
+moves coordinate i alone and by a known length, and every other coordinate of the model is noise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Bools = npt.NDArray[np.bool_]
 LENGTHS = (0.3, 1.0, 10.0, 0.7, 1e6, 0.0, 2.0, np.nan)
 ROWS = (1, 1, 4, 1, 4, 4, 4, 1)  # records of each: two size classes, a long update in both
 PLAIN = 20.0  # deviations of a contribution that shows through its noise
-COHORT, FEWEST, MOST = 14, 24, 600  # expected cohort, and limits of the population
+COHORT, MOST = 14, 600  # the expected cohort, and the largest population
+PLANNED = 10**6  # rounds: more than are played
 
 
 def known_gradients(size: int) -> Model:
@@ -102,9 +103,11 @@ class Engine:
     """A population of known updates on the devices, for the arms of one method."""
 
     def __init__(self, arm: Arm, size: int, clients: int | None = None) -> None:
-        most = clients or int(np.clip(round(COHORT / arm.sampling_rate), FEWEST, MOST))
-        self.clients, self.size, self.arm = most, size, arm
-        tile = np.arange(most) % len(LENGTHS)
+        # where each client adds noise, a cohort costs as many draws as it has members
+        cohort = COHORT / 2 if arm.parts[2].clients_add_noise else COHORT
+        enough = clients or int(np.clip(round(cohort / arm.sampling_rate), len(LENGTHS), MOST))
+        self.clients, self.size, self.arm = enough, size, arm
+        tile = np.arange(enough) % len(LENGTHS)
         self.lengths = np.asarray(LENGTHS)[tile]
         self._simulator = Watched(
             population(self.lengths, np.asarray(ROWS)[tile]), known_gradients(size)
@@ -114,18 +117,24 @@ class Engine:
         self, name: str, rounds: int, randomness: Randomness, *, every: int = 1, **dials: Any
     ) -> Transcript:
         """Play an arm of this name with some numbers changed; a block is at most `every` rounds."""
+        rounds = -(-rounds // every) * every
         arm = smaller(self.arm, self.clients, name=name, rounds=rounds, **dials)
-        server = Server(schedule="constant", rounds=rounds)
-        options = {"evaluate_every": rounds, "pause_every": every}
-        before, sums, logs, cohorts = np.zeros(self.size), [], [], []
+        server = Server(schedule="constant", rounds=PLANNED)  # a program belongs to a number
+        blocks = self._simulator.play(
+            arm, LocalWork(), server, randomness, evaluate_every=PLANNED, pause_every=every
+        )
+        before, logs, cohorts = np.zeros(self.size), [], []
+        sums: list[Floats] = []
         block: list[int] = []
-        for done in self._simulator.play(arm, LocalWork(), server, randomness, **options):
+        for done in blocks:
             after = np.asarray(done.state.weights, np.float64)
             block += [len(sums)] * len(done.rounds)
             sums.append(before - after)
             before = after
             logs += done.rounds
             cohorts += self._simulator.cohorts
+            if len(logs) >= rounds:
+                break
         shape = (len(logs), self.clients)
         member, uploaded, seen = (np.zeros(shape, bool) for _ in range(3))
         for t, (log, cohort) in enumerate(zip(logs, cohorts, strict=True)):
@@ -162,7 +171,7 @@ def inferred(played: Transcript) -> Transcript:
 
 
 class Stated(NamedTuple):
-    """What the arm states of the rounds of a transcript, in float64 and without the round's code."""
+    """What the arm states of the rounds of a transcript, in float64, without the round's code."""
 
     norm_sum: Floats  # [T] of the members' clipped norms
     probability: Floats  # [T, n] of an upload

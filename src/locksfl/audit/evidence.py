@@ -1,8 +1,8 @@
 """Many small tests of one property, and one verdict with a stated rate of false alarms.
 
-Each test gives a deviation that is standard normal when the property holds. The largest of all is
-compared with the quantile that sound code passes with a probability below FALSE_ALARM, over all of
-them together.
+Each test gives deviations that are standard normal when the property holds. The largest is compared
+with a quantile that sound code passes with a probability below FALSE_ALARM, over all tests of the
+property together.
 
 Dependence is looked for in bounded functions of the values (`views`): their order, their size
 without the sign, and a sawtooth. A shared radius or a shared bit shows in the last two although the
@@ -25,20 +25,23 @@ FEW = 64  # products in a sum that is compared with a normal
 
 
 class Evidence:
-    """The deviations found so far: the largest of them, and how many there are."""
+    """The deviations found so far, by the name of the test: the largest, and how many there are.
+
+    The tests share FALSE_ALARM equally, so that one with many deviations takes nothing from one
+    with few.
+    """
 
     def __init__(self) -> None:
-        self._worst, self._told, self._count = 0.0, "nothing to test", 0
+        self._worst: dict[str, float] = {}
+        self._count: dict[str, int] = {}
 
     def add(self, name: str, deviations: Any) -> None:
         """Some deviations; one that is not a number is as bad as can be."""
         each = np.abs(np.ravel(np.asarray(deviations, np.float64)))
-        if not each.size:
-            return
-        self._count += each.size
-        worst = float(np.max(np.where(np.isnan(each), np.inf, each)))
-        if worst > self._worst or self._count == each.size:
-            self._worst, self._told = worst, name
+        if each.size:
+            worst = float(np.max(np.where(np.isnan(each), np.inf, each)))
+            self._worst[name] = max(worst, self._worst.get(name, 0.0))
+            self._count[name] = self._count.get(name, 0) + each.size
 
     def add_p(self, name: str, two_sided: Any) -> None:
         """Some p-values, as deviations."""
@@ -50,12 +53,17 @@ class Evidence:
         self.add(name, np.inf)
 
     def verdict(self) -> tuple[bool, str]:
-        """Whether the property holds, and the largest deviation."""
-        limit = float(stats.norm.isf(FALSE_ALARM / 2 / max(1, self._count)))
-        if not self._count or np.isinf(self._worst):
-            return np.isfinite(self._worst), self._told
-        worst = f"{self._worst:.1f}" if self._worst < 1000 else f"{self._worst:.0e}"
-        return self._worst <= limit, f"{self._told}: {worst} deviations, at most {limit:.1f}"
+        """Whether the property holds, and the test that comes closest to its limit."""
+        if not self._worst:
+            return True, "nothing to test"
+        share = FALSE_ALARM / len(self._worst)
+        limits = {name: stats.norm.isf(share / 2 / n) for name, n in self._count.items()}
+        name = max(self._worst, key=lambda name: self._worst[name] / limits[name])
+        worst, limit = self._worst[name], limits[name]
+        if np.isinf(worst):
+            return False, name
+        told = f"{worst:.1f}" if worst < 1000 else f"{worst:.0e}"
+        return bool(worst <= limit), f"{name}: {told} deviations, at most {limit:.1f}"
 
 
 def views(values: Floats, normal: bool = True) -> list[Floats]:
@@ -91,9 +99,16 @@ def chi_square(ratio: Any, freedom: float) -> Floats:
 def lagged(rows: Floats, other: Floats | None = None) -> Floats:
     """Deviations of the mean product of entries that are 1, 2, ... apart in a row, over all rows;
     with `other` of an entry and one of the other's row, at any distance."""
+    if other is not None:
+        both = min(rows.shape[1], other.shape[1])
+        rows, other = rows[:, :both], other[:, :both]
     count, length = rows.shape
     ahead = fft.rfft(rows.astype(np.float32, copy=False), 2 * length, axis=1)
-    behind = ahead if other is None else fft.rfft(other.astype(np.float32, copy=False), 2 * length, axis=1)
+    behind = (
+        ahead
+        if other is None
+        else fft.rfft(other.astype(np.float32, copy=False), 2 * length, axis=1)
+    )
     summed = fft.irfft(np.sum(ahead * np.conj(behind), axis=0), 2 * length).astype(np.float64)
     lags = np.arange(1 if other is None else 0, length)
     after = summed[lags] / np.sqrt(count * (length - lags))

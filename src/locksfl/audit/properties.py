@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,10 @@ from locksfl.privacy import epsilon_from_mu
 from locksfl.privacy.budget import Budget
 from locksfl.round.randomness import Purpose, Randomness
 
-ROUNDS = 224
+ROUNDS = {  # of each play; fewer where each client draws all of its own noise
+    False: {"mixed": 288, "loud": 288, "quiet": 288, "silent": 288},
+    True: {"mixed": 192, "loud": 64, "quiet": 64, "silent": 96},
+}
 SIZE = 9000  # parameters: noise that repeats within so many is seen
 LAGGED = 96  # rounds whose coordinates are compared at every distance: the costly part
 ALONE_ROUNDS, ALONE_SIZE, ALONE_NOISE = 3000, 40, 0.5
@@ -49,6 +52,7 @@ SILENT, HUSHED = 1e-3, 1e-4  # noise multipliers of what would hide something el
 BINS = 64
 BUDGET_ROUNDS, BUDGET_CLIENTS = 24, 8
 DELTA = 1e-5  # of a budget: any would do
+FEW_COINS = 25  # variance of a number of heads that is compared with a normal
 SLACK = 2e-3  # of a contribution's bound: float32, and hushed norms
 
 Result = tuple[bool, str]  # whether a property holds, and what was found
@@ -102,29 +106,34 @@ class Play:
         return np.where(fair, (self.played.uploaded - p) / spread, 0.0)
 
 
+@dataclass(frozen=True)
+class Plays:
+    """All plays of an arm; `alone` is that of one client, where only so its norm noise is seen."""
+
+    each: dict[str, Play]
+    alone: Play | None
+
+    @property
+    def all(self) -> dict[str, Play]:
+        """With the one of a client alone."""
+        return self.each | ({"alone": self.alone} if self.alone else {})
+
+
 def check_arm(arm: Arm, privacy: PrivacyConfig, randomness: Randomness) -> list[Check]:
     """Every property of an arm that adds noise."""
-    plays, alone = play_all(arm, randomness)
+    plays = play_all(arm, randomness)
     rng = randomness.host(f"checks-{arm.name}", 0, Purpose.MODEL)
     broken = broken_statements(arm)
-    found = {
-        "cohort coins": cohort_coins(list(plays.values())),
-        "upload coins": upload_coins(list(plays.values()), alone),
-        "noise as charged": noise_as_charged(plays, alone),
-        "no noise twice": no_noise_twice(plays, alone),
-        "contributions": contributions(plays),
-        "public number": public_number(list(plays.values())),
-        "statements": (not broken, "; ".join(broken) or "none broken"),
-        "accountant": accountant([arm], arm.rounds, privacy, rng),
-    }
+    found = {name: holds(plays) for name, holds in OF_PLAYS.items()}
+    found["statements"] = (not broken, "; ".join(broken) or "none broken")
+    found["accountant"] = accountant([arm], arm.rounds, privacy, rng)
     if arm.parts[2].guards_server:
         found["filter"] = within_budget(arm, randomness)
     return [Check(arm.name, name, *result) for name, result in found.items()]
 
 
-def play_all(arm: Arm, randomness: Randomness) -> tuple[dict[str, Play], Play | None]:
-    """The four plays, and that of a client alone where each client adds noise to its norm: only
-    alone is that noise seen."""
+def play_all(arm: Arm, randomness: Randomness) -> Plays:
+    """The four plays, and that of a client alone where each client adds noise to its norm."""
     each = arm.parts[2].clients_add_noise and arm.releases_norms
     hushed: dict[str, Any] = {"norm_multiplier": HUSHED} if each else {}
     silent: dict[str, Any] = {"noise_multiplier": SILENT}
@@ -138,10 +147,11 @@ def play_all(arm: Arm, randomness: Randomness) -> tuple[dict[str, Play], Play | 
     }
     engine, plays = Engine(arm, SIZE), {}
     for name, dials in settings.items():
-        played = engine.play(f"checks-{name}-{arm.name}", ROUNDS, randomness, **dials)
+        rounds = ROUNDS[arm.parts[2].clients_add_noise][name]
+        played = engine.play(f"checks-{name}-{arm.name}", rounds, randomness, **dials)
         plays[name] = Play(played, stated(played))
     if not each:
-        return plays, None
+        return Plays(plays, None)
     one = Engine(arm, ALONE_SIZE, clients=1).play(
         f"checks-alone-{arm.name}",
         ALONE_ROUNDS,
@@ -150,12 +160,12 @@ def play_all(arm: Arm, randomness: Randomness) -> tuple[dict[str, Play], Play | 
         clip_norm=0.6,  # the client's update is half as long
         norm_multiplier=ALONE_NOISE,
     )
-    return plays, Play(one, stated(one, one.released[:, None]))
+    return Plays(plays, Play(one, stated(one, one.released[:, None])))
 
 
-def cohort_coins(plays: Sequence[Play]) -> Result:
+def cohort_coins(found: Plays) -> Result:
     """Rates, sizes, and products over rounds, clients and arms."""
-    evidence = Evidence()
+    evidence, plays = Evidence(), list(found.each.values())
     for play in plays:
         member, q = play.played.member, play.played.arm.sampling_rate
         if q >= 1:
@@ -163,9 +173,7 @@ def cohort_coins(plays: Sequence[Play]) -> Result:
                 evidence.fail("a client is missing from a cohort of all")
             continue
         rounds, clients = member.shape
-        joined = member.sum(axis=0)
-        evidence.add_p("rate", _binomial(joined.sum(), member.size, q))
-        evidence.add_p("rate of a client", _binomial(joined, rounds, q))
+        evidence.add_p("rate of a client", _binomial(member.sum(axis=0), rounds, q))
         size = clients * q * (1 - q)
         spread = np.mean(np.square(member.sum(axis=1) - clients * q)) / size
         if size >= 2:
@@ -175,25 +183,28 @@ def cohort_coins(plays: Sequence[Play]) -> Result:
         evidence.add("rounds", lagged(play.members.T)[: rounds // 2])
         evidence.add("clients", lagged(play.members)[: clients // 2])
         for other in plays[: plays.index(play)]:
-            middle = lagged(play.members.T, other.members.T)
-            evidence.add("arms", middle)
-    return evidence.verdict()
+            evidence.add("arms", lagged(play.members.T, other.members.T))
+    q, everyone = plays[0].played.arm.sampling_rate, [play.played.member for play in plays]
+    joined, coins = sum(int(m.sum()) for m in everyone), sum(m.size for m in everyone)
+    evidence.add_p("rate", _binomial(joined, coins, q))
+    holds, told = evidence.verdict()
+    return holds, f"{joined / coins:.3f} joined, charged {q:.3f}; {told}"
 
 
-def upload_coins(plays: Sequence[Play], alone: Play | None = None) -> Result:
+def upload_coins(found: Plays) -> Result:
     """Given what was released, each is a coin of p_i, and nothing else tells how it falls."""
-    evidence = Evidence()
-    for play in [*plays, *([alone] if alone else [])]:
+    evidence, total, variance = Evidence(), 0.0, 0.0
+    plays, alone = list(found.each.values()), found.alone
+    for play in found.all.values():
         uploaded, p = play.played.uploaded, play.said.probability
         member = play.played.member & play.played.seen
         if uploaded[p <= 0].any() or not uploaded[member & (p >= 1)].all():
             evidence.fail("a coin that is certain fell otherwise")
         heads = np.where(member, uploaded - p, 0.0)
         spread = np.where(member, p * (1 - p), 0.0)
+        total, variance = total + float(heads.sum()), variance + float(spread.sum())
         if spread.sum() < FEW_COINS:
-            evidence.add("rate", 0.0)
             continue
-        evidence.add("rate", heads.sum() / np.sqrt(spread.sum()))
         often = spread.sum(axis=0) >= FEW_COINS
         by_client = heads.sum(axis=0)[often] / np.sqrt(spread.sum(axis=0)[often])
         evidence.add("rate of a client", by_client)
@@ -209,17 +220,18 @@ def upload_coins(plays: Sequence[Play], alone: Play | None = None) -> Result:
         if _norms_seen(play):
             for view in views(play.norm_noise[:, None]):
                 evidence.add("given the norm noise", products(view, _sums(play.uploads)))
-    return evidence.verdict()
+    if variance < FEW_COINS:
+        return evidence.verdict()
+    evidence.add("rate", total / math.sqrt(variance))
+    holds, told = evidence.verdict()
+    return holds, f"{total:+.0f} uploads beyond those expected; {told}"
 
 
-FEW_COINS = 25  # variance of a number of heads that is compared with a normal
-
-
-def noise_as_charged(plays: dict[str, Play], alone: Play | None = None) -> Result:
+def noise_as_charged(found: Plays) -> Result:
     """Normal and of the charged size: over all, for each block and for each coordinate."""
     evidence = Evidence()
     ratio = []
-    for play in [*plays.values(), *([alone] if alone else [])]:
+    for play in found.all.values():
         noise = play.noise
         if not np.isfinite(noise).all():
             evidence.fail("the model is not finite")
@@ -240,24 +252,23 @@ def noise_as_charged(plays: dict[str, Play], alone: Play | None = None) -> Resul
                 beyond = int(np.sum(side > far))
                 tails = stats.poisson.cdf(beyond, rare), stats.poisson.sf(beyond - 1, rare)
                 evidence.add_p("tail of the update noise", min(1.0, 2 * min(tails)))
-    seen = [play.norm_noise for play in plays.values() if _norms_seen(play)]
+    seen = [play.norm_noise for play in found.each.values() if _norms_seen(play)]
     if seen:
         every = np.concatenate(seen)
         evidence.add("norm noise", mean_square(every))
         evidence.add("mean of the norm noise", np.sum(every) / np.sqrt(every.size))
-    if alone:
-        evidence.add_p("norm noise", _clipped_normal(alone))
+    if found.alone:
+        evidence.add_p("norm noise", _clipped_normal(found.alone))
     holds, told = evidence.verdict()
     worst = max(ratio, key=lambda r: abs(np.log(max(r, 1e-9))), default=1.0)
     return holds, f"update noise {worst:.3f} of the charged std; {told}"
 
 
-def no_noise_twice(plays: dict[str, Play], alone: Play | None = None) -> Result:
+def no_noise_twice(found: Plays) -> Result:
     """Products of three views of the noise: over coordinates and rounds at any distance, over all
     pairs of blocks of all arms, with the norm noise, and with the coins."""
-    evidence = Evidence()
-    blocks = [play.noise for play in plays.values()]
-    rows = np.concatenate(blocks)
+    evidence, plays, alone = Evidence(), found.each, found.alone
+    rows = np.concatenate([play.noise for play in plays.values()])
     if not np.isfinite(rows).all():
         return False, "the model is not finite"
     size = np.sqrt(rows.shape[1])
@@ -294,11 +305,11 @@ def no_noise_twice(plays: dict[str, Play], alone: Play | None = None) -> Result:
     return evidence.verdict()
 
 
-def contributions(plays: dict[str, Play]) -> Result:
+def contributions(found: Plays) -> Result:
     """Along the clients' own coordinates: exactly without noise, else in deviations."""
     evidence = Evidence()
     worst = 0.0
-    for name, play in plays.items():
+    for name, play in found.all.items():
         clients = play.played.member.shape[1]
         own = residual(play.played, play.said)[:, :clients]
         if not np.isfinite(own).all():
@@ -314,10 +325,10 @@ def contributions(plays: dict[str, Play]) -> Result:
     return holds, f"within {worst:.4f} of the bound; {told}"
 
 
-def public_number(plays: Sequence[Play]) -> Result:
+def public_number(found: Plays) -> Result:
     """K' follows from K~ and lies within its limits; both limits are met."""
-    arm = plays[0].played.arm
-    rule = arm.parts[0]
+    plays = list(found.each.values())
+    rule = plays[0].played.arm.parts[0]
     if not rule.released:
         return True, "the rule has none"
     worst = 0.0
@@ -331,6 +342,16 @@ def public_number(plays: Sequence[Play]) -> Result:
             off = np.maximum(off, np.maximum(low - play.played.used, play.played.used - high))
         worst = max(worst, float(np.max(np.where(np.isfinite(off), off, np.inf)) / high))
     return worst <= 1e-5, f"off by {worst:.1e} of its upper limit"
+
+
+OF_PLAYS: dict[str, Callable[[Plays], Result]] = {
+    "cohort coins": cohort_coins,
+    "upload coins": upload_coins,
+    "noise as charged": noise_as_charged,
+    "no noise twice": no_noise_twice,
+    "contributions": contributions,
+    "public number": public_number,
+}
 
 
 def within_budget(arm: Arm, randomness: Randomness) -> Result:

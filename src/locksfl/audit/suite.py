@@ -10,7 +10,7 @@ from typing import Any
 from locksfl import _validate
 from locksfl.arm import DERIVED, Arm
 from locksfl.audit.attacks import audit_arm, planned_attacks
-from locksfl.audit.properties import ROUNDS, SIZE, check_arm, together
+from locksfl.audit.properties import SIZE, check_arm, together
 from locksfl.experiment.config import PrivacyConfig, read_config
 from locksfl.experiment.plan import calibrated, plan_arms
 from locksfl.methods import TRUSTS
@@ -25,7 +25,7 @@ NOT_VISIBLE = (
     "reach another client's update",
     "other ways out: files, bundles, figures, messages on a network, the time that a round takes",
     "a generator that somebody can predict, the last digits of a float, and noise that repeats "
-    f"only after {SIZE:,} coordinates or {ROUNDS} rounds",
+    f"only after {SIZE:,} coordinates or a few hundred rounds",
     "small deviations: noise less than 1% short (norm noise: 20%), coins less than 5% too likely, "
     "an epsilon less than 5% too small",
     "the accounting under replace and at other deltas than 1e-3, beyond what the attacks reach",
