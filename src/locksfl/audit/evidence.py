@@ -66,20 +66,25 @@ class Evidence:
         return bool(worst <= limit), f"{name}: {told} deviations, at most {limit:.1f}"
 
 
-def views(values: Floats, normal: bool = True) -> list[Floats]:
-    """Three bounded functions of values, each with mean 0 and variance 1 over all of them.
-
-    Args:
-        values: of one distribution, normal if `normal`, of whatever scale.
-        normal: else every value counts as it is, and there is one view.
-    """
-    if not normal:
-        return [_standard(values)]
-    share = special.ndtr(_standard(values).astype(np.float32))  # enough for a view, and quick
-    return [_standard(v) for v in (share, np.abs(2 * share - 1), (4 * share) % 1.0)]
+def views(values: Floats) -> list[Floats]:
+    """Three bounded functions of normal values of whatever scale, each with mean 0 and variance 1
+    over all of them."""
+    share = special.ndtr(standard(values).astype(np.float32))  # enough for a view, and quick
+    return [standard(v) for v in (share, np.abs(2 * share - 1), (4 * share) % 1.0)]
 
 
-def _standard(values: Floats) -> Floats:
+def fixed_views(values: Floats) -> list[Floats]:
+    """The same of values that are standard normal, without a look at the others: values that are
+    all equal show."""
+    share = special.ndtr(values)
+    return [
+        np.asarray(np.sqrt(12) * (v - 0.5), np.float64)
+        for v in (share, np.abs(2 * share - 1), (4 * share) % 1.0)
+    ]
+
+
+def standard(values: Floats) -> Floats:
+    """The values with mean 0 and variance 1."""
     spread = np.std(values)
     return np.asarray((values - np.mean(values)) / (spread if spread > 0 else 1.0), values.dtype)
 

@@ -34,7 +34,16 @@ from scipy import special, stats
 from locksfl.arm import Arm
 from locksfl.audit.claims import accountant
 from locksfl.audit.engine import Engine, Floats, Stated, Transcript, residual, stated
-from locksfl.audit.evidence import Evidence, chi_square, lagged, mean_square, products, views
+from locksfl.audit.evidence import (
+    Evidence,
+    chi_square,
+    fixed_views,
+    lagged,
+    mean_square,
+    products,
+    standard,
+    views,
+)
 from locksfl.audit.statements import broken_statements
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.privacy import epsilon_from_mu
@@ -294,14 +303,15 @@ def no_noise_twice(found: Plays) -> Result:
         members = np.concatenate([play.members for play in series])
         for view in norm:
             evidence.add("coins with norm noise", products(members, view))
-    listening = [play.norm_noise[None] for play in plays.values() if _norms_seen(play)]
-    listening += [alone.played.released[None]] if alone else []
+    listening = [fixed_views(p.norm_noise[None]) for p in plays.values() if _norms_seen(p)]
     for number, one in enumerate(listening):
-        for view in views(one, normal=alone is None):
-            evidence.add("norm noise of rounds", lagged(view)[: one.size // 2])
-        for other in listening[:number]:
-            for first, second in zip(views(one), views(other), strict=True):
-                evidence.add("norm noise of arms", products(first.T, second.T))
+        for view in one:
+            evidence.add("norm noise of rounds", lagged(view)[: view.size // 2])
+        for first, second in itertools.product(one, itertools.chain(*listening[:number])):
+            evidence.add("norm noise of arms", products(first.T, second.T))
+    if alone:
+        for view in _of_score(alone):
+            evidence.add("norm noise of rounds", lagged(view.T)[: view.size // 2])
     return evidence.verdict()
 
 
@@ -395,14 +405,14 @@ def _norms_seen(play: Play) -> bool:
 
 
 def _of_score(play: Play) -> list[Floats]:
-    """Views of the one client's released norm: its value, and how far it is from the true one."""
+    """[T, 1] of the one client's released norm: its value, and how far it is from the true one."""
     score = play.played.released[:, None] / play.played.arm.clip_norm
-    return [v for value in (score, np.abs(score - 0.5)) for v in views(value, normal=False)]
+    return [standard(value) for value in (score, np.abs(score - 0.5))]
 
 
 def _sums(rows: Floats) -> Floats:
     """The mean of each row, as a standardised column."""
-    return views(rows.mean(axis=1, keepdims=True), normal=False)[0]
+    return standard(rows.mean(axis=1, keepdims=True))
 
 
 def _binomial(heads: Any, tosses: int, rate: float) -> Any:
