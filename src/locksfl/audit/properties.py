@@ -22,6 +22,7 @@ Each check calls a sound implementation broken with a probability below FALSE_AL
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -55,7 +56,7 @@ ROUNDS = {  # of each play; fewer where each client draws all of its own noise
     True: {"mixed": 192, "loud": 64, "quiet": 64, "silent": 96},
 }
 SIZE = 9000  # parameters: noise that repeats within so many is seen
-LAGGED = 96  # rounds whose coordinates are compared at every distance: the costly part
+LAGGED = 64  # rounds whose coordinates are compared at every distance: the costly part
 ALONE_ROUNDS, ALONE_SIZE, ALONE_NOISE = 3000, 40, 0.5
 SILENT, HUSHED = 1e-3, 1e-4  # noise multipliers of what would hide something else
 BINS = 64
@@ -84,7 +85,7 @@ class Play:
     played: Transcript
     said: Stated
 
-    @property
+    @functools.cached_property
     def noise(self) -> Floats:
         """[B, d - n] what the coordinates of no client show, in charged standard deviations."""
         return residual(self.played, self.said)[:, self.played.member.shape[1] :]
@@ -276,41 +277,40 @@ def noise_as_charged(found: Plays) -> Result:
 def no_noise_twice(found: Plays) -> Result:
     """Products of three views of the noise: over coordinates and rounds at any distance, over all
     pairs of blocks of all arms, with the norm noise, and with the coins."""
-    evidence, plays, alone = Evidence(), found.each, found.alone
+    evidence, plays = Evidence(), found.each
     rows = np.concatenate([play.noise for play in plays.values()])
     if not np.isfinite(rows).all():
         return False, "the model is not finite"
-    size = np.sqrt(rows.shape[1])
-    upper = np.triu_indices(len(rows), 1)
-    seen = views(rows)
-    for view in seen:
+    size, upper = np.sqrt(rows.shape[1]), np.triu_indices(len(rows), 1)
+    # the rows of plays that show every round, and of those among them that show a norm noise
+    shown = [np.full(len(play.noise), play.by_round) for play in plays.values()]
+    listed = [s & _norms_seen(play) for s, play in zip(shown, plays.values(), strict=True)]
+    rounds = [play for play in plays.values() if play.by_round]
+    coins = [np.hstack([play.members, play.uploads]) for play in rounds]
+    norms = [play.norm_noise[:, None] for play in rounds if _norms_seen(play)]
+    norm = views(np.concatenate(norms)) if norms else []
+    for view in views(rows):
         evidence.add("coordinates", lagged(view[:LAGGED]))
         evidence.add("coordinates of the next round", lagged(view[1:LAGGED], view[: LAGGED - 1]))
         evidence.add("rounds and arms", (view @ view.T)[upper] / size)
-    rounds = [play for play in plays.values() if play.by_round]
-    if rounds:
-        each = views(np.concatenate([play.noise for play in rounds]))
-        coins = np.concatenate([np.hstack([p.members, p.uploads]) for p in rounds])
-        for view in each:
-            evidence.add("coins with update noise", products(coins, view))
-    series = [play for play in rounds if _norms_seen(play)]
-    if series:
-        update = views(np.concatenate([play.noise for play in series]))
-        norm = views(np.concatenate([play.norm_noise for play in series])[:, None])
-        for first, second in itertools.product(norm, update):
-            evidence.add("norm with update noise", products(first, second))
-            evidence.add("norm with a round's update noise", products(first, _sums(second)))
-        members = np.concatenate([play.members for play in series])
-        for view in norm:
-            evidence.add("coins with norm noise", products(members, view))
+        if coins:
+            update = view[np.concatenate(shown)]
+            evidence.add("coins with update noise", products(np.concatenate(coins), update))
+        for other in norm:
+            update = view[np.concatenate(listed)]
+            evidence.add("norm with update noise", products(other, update))
+            evidence.add("norm with a round's update noise", products(other, _sums(update)))
+    for other in norm:
+        members = [play.members for play in rounds if _norms_seen(play)]
+        evidence.add("coins with norm noise", products(np.concatenate(members), other))
     listening = [fixed_views(p.norm_noise[None]) for p in plays.values() if _norms_seen(p)]
     for number, one in enumerate(listening):
         for view in one:
             evidence.add("norm noise of rounds", lagged(view)[: view.size // 2])
         for first, second in itertools.product(one, itertools.chain(*listening[:number])):
             evidence.add("norm noise of arms", products(first.T, second.T))
-    if alone:
-        for view in _of_score(alone):
+    if found.alone:
+        for view in _of_score(found.alone):
             evidence.add("norm noise of rounds", lagged(view.T)[: view.size // 2])
     return evidence.verdict()
 
