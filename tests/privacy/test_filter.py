@@ -79,6 +79,24 @@ def test_no_client_passes_its_budget_whatever_the_sampler_does(
             assert here + cost > budget.mu_squared * (1 - 1e-12)
 
 
+def test_counts_of_its_own_stay_within_the_budget():
+    """Norms and uploads counted here, not by the filter: at most the budget, and nearly all of it
+    by those that are asked whenever they can pay."""
+    terms = charged_arm("local", "norm", 6, 60, 3.0, 3.0, 0.0, 1.0, 2.0, 4.0)
+    limit = 20 * terms.client_releases(1).mu_squared()
+    kept = Filter(terms, Budget(epsilon_from_mu(math.sqrt(limit), 1e-5), 1e-5))
+    norms, uploads, rng = np.zeros(6), np.zeros(6), np.random.default_rng(0)
+    for _ in range(60):
+        asked = kept.ask(np.arange(6))
+        drawn = rng.random(asked.size) < 0.7
+        kept.enter(asked, drawn)
+        norms[asked] += 1
+        uploads[asked[drawn]] += 1
+    spent = norms / 4.0**2 + uploads / 2.0**2
+    assert 0.9 * limit < spent.min()
+    assert spent.max() <= limit * (1 + 1e-9)
+
+
 def test_the_filter_is_not_idle_and_refuses_who_cannot_pay():
     made = calibrate_local(8.0, 1e-5, uploads=3)
     terms = charged_arm("local", "uniform", 4, 10, 4.0, 4.0, noise_multiplier=made.noise_multiplier)

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from checks import FALSE_ALARM
+from locksfl.audit.evidence import Evidence, chi_square, lagged, products, views
 from locksfl.round.draws import draw_members, draw_server
 from locksfl.round.randomness import (
     Purpose,
@@ -74,6 +75,31 @@ def uncorrelated(a, b):
     return abs(correlation) * np.sqrt(len(a)) < stats.norm.isf(FALSE_ALARM / 2)
 
 
+def ranks(values):
+    """Normal scores, whatever the distribution."""
+    return stats.norm.ppf((stats.rankdata(values) - 0.5) / len(values))
+
+
+def independent(a, b):
+    """No product of any view of one with any view of the other: their order, their size without
+    the sign, a sawtooth. At 1e-6 over all nine."""
+    evidence = Evidence()
+    for first, second in itertools.product(views(ranks(a)), views(ranks(b))):
+        evidence.add("views", products(first[:, None], second[:, None]))
+    return evidence.verdict()[0]
+
+
+def test_a_shared_radius_is_dependence_though_nothing_is_correlated():
+    """Box and Muller's: two normals of one radius, with angles of their own."""
+    rng = np.random.default_rng(1)
+    radius = np.sqrt(-2 * np.log(rng.random(20_000)))
+    a, b = (radius * np.cos(2 * np.pi * rng.random(20_000)) for _ in range(2))
+    assert uncorrelated(a, b)
+    assert not independent(a, b)
+    assert not independent(a, np.exp(-(radius**2) / 2))  # a coin from the radius' own bits
+    assert independent(a, rng.permutation(b))
+
+
 def test_arms_rounds_and_purposes_share_no_noise():
     """Shared noise is rejected, even if only a tenth of it is shared."""
     base = noise("locks", 3, Purpose.UPDATE_NOISE)
@@ -83,6 +109,7 @@ def test_arms_rounds_and_purposes_share_no_noise():
         noise("locks", 3, Purpose.SERVER_NORM_NOISE),
     ):
         assert uncorrelated(base, other)
+        assert independent(base, other)
         assert not uncorrelated(base, 0.1 * base + other)
     assert not uncorrelated(base, noise("locks", 3, Purpose.UPDATE_NOISE))
 
@@ -99,6 +126,7 @@ def test_clients_share_no_noise():
         (now.coins[1:], now.coins[:-1]),
     ):
         assert uncorrelated(a, b)
+        assert independent(a, b)
     assert not uncorrelated(now.coins, 0.1 * now.coins + later.coins)
 
 
@@ -116,6 +144,7 @@ def test_one_round_s_draws_share_no_noise():
     columns = np.concatenate([np.asarray(a) for a in drawn(jnp.arange(20_000))], axis=1).T
     for a, b in itertools.combinations(columns, 2):
         assert uncorrelated(a, b)
+        assert independent(a, b)
         assert not uncorrelated(a, 0.1 * a / a.std() + b)
 
 
@@ -159,6 +188,25 @@ def test_a_seed_is_a_simulation_and_the_system_is_not():
 def test_odd_seeds_are_refused(seed):
     with pytest.raises(ValueError, match=r"seed = .*: expected a whole number >= 0"):
         Randomness.seeded(seed)
+
+
+def test_noise_is_normal_and_long():
+    """A million numbers: no two equal radii, no distance at which any view of them repeats, bins
+    and tails of a normal. At 1e-6 together."""
+    draws = np.asarray(normal(jax.random.key(5), 2**20), np.float64)
+    pairs = np.hypot(*draws.reshape(2, -1))
+    assert len(np.unique(draws.astype(np.float32))) > 0.9 * draws.size  # 24 bits collide a little
+    assert len(np.unique(pairs)) > 0.9 * pairs.size
+    evidence = Evidence()
+    for view in views(draws[None]):
+        evidence.add("distances", lagged(view)[: draws.size // 2])
+    counts = np.bincount((stats.norm.cdf(draws) * 256).astype(int), minlength=256)
+    evidence.add("bins", chi_square(np.sum((counts - 4096.0) ** 2) / 4096 / 255, 255))
+    for point in (3.0, 4.0):
+        rare = draws.size * stats.norm.sf(point)
+        evidence.add("tails", (np.sum(draws > point) - rare) / np.sqrt(rare))
+    holds, told = evidence.verdict()
+    assert holds, told
 
 
 def test_noise_is_normal_and_its_tails_do_not_end_where_a_client_could_stand_out(

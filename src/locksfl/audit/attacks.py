@@ -1,7 +1,7 @@
 """Attacks on the implementation itself: is the claimed epsilon at least not refuted?
 
-The rounds that are attacked are `algorithm.play` with the coins and the noise of `mechanisms` and
-`sampling`, on synthetic clients: the code that trains. A canary's raw update is ten times the clip
+The rounds that are attacked are `algorithm.play` with the coins and the noise of `draws`, on
+synthetic clients: the code of a seeded run. A canary's raw update is ten times the clip
 norm, so that clipping is attacked too; the other clients have zero updates, which is the worst case
 for it. The attacker knows all that is public (multipliers, clip norm, rates), and its score is the
 likelihood ratio of what it sees, summed over the rounds:
@@ -35,6 +35,7 @@ from jax.scipy.special import log_ndtr
 
 from locksfl.arm import Arm
 from locksfl.audit import bounds
+from locksfl.audit.bounds import Floats
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.costs import statement
 from locksfl.methods.releases import Observer
@@ -75,11 +76,12 @@ class Finding:
     claimed: float  # the epsilon that the accountant gives these rounds
     lower: float  # epsilon is at least this, with the stated confidence
     largest: float  # that the test could have certified
+    problem: str | None = None  # why nothing could be scored: that is a failure too
 
     @property
     def refuted(self) -> bool:
-        """Whether the claim is false."""
-        return self.lower > self.claimed
+        """Whether the claim is false, or could not be tested."""
+        return self.problem is not None or self.lower > self.claimed
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -136,6 +138,7 @@ class Seen(NamedTuple):
 
 
 Score = Callable[[Arm, str, Seen], Array]
+Bound = Callable[..., float]  # of piles of scores
 
 
 def _log_mixture(rate: Array | float, log_ratio: Array) -> Array:
@@ -313,10 +316,20 @@ def audit_arm(
 ) -> list[Finding]:
     """Every attack on an arm; each bound holds with probability 1 - significance."""
 
-    def finding(claim: Cost, attack: str, samples: int, lower: float, largest: float) -> Finding:
+    def finding(
+        claim: Cost, attack: str, samples: int, bound: Bound, largest: float, *scores: Floats
+    ) -> Finding:
         what = (arm.name, claim.observer, claim.relation, attack, rounds, samples, claim.delta)
         claimed = np.inf if claim.epsilon is None else claim.epsilon
-        return Finding(*what, claimed, lower, largest)
+        if missing := sum(int(np.isnan(score).sum()) for score in scores):
+            total = sum(score.size for score in scores)
+            problem = f"{missing:,} of {total:,} scores are not numbers"
+            return Finding(*what, claimed, 0.0, largest, problem)
+        # far beyond any threshold, but finite: quantiles are interpolated
+        return Finding(*what, claimed, bound(*(np.clip(s, -1e9, 1e9) for s in scores)), largest)
+
+    def repeated(first: Floats, second: Floats) -> float:
+        return bounds.repeated_bound(first, second, *test)
 
     findings = []
     test = (privacy.delta, significance)
@@ -328,14 +341,18 @@ def audit_arm(
             worlds = ("in", "out" if claim.relation == "zero-out" else "negated")
             each = (score(arm, claim.relation, seen[world]) for world in worlds)
             first, second = (np.asarray(one, np.float64).sum(axis=1) for one in each)
-            lower = bounds.repeated_bound(first, second, *test)
             largest = bounds.largest_repeated(repetitions, *test)
-            findings.append(finding(claim, "repeated rounds", repetitions, lower, largest))
+            findings.append(
+                finding(claim, "repeated rounds", repetitions, repeated, largest, first, second)
+            )
     if _one_run(arm, canaries):
         small = replace(privacy, delta=min(privacy.delta, ONE_RUN_DELTA / canaries))
         claim = next(c for c in statement([arm], [rounds], small) if c.observer == "PUBLIC")
         score_of_each, inside = one_run_scores(arm, rounds, canaries, randomness)
-        lower = bounds.one_run_bound(score_of_each, inside, claim.delta, significance)
         largest = bounds.largest_one_run(canaries, claim.delta, significance)
-        findings.append(finding(claim, "one run", canaries, lower, largest))
+
+        def one_run(scores: Floats) -> float:
+            return bounds.one_run_bound(scores, inside, claim.delta, significance)
+
+        findings.append(finding(claim, "one run", canaries, one_run, largest, score_of_each))
     return findings

@@ -1,13 +1,21 @@
-"""What an attack cannot see: properties of a round that must hold, checked on the code that runs.
+"""What an attack cannot see: properties that must hold, checked on the simulator that trains.
 
-* noise as charged: over repetitions without any client, both noises have the claimed standard
-  deviation (chi-square);
-* no noise twice: the noises of rounds, purposes, arms and coordinates are uncorrelated;
-* clipping: a contribution stays within the bound that its noise is scaled to, however large the
-  update;
-* public divisor: clients with a zero update alter nothing, so the average is not over the size
-  that came out;
-* statements: rule and estimator keep what they state even without the round's clamps.
+The simulator plays an arm on clients whose updates are known (engine.py), under several names and
+clip norms: `mixed` (short, long, absurd and broken updates), `loud` (all of them clipped, so that
+the norm sum passes its upper limit), `quiet` (all far below C, so that it passes the lower one) and
+`silent` (hardly any noise). Of each, who was drawn, the released numbers and the model are compared
+with what the arm states.
+
+* cohort coins: independent, with probability q; other ones in every round and every arm;
+* upload coins: the same with p_i, given everything that was released before;
+* noise as charged: both noises are normal, with the standard deviation that is charged;
+* no noise twice: rounds, purposes, arms and coordinates share no noise, in any of three views;
+* contributions: the sum is that of the clipped updates of who uploaded, times their weights, over a
+  public divisor; a broken client counts as zero;
+* public number: K' is what the rule derives from the released sum, within its limits;
+* statements: rule and estimator keep what they state even without the round's clamps;
+* accountant: a simulation of the charged rounds does not exceed the claim (claims.py);
+* filter (budgets of clients, and norms that clients release): what each released stays within it.
 
 Each check calls a sound implementation broken with a probability below FALSE_ALARM.
 """
@@ -15,27 +23,47 @@ Each check calls a sound implementation broken with a probability below FALSE_AL
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from scipy import stats
+from scipy import special, stats
 
 from locksfl.arm import Arm
-from locksfl.audit.attacks import canary_probability, in_deviations, one_round
+from locksfl.audit.claims import accountant
+from locksfl.audit.engine import Engine, Floats, Stated, Transcript, residual, stated
+from locksfl.audit.evidence import (
+    Evidence,
+    chi_square,
+    fixed_views,
+    lagged,
+    mean_square,
+    products,
+    standard,
+    views,
+)
 from locksfl.audit.statements import broken_statements
-from locksfl.round.algorithm import GivenClients, RoundResult, Uploads, contribution_bounds
-from locksfl.round.randomness import Randomness
+from locksfl.experiment.config import PrivacyConfig
+from locksfl.privacy import epsilon_from_mu
+from locksfl.privacy.budget import Budget
+from locksfl.round.randomness import Purpose, Randomness
 
-FALSE_ALARM = 1e-6
-REPETITIONS = 4000
-SIZE = 3
-SLOTS = 6
-_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+ROUNDS = {  # of each play; fewer where each client draws all of its own noise
+    False: {"mixed": 288, "loud": 288, "quiet": 288, "silent": 288},
+    True: {"mixed": 160, "loud": 64, "quiet": 64, "silent": 96},
+}
+SIZE = 5000  # parameters: noise that repeats within so many is seen
+LAGGED = 64  # rounds whose coordinates are compared at every distance: the costly part
+ALONE_ROUNDS, ALONE_SIZE, ALONE_NOISE = 3000, 40, 0.5
+SILENT, HUSHED = 1e-3, 1e-4  # noise multipliers of what would hide something else
+BINS = 64
+BUDGET_ROUNDS, BUDGET_CLIENTS = 24, 8
+DELTA = 1e-5  # of a budget: any would do
+FEW_COINS = 25  # variance of a number of heads that is compared with a normal
+SLACK = 2e-3  # of a contribution's bound: float32, and hushed norms
 
 Result = tuple[bool, str]  # whether a property holds, and what was found
 
@@ -50,134 +78,356 @@ class Check:
     found: str
 
 
-def check_arm(arm: Arm, randomness: Randomness) -> list[Check]:
+@dataclass(frozen=True)
+class Play:
+    """A transcript beside what its arm states."""
+
+    played: Transcript
+    said: Stated
+
+    @functools.cached_property
+    def noise(self) -> Floats:
+        """[B, d - n] what the coordinates of no client show, in charged standard deviations."""
+        return residual(self.played, self.said)[:, self.played.member.shape[1] :]
+
+    @property
+    def norm_noise(self) -> Floats:
+        """[T] what the released norm sum shows, in charged standard deviations."""
+        std = self.played.arm.norm_multiplier * self.played.arm.clip_norm
+        return np.asarray((self.played.released - self.said.norm_sum) / std, np.float64)
+
+    @property
+    def by_round(self) -> bool:
+        """Whether the model was seen after every round, each with noise."""
+        return len(self.noise) == len(self.played.member)
+
+    @property
+    def members(self) -> Floats:
+        """[T, n] the first coins, standardised; zero if they are certain."""
+        q = self.played.arm.sampling_rate
+        return np.asarray((self.played.member - q) / np.sqrt(max(q * (1 - q), 1e-12)), np.float64)
+
+    @property
+    def uploads(self) -> Floats:
+        """[T, n] the second coins of the members, standardised; zero where they are certain."""
+        p = self.said.probability
+        fair = self.played.member & self.played.seen & (p > 0.02) & (p < 0.98)
+        spread = np.sqrt(np.where(fair, p * (1 - p), 1.0))
+        return np.where(fair, (self.played.uploaded - p) / spread, 0.0)
+
+
+@dataclass(frozen=True)
+class Plays:
+    """All plays of an arm; `alone` is that of one client, where only so its norm noise is seen."""
+
+    each: dict[str, Play]
+    alone: Play | None
+
+    @property
+    def all(self) -> dict[str, Play]:
+        """With the one of a client alone."""
+        return self.each | ({"alone": self.alone} if self.alone else {})
+
+
+def check_arm(arm: Arm, privacy: PrivacyConfig, randomness: Randomness) -> list[Check]:
     """Every property of an arm that adds noise."""
-    noises = _noises(arm, randomness)
-    silent = replace(arm, noise_multiplier=0.0, norm_multiplier=0.0)  # what noise would hide
+    plays = play_all(arm, randomness)
+    rng = randomness.host(f"checks-{arm.name}", 0, Purpose.MODEL)
     broken = broken_statements(arm)
-    found = {
-        "noise as charged": _noise_as_charged(arm, noises),
-        "no noise twice": _no_noise_twice(noises),
-        "clipping": _clipping(silent, randomness),
-        "public divisor": _public_divisor(silent, randomness),
-        "statements": (not broken, "; ".join(broken) or "none broken"),
-    }
+    found = {name: holds(plays) for name, holds in OF_PLAYS.items()}
+    found["statements"] = (not broken, "; ".join(broken) or "none broken")
+    found["accountant"] = accountant([arm], arm.rounds, privacy, rng)
+    if arm.parts[2].guards_server and (arm.releases_norms or arm.budget is not None):
+        found["filter"] = within_budget(arm, randomness)
     return [Check(arm.name, name, *result) for name, result in found.items()]
 
 
-def _alone(arm: Arm, key: Array, t: Array, raw: Array | float) -> tuple[RoundResult, Uploads, Any]:
-    """A round with one client, whose update has this length; its probability comes third."""
-    clients = GivenClients(jnp.zeros((1, SIZE)).at[0, 0].set(raw))
-    result, uploads = one_round(arm, clients, key, t, jnp.arange(1), SIZE)
-    p = canary_probability(arm, result.released_norm_sum, result.used_norm_sum)
-    return result, uploads, p
+def play_all(arm: Arm, randomness: Randomness) -> Plays:
+    """The four plays, and that of a client alone where each client adds noise to its norm."""
+    each = arm.parts[2].clients_add_noise and arm.releases_norms
+    hushed: dict[str, Any] = {"norm_multiplier": HUSHED} if each else {}
+    silent: dict[str, Any] = {"noise_multiplier": SILENT}
+    if arm.releases_norms:
+        silent["norm_multiplier"] = HUSHED
+    settings: dict[str, dict[str, Any]] = {
+        "mixed": {"clip_norm": 1.0, **hushed},
+        "loud": {"clip_norm": 1e-3, **hushed},
+        "quiet": {"clip_norm": 1e9, "every": 8, **hushed},  # blocks of several rounds
+        "silent": {"clip_norm": 1.0, **silent},
+    }
+    engine, plays = Engine(arm, SIZE), {}
+    for name, dials in settings.items():
+        rounds = ROUNDS[arm.parts[2].clients_add_noise][name]
+        played = engine.play(f"checks-{name}-{arm.name}", rounds, randomness, **dials)
+        plays[name] = Play(played, stated(played))
+    if not each:
+        return Plays(plays, None)
+    one = Engine(arm, ALONE_SIZE, clients=1).play(
+        f"checks-alone-{arm.name}",
+        ALONE_ROUNDS,
+        randomness,
+        every=32,
+        clip_norm=0.6,  # the client's update is half as long
+        norm_multiplier=ALONE_NOISE,
+    )
+    return Plays(plays, Play(one, stated(one, one.released[:, None])))
 
 
-def _noises(arm: Arm, randomness: Randomness) -> dict[str, np.ndarray]:
-    """The noises of two rounds of two arms in claimed standard deviations, by repetition.
+def cohort_coins(found: Plays) -> Result:
+    """Rates, sizes, and products over rounds, clients and arms."""
+    evidence, plays = Evidence(), list(found.each.values())
+    for play in plays:
+        member, q = play.played.member, play.played.arm.sampling_rate
+        if q >= 1:
+            if not member.all():
+                evidence.fail("a client is missing from a cohort of all")
+            continue
+        rounds, clients = member.shape
+        evidence.add_p("rate of a client", _binomial(member.sum(axis=0), rounds, q))
+        size = clients * q * (1 - q)
+        spread = np.mean(np.square(member.sum(axis=1) - clients * q)) / size
+        if size >= 2:
+            evidence.add("spread of the sizes", chi_square(spread, rounds))
+        if member.size * (q * (1 - q)) ** 2 < 100:
+            continue  # too few to multiply
+        evidence.add("rounds", lagged(play.members.T)[: rounds // 2])
+        evidence.add("clients", lagged(play.members)[: clients // 2])
+        for other in plays[: plays.index(play)]:
+            evidence.add("arms", lagged(play.members.T, other.members.T))
+    q, everyone = plays[0].played.arm.sampling_rate, [play.played.member for play in plays]
+    joined, coins = sum(int(m.sum()) for m in everyone), sum(m.size for m in everyone)
+    evidence.add_p("rate", _binomial(joined, coins, q))
+    holds, told = evidence.verdict()
+    return holds, f"{joined / coins:.3f} joined, charged {q:.3f}; {told}"
 
-    One client with a zero update that always uploads, alone: then what is released is noise.
-    """
-    _, estimator, trust = arm.parts
-    local = trust.clients_add_noise
-    # in local trust the norm is sent clipped to [0, C]: a client in the middle, a wide range
-    raw = 0.5 * arm.clip_norm if local and arm.releases_norms else 0.0
 
-    def noise(arm_key: Array, t: Array) -> tuple[Array, Array]:
-        result, uploads, p = _alone(arm, arm_key, t, raw)
-        there = uploads.uploaded[0]
-        expected = jnp.where(there, uploads.coefficient[0] * raw, 0.0)
-        mean = jnp.zeros(SIZE).at[0].set(expected / estimator.divisor(arm.dials()))
-        update = in_deviations(arm, result.update - mean, result.used_norm_sum, p)
-        update = jnp.where(there | (not local), update, jnp.nan)
-        norm_std = arm.norm_multiplier * arm.clip_norm
-        return update, (result.released_norm_sum - raw) / (norm_std or 1.0)
+def upload_coins(found: Plays) -> Result:
+    """Given what was released, each is a coin of p_i, and nothing else tells how it falls."""
+    evidence, total, variance = Evidence(), 0.0, 0.0
+    plays, alone = list(found.each.values()), found.alone
+    for play in found.all.values():
+        uploaded, p = play.played.uploaded, play.said.probability
+        member = play.played.member & play.played.seen
+        if uploaded[p <= 0].any() or not uploaded[member & (p >= 1)].all():
+            evidence.fail("a coin that is certain fell otherwise")
+        heads = np.where(member, uploaded - p, 0.0)
+        spread = np.where(member, p * (1 - p), 0.0)
+        total, variance = total + float(heads.sum()), variance + float(spread.sum())
+        if spread.sum() < FEW_COINS:
+            continue
+        often = spread.sum(axis=0) >= FEW_COINS
+        by_client = heads.sum(axis=0)[often] / np.sqrt(spread.sum(axis=0)[often])
+        evidence.add("rate of a client", by_client)
+        evidence.add("rounds", lagged(play.uploads.T)[: len(member) // 2])
+        if play is alone:
+            coins = play.uploads
+            for view in _of_score(play):
+                evidence.add("given its norm", products(view, coins))
+            continue
+        evidence.add("clients", lagged(play.uploads)[: member.shape[1] // 2])
+        for other in plays[: plays.index(play)]:
+            evidence.add("arms", lagged(play.uploads.T, other.uploads.T))
+        if _norms_seen(play):
+            for view in views(play.norm_noise[:, None]):
+                evidence.add("given the norm noise", products(view, _sums(play.uploads)))
+    if variance < FEW_COINS:
+        return evidence.verdict()
+    evidence.add("rate", total / math.sqrt(variance))
+    holds, told = evidence.verdict()
+    return holds, f"{total:+.0f} uploads beyond those expected; {told}"
 
-    found: dict[str, np.ndarray] = {}
-    rounds = jnp.arange(2)
-    play = _jit(jax.vmap(lambda key: jax.vmap(noise, (None, 0))(key, rounds)))
-    for name in ("a", "b"):
-        keys = jax.random.split(randomness.arm_key(f"checks-{name}-{arm.name}"), REPETITIONS)
-        update, norm = (np.asarray(values, np.float64) for values in play(keys))
-        for t in range(len(rounds)):
-            for k in range(SIZE):
-                found[f"update {name}{t}{k}"] = update[:, t, k]
-            if arm.releases_norms:
-                found[f"norm {name}{t}"] = norm[:, t]
+
+def noise_as_charged(found: Plays) -> Result:
+    """Normal and of the charged size: over all, for each block and for each coordinate."""
+    evidence = Evidence()
+    ratio = []
+    for play in found.all.values():
+        noise = play.noise
+        if not np.isfinite(noise).all():
+            evidence.fail("the model is not finite")
+            continue
+        ratio.append(float(np.sqrt(np.mean(np.square(noise)))))
+        evidence.add("update noise", mean_square(noise))
+        evidence.add("update noise of a round", mean_square(noise, axis=1))
+        if len(noise) >= BINS:
+            evidence.add("update noise of a coordinate", mean_square(noise, axis=0))
+        counts = np.bincount((special.ndtr(noise.ravel()) * BINS).astype(int).clip(0, BINS - 1))
+        mean = noise.size / BINS
+        if mean >= 100:
+            off = np.sum(np.square(counts - mean)) / mean / (BINS - 1)
+            evidence.add("shape of the update noise", chi_square(off, BINS - 1))
+        for far in (3.0, 4.0):
+            rare = noise.size * stats.norm.sf(far)
+            for side in (noise, -noise):
+                beyond = int(np.sum(side > far))
+                tails = stats.poisson.cdf(beyond, rare), stats.poisson.sf(beyond - 1, rare)
+                evidence.add_p("tail of the update noise", min(1.0, 2 * min(tails)))
+    seen = [play.norm_noise for play in found.each.values() if _norms_seen(play)]
+    if seen:
+        every = np.concatenate(seen)
+        evidence.add("norm noise", mean_square(every))
+        evidence.add("mean of the norm noise", np.sum(every) / np.sqrt(every.size))
+    if found.alone:
+        evidence.add_p("norm noise", _clipped_normal(found.alone))
+    holds, told = evidence.verdict()
+    worst = max(ratio, key=lambda r: abs(np.log(max(r, 1e-9))), default=1.0)
+    return holds, f"update noise {worst:.3f} of the charged std; {told}"
+
+
+def no_noise_twice(found: Plays) -> Result:
+    """Products of three views of the noise: over coordinates and rounds at any distance, over all
+    pairs of blocks of all arms, with the norm noise, and with the coins."""
+    evidence, plays = Evidence(), found.each
+    rows = np.concatenate([play.noise for play in plays.values()])
+    if not np.isfinite(rows).all():
+        return False, "the model is not finite"
+    size, upper = np.sqrt(rows.shape[1]), np.triu_indices(len(rows), 1)
+    # the rows of plays that show every round, and of those among them that show a norm noise
+    shown = [np.full(len(play.noise), play.by_round) for play in plays.values()]
+    listed = [s & _norms_seen(play) for s, play in zip(shown, plays.values(), strict=True)]
+    rounds = [play for play in plays.values() if play.by_round]
+    coins = [np.hstack([play.members, play.uploads]) for play in rounds]
+    norms = [play.norm_noise[:, None] for play in rounds if _norms_seen(play)]
+    norm = views(np.concatenate(norms)) if norms else []
+    for view in views(rows):
+        evidence.add("coordinates", lagged(view[:LAGGED]))
+        evidence.add("coordinates of the next round", lagged(view[1:LAGGED], view[: LAGGED - 1]))
+        evidence.add("rounds and arms", (view @ view.T)[upper] / size)
+        if coins:
+            update = view[np.concatenate(shown)]
+            evidence.add("coins with update noise", products(np.concatenate(coins), update))
+        for other in norm:
+            update = view[np.concatenate(listed)]
+            evidence.add("norm with update noise", products(other, update))
+            evidence.add("norm with a round's update noise", products(other, _sums(update)))
+    for other in norm:
+        members = [play.members for play in rounds if _norms_seen(play)]
+        evidence.add("coins with norm noise", products(np.concatenate(members), other))
+    listening = [fixed_views(p.norm_noise[None]) for p in plays.values() if _norms_seen(p)]
+    for number, one in enumerate(listening):
+        for view in one:
+            evidence.add("norm noise of rounds", lagged(view)[: view.size // 2])
+        for first, second in itertools.product(one, itertools.chain(*listening[:number])):
+            evidence.add("norm noise of arms", products(first.T, second.T))
+    if found.alone:
+        for view in _of_score(found.alone):
+            evidence.add("norm noise of rounds", lagged(view.T)[: view.size // 2])
+    return evidence.verdict()
+
+
+def contributions(found: Plays) -> Result:
+    """Along the clients' own coordinates: exactly without noise, else in deviations."""
+    evidence = Evidence()
+    worst = 0.0
+    for name, play in found.all.items():
+        clients = play.played.member.shape[1]
+        own = residual(play.played, play.said)[:, :clients]
+        if not np.isfinite(own).all():
+            return False, "the model is not finite"
+        if name == "silent":  # also where uploads are told by nothing but the model
+            excess = np.maximum(0.0, np.abs(own) * SILENT - SLACK) / SILENT
+            evidence.add("without noise", excess)
+            worst = float(np.max(np.abs(own))) * SILENT
+        elif play.played.seen.all():
+            evidence.add(f"{name}, squares", mean_square(own))
+            evidence.add(f"{name}, mean", np.sum(own) / np.sqrt(own.size))
+    holds, told = evidence.verdict()
+    return holds, f"within {worst:.4f} of the bound; {told}"
+
+
+def public_number(found: Plays) -> Result:
+    """K' follows from K~ and lies within its limits; both limits are met."""
+    plays = list(found.each.values())
+    rule = plays[0].played.arm.parts[0]
+    if not rule.released:
+        return True, "the rule has none"
+    worst = 0.0
+    limits = "norm_low" in rule.takes
+    for play in plays:
+        dials = play.played.arm.dials(float)
+        low, high = dials.least_norm_sum, dials.cohort * dials.clip_norm
+        used = np.asarray(rule.settle(play.played.released, dials, np), np.float64)
+        off = np.abs(play.played.used - used)
+        if limits:
+            off = np.maximum(off, np.maximum(low - play.played.used, play.played.used - high))
+        worst = max(worst, float(np.max(np.where(np.isfinite(off), off, np.inf)) / high))
+    return worst <= 1e-5, f"off by {worst:.1e} of its upper limit"
+
+
+OF_PLAYS: dict[str, Callable[[Plays], Result]] = {
+    "cohort coins": cohort_coins,
+    "upload coins": upload_coins,
+    "noise as charged": noise_as_charged,
+    "no noise twice": no_noise_twice,
+    "contributions": contributions,
+    "public number": public_number,
+}
+
+
+def within_budget(arm: Arm, randomness: Randomness) -> Result:
+    """Clients with a budget for a fraction of the rounds: what each released stays within it."""
+
+    def cost(norms: Any, uploads: Any) -> Any:
+        norm = 1 / arm.norm_multiplier**2 if arm.releases_norms else 0.0
+        return norms * norm + uploads / arm.noise_multiplier**2
+
+    most = BUDGET_ROUNDS * arm.sampling_rate * cost(1.0, 1.0)
+    budget = Budget(epsilon_from_mu(math.sqrt(most), DELTA), DELTA)
+    try:
+        played = Engine(arm, BUDGET_CLIENTS, clients=BUDGET_CLIENTS).play(
+            f"checks-budget-{arm.name}", 4 * BUDGET_ROUNDS, randomness, every=8, budget=budget
+        )
+    except AssertionError as error:  # the host and the device disagree on who can pay
+        return False, str(error)
+    spent = cost(played.member.sum(axis=0), played.uploaded.sum(axis=0)) / most
+    return bool(np.max(spent) <= 1 + 1e-6), f"{np.max(spent):.3f} of the budget at most"
+
+
+def together(
+    arms: Sequence[tuple[Arm, PrivacyConfig]], rounds: int, randomness: Randomness
+) -> list[Check]:
+    """The claim for all arms of a trust, composed."""
+    found = []
+    for trust in sorted({arm.trust for arm, _ in arms}):
+        these = [(arm, privacy) for arm, privacy in arms if arm.trust == trust]
+        if len(these) > 1:
+            rng = randomness.host(f"checks-{trust}", 1, Purpose.MODEL)
+            result = accountant([arm for arm, _ in these], rounds, these[0][1], rng)
+            found.append(Check(f"all arms, {trust}", "accountant", *result))
     return found
 
 
-def _noise_as_charged(arm: Arm, noises: dict[str, np.ndarray]) -> Result:
-    worst, holds = 1.0, True
-    for name in ("update", "norm"):
-        parts = [v[np.isfinite(v)] for k, v in noises.items() if k.startswith(name)]
-        if not parts:
-            continue
-        values = np.concatenate(parts)
-        if name == "norm" and arm.parts[2].clients_add_noise:
-            ratio, fits = _clipped_scale(values, arm.norm_multiplier)
-        else:
-            square, law = float(np.sum(values**2)), stats.chi2(values.size)
-            ratio = math.sqrt(square / values.size)
-            fits = law.ppf(FALSE_ALARM / 4) <= square <= law.isf(FALSE_ALARM / 4)
-        holds = holds and bool(fits)
-        worst = max(worst, ratio, key=lambda r: abs(math.log(max(r, 1e-9))))
-    return holds, f"{worst:.3f} of the claimed std"
+def _norms_seen(play: Play) -> bool:
+    """Whether the released norm sum shows one noise: the server's, at its charged size."""
+    arm = play.played.arm
+    adds = arm.parts[2].server_adds_noise and arm.releases_norms
+    return adds and arm.norm_multiplier > HUSHED
 
 
-def _clipped_scale(values: np.ndarray, multiplier: float) -> tuple[float, bool]:
-    """A norm in the middle of [0, C] is sent unclipped with probability 2 Phi(1/(2z)) - 1."""
-    inside = np.abs(values) < 0.5 / multiplier * (1 - 1e-5)
-    wanted = float(2 * stats.norm.cdf(0.5 / multiplier) - 1)
-    test = stats.binomtest(int(inside.sum()), inside.size, wanted)
-    share = min(max(inside.mean(), 1e-9), 1 - 1e-9)
-    ratio = 0.5 / multiplier / float(stats.norm.ppf((1 + share) / 2))
-    return ratio, bool(test.pvalue >= FALSE_ALARM / 2)
+def _of_score(play: Play) -> list[Floats]:
+    """[T, 1] of the one client's released norm: its value, and how far it is from the true one."""
+    score = play.played.released[:, None] / play.played.arm.clip_norm
+    return [standard(value) for value in (score, np.abs(score - 0.5))]
 
 
-def _no_noise_twice(noises: dict[str, np.ndarray]) -> Result:
-    worst, told, holds = 0.0, "", True
-    pairs = [(first, second) for i, first in enumerate(noises) for second in list(noises)[:i]]
-    limit = stats.norm.isf(FALSE_ALARM / 2 / len(pairs))
-    for first, second in pairs:
-        both = np.isfinite(noises[first]) & np.isfinite(noises[second])
-        if both.sum() < 30:
-            continue
-        r = float(np.corrcoef(noises[first][both], noises[second][both])[0, 1])
-        score = abs(math.atanh(min(max(r, -1 + 1e-12), 1 - 1e-12))) * math.sqrt(both.sum() - 3)
-        holds = holds and bool(score <= limit)
-        if abs(r) > worst:
-            worst, told = abs(r), f"{second} with {first}"
-    return holds, f"largest correlation {worst:.3f} ({told})"
+def _sums(rows: Floats) -> Floats:
+    """The mean of each row, as a standardised column."""
+    return standard(rows.mean(axis=1, keepdims=True))
 
 
-def _clipping(arm: Arm, randomness: Randomness) -> Result:
-    """Updates from a tenth of the clip norm to a million of it, without noise."""
-    key = randomness.arm_key(f"checks-clip-{arm.name}")
-    _, estimator, _ = arm.parts
-
-    def contribution(t: Array, raw: Array) -> Array:
-        result, uploads, p = _alone(arm, key, t, raw * arm.clip_norm)
-        most = contribution_bounds(arm.method, p, result.used_norm_sum, arm.dials())
-        moved = jnp.linalg.norm(result.update) * estimator.divisor(arm.dials())
-        return jnp.where(uploads.uploaded[0], moved / most, 0.0)
-
-    play = _jit(jax.vmap(contribution))
-    raw = jnp.tile(jnp.array([0.1, 1.0, 10.0, 1e6]), 64)
-    worst = float(jnp.max(play(jnp.arange(raw.size), raw)))
-    return worst <= 1 + 1e-5, f"{worst:.5f} of the bound at most"
+def _binomial(heads: Any, tosses: int, rate: float) -> Any:
+    """Two-sided p-values."""
+    law = stats.binom(tosses, rate)
+    return np.minimum(1.0, 2 * np.minimum(law.cdf(heads), law.sf(np.asarray(heads) - 1)))
 
 
-def _public_divisor(arm: Arm, randomness: Randomness) -> Result:
-    """The same canary alone, and among members whose updates are zero, without noise."""
-    key = randomness.arm_key(f"checks-divisor-{arm.name}")
-    updates = jnp.zeros((SLOTS, SIZE)).at[0, 0].set(arm.clip_norm)
-    alone, together = jnp.full(SLOTS, -1).at[0].set(0), jnp.arange(SLOTS)
-
-    def update(t: Array, numbers: Array) -> Array:
-        return one_round(arm, GivenClients(updates), key, t, numbers, SIZE)[0].update[0]
-
-    play = _jit(jax.vmap(update, (0, None)))
-    found = [np.asarray(play(jnp.arange(64), numbers)) for numbers in (alone, together)]
-    off = float(np.max(np.abs(found[0] - found[1])) / max(float(np.max(np.abs(found[0]))), 1e-30))
-    return off <= 1e-5, f"zero updates alter it by {off:.1e}"
+def _clipped_normal(alone: Play) -> float:
+    """p-value of the norms that a client of length C/2 sent: normal, gathered at 0 and at C."""
+    arm = alone.played.arm
+    sent = (alone.played.released / arm.clip_norm)[alone.played.member[:, 0]]
+    edges = np.linspace(0, 1, 11)[1:-1]
+    cells = np.concatenate([[1e-7], edges, [1 - 1e-7]])
+    law = stats.norm(0.5, arm.norm_multiplier)
+    mass = np.diff(np.concatenate([[0.0], law.cdf(np.concatenate([[0.0], edges, [1.0]])), [1.0]]))
+    counts = np.bincount(np.searchsorted(cells, sent), minlength=len(mass))
+    return float(stats.chisquare(counts, mass * sent.size).pvalue)

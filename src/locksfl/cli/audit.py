@@ -57,11 +57,17 @@ def _parts(report: dict[str, Any]) -> Iterator[Any]:
     yield table_of(
         (*heads, "claimed", "at least", "largest"), rows, len(heads), title=title, box=None
     )
+    for f in report["attacks"]:
+        if f["problem"]:
+            who = f"{f['arm']}: {f['attack']}, {f['observer']}, {f['relation']}"
+            yield Text(f"FAILS  {who} ({f['problem']})", "bold red")
     for check in report["checks"]:
         said, style = ("holds", "") if check["holds"] else ("FAILS", "bold red")
         yield Text(f"{said}  {check['arm']}: {check['name']} ({check['found']})", style)
     for text in report["not_attacked"]:
         yield Text(f"not attacked: {text}")
+    for text in report["not_visible"]:
+        yield Text(f"not visible to an audit: {text}")
     yield Text(report["note"])
     if report["sound"]:
         confidence = f"{report['confidence']:.0%}"

@@ -1,0 +1,228 @@
+"""The simulator itself, played on clients whose updates are known: what it released, what it drew,
+and what the arm states that it should have.
+
+A record (k, v) of the model here has the gradient v e_k, whatever the weights are. So client i
+moves coordinate i alone and by a known length, and every other coordinate of the model is noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from locksfl.arm import Arm
+from locksfl.data.population import Population
+from locksfl.models.build import Model
+from locksfl.round.client import LocalWork
+from locksfl.round.randomness import Randomness
+from locksfl.round.server import Server
+from locksfl.simulate.simulator import Simulator
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+# lengths of the updates at clip norm 1: none, short, long, absurd and broken
+LENGTHS = (0.3, 1.0, 10.0, 0.7, 1e6, 0.0, 2.0, np.nan)
+ROWS = (1, 1, 4, 1, 4, 4, 4, 1)  # records of each: two size classes, a long update in both
+PLAIN = 20.0  # deviations of a contribution that shows through its noise
+COHORT, MOST = 14, 600  # the expected cohort, and the largest population
+PLANNED = 10**6  # rounds: more than are played
+
+
+def known_gradients(size: int) -> Model:
+    """A model in which a record (k, v) has the gradient v e_k."""
+
+    def apply(weights: jax.Array, records: jax.Array) -> jax.Array:
+        place, value = records[:, 0].astype(jnp.int32), records[:, 1]
+        moved = value * weights[place]
+        # the loss of label 0 is softplus of the second score, which at 100 has slope 1
+        second = moved - jax.lax.stop_gradient(moved) + 100.0
+        return jnp.stack([jnp.zeros_like(second), second], axis=-1)
+
+    return Model("known", size, lambda key: jnp.zeros(size), lambda flat: flat, apply)
+
+
+def population(lengths: Floats, rows: npt.NDArray[np.int64]) -> Population:
+    """Clients whose update is `lengths[i]` along coordinate i, as the mean of `rows[i]` records."""
+    owner = np.repeat(np.arange(len(lengths)), rows)
+    records = np.stack([owner, lengths[owner]], axis=1).astype(np.float32)
+    labels = np.zeros(len(owner), np.int64)
+    return Population.from_split(records, labels, owner, records[:1], labels[:1], classes=2)
+
+
+def smaller(arm: Arm, clients: int, **other: Any) -> Arm:
+    """The arm on fewer clients: the rates, the shares and so the charge of a round stay."""
+    cohort = arm.sampling_rate * clients
+    weights = arm.weights
+    if weights is not None:
+        spread = np.quantile(weights, np.linspace(0, 1, clients))
+        weights = tuple(spread / spread.sum())
+    settings: dict[str, Any] = {
+        "clients": clients,
+        "cohort": cohort,
+        "uploads": arm.uploads / arm.cohort * cohort,
+        "weights": weights,
+        "step": 1.0,
+        "budget": None,
+    }
+    return replace(arm, **settings | other)
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What was played. T rounds of n clients, in B blocks: the model is seen when a block ends."""
+
+    arm: Arm
+    lengths: Floats  # [n] of the updates, before clipping
+    member: Bools  # [T, n]
+    uploaded: Bools  # [T, n]
+    seen: Bools  # [T, n] whether `uploaded` is known: told, or plain from the model
+    released: Floats  # [T] K~
+    used: Floats  # [T] K'
+    block: npt.NDArray[np.int64]  # [T] the block of each round
+    sums: Floats  # [B, d] what the blocks added to the model, times the divisor
+
+
+class Watched(Simulator):
+    """The simulator, with a look at the cohorts that it plays: a secret run does not tell them."""
+
+    cohorts: list[np.ndarray]
+
+    def slots(self, cohorts: list[np.ndarray], *rest: Any) -> np.ndarray:
+        """The client in each slot; the cohorts are kept."""
+        self.cohorts = cohorts
+        return super().slots(cohorts, *rest)
+
+
+class Engine:
+    """A population of known updates on the devices, for the arms of one method."""
+
+    def __init__(self, arm: Arm, size: int, clients: int | None = None) -> None:
+        # where each client adds noise, a cohort costs as many draws as it has members
+        cohort = COHORT / 2 if arm.parts[2].clients_add_noise else COHORT
+        enough = clients or int(np.clip(round(cohort / arm.sampling_rate), len(LENGTHS), MOST))
+        self.clients, self.size, self.arm = enough, size, arm
+        tile = np.arange(enough) % len(LENGTHS)
+        self.lengths = np.asarray(LENGTHS)[tile]
+        rows = np.ones(enough, int) if clients else np.asarray(ROWS)[tile]  # one class is quicker
+        self._simulator = Watched(population(self.lengths, rows), known_gradients(size))
+
+    def play(
+        self, name: str, rounds: int, randomness: Randomness, *, every: int = 1, **dials: Any
+    ) -> Transcript:
+        """Play an arm of this name with some numbers changed; a block is at most `every` rounds."""
+        rounds = -(-rounds // every) * every
+        arm = smaller(self.arm, self.clients, name=name, rounds=rounds, **dials)
+        server = Server(schedule="constant", rounds=PLANNED)  # a program belongs to a number
+        blocks = self._simulator.play(
+            arm, LocalWork(), server, randomness, evaluate_every=PLANNED, pause_every=every
+        )
+        before, logs, cohorts = np.zeros(self.size), [], []
+        sums: list[Floats] = []
+        block: list[int] = []
+        for done in blocks:
+            after = np.asarray(done.state.weights, np.float64)
+            block += [len(sums)] * len(done.rounds)
+            sums.append(before - after)
+            before = after
+            logs += done.rounds
+            cohorts += self._simulator.cohorts
+            if len(logs) >= rounds:
+                break
+        shape = (len(logs), self.clients)
+        member, uploaded, seen = (np.zeros(shape, bool) for _ in range(3))
+        for t, (log, cohort) in enumerate(zip(logs, cohorts, strict=True)):
+            told: Any = log.uploaded
+            member[t, cohort if told is None else log.cohort] = True  # without who could not pay
+            if told is not None:
+                uploaded[t, log.cohort], seen[t] = told, True
+        divisor = float(arm.parts[1].divisor(arm.dials(float)))
+        played = Transcript(
+            arm,
+            self.lengths,
+            member,
+            uploaded,
+            seen,
+            np.array([log.released_norm_sum for log in logs], np.float64),
+            np.array([log.used_norm_sum for log in logs], np.float64),
+            np.array(block),
+            np.array(sums) * divisor,
+        )
+        return played if seen.all() else inferred(played)
+
+
+def inferred(played: Transcript) -> Transcript:
+    """Who uploaded, where the model shows it: one round at a time, and a contribution far above the
+    noise on it."""
+    if len(played.sums) < len(played.member):
+        return played
+    said = stated(replace(played, uploaded=played.member))
+    own = played.sums[:, : played.member.shape[1]]
+    uploaded = played.member & (np.abs(own - said.contribution) < np.abs(own))
+    return replace(
+        played, uploaded=uploaded, seen=np.abs(said.contribution) > PLAIN * said.std[:, None]
+    )
+
+
+class Stated(NamedTuple):
+    """What the arm states of the rounds of a transcript, in float64, without the round's code."""
+
+    norm_sum: Floats  # [T] of the members' clipped norms
+    probability: Floats  # [T, n] of an upload
+    contribution: Floats  # [T, n] along a client's own coordinate, if it uploaded
+    std: Floats  # [T] of the noise on each coordinate of the sum
+    bound: Floats  # [T] of a client with norm C: the unit of central noise
+
+
+def stated(played: Transcript, scores: Floats | None = None) -> Stated:
+    """What follows from the arm's numbers, from who was drawn and from K'.
+
+    Args:
+        played: the transcript.
+        scores: [T, n] what the rule knows of each client; without it, the true clipped norms.
+    """
+    arm, dials = played.arm, played.arm.dials(float)
+    rule, estimator, trust = arm.parts
+    assert estimator.bound is not None  # a private arm
+    clip, most = arm.clip_norm, arm.largest_probability
+    clipped = np.minimum(np.nan_to_num(played.lengths, nan=0.0), clip)
+    shape = played.member.shape
+    public = np.broadcast_to(played.used[:, None], shape)
+    weights = np.broadcast_to(np.asarray(arm.scaled_weights(), np.float64), shape)
+    own = np.broadcast_to(clipped if scores is None else scores, shape)
+    if rule.asks is None:
+        own = np.zeros(shape)
+
+    def chance(own: Floats, weights: Floats) -> Floats:
+        p = np.broadcast_to(rule.probability(own, public, weights, dials, np), shape)
+        return np.clip(np.nan_to_num(p), 0.0, most)
+
+    p, at_clip = chance(own, weights), chance(np.full(shape, clip), np.ones(shape))
+    at_most = estimator.bound(at_clip, at_clip, clip, np)
+    bounds = estimator.bound(p, at_clip, clip, np) if estimator.own_bound else at_most
+    lengths = np.broadcast_to(clipped, shape)
+    weight = np.nan_to_num(estimator.weight(lengths, p, bounds, np))
+    contribution = np.where(played.uploaded, np.clip(weight * lengths, -bounds, bounds), 0.0)
+    bound = np.asarray(at_most)[:, 0]
+    std = arm.noise_multiplier * bound
+    if trust.clients_add_noise:
+        std = arm.noise_multiplier * np.sqrt(np.sum(np.where(played.uploaded, bounds**2, 0.0), 1))
+    return Stated(np.sum(np.where(played.member, clipped, 0.0), 1), p, contribution, std, bound)
+
+
+def residual(played: Transcript, said: Stated) -> Floats:
+    """[B, d] what the blocks added beyond the contributions, in standard deviations of the noise
+    that is stated; blocks without any noise are left out."""
+    blocks, clients = played.sums.shape[0], played.member.shape[1]
+    expected, variance = np.zeros((blocks, clients)), np.zeros(blocks)
+    np.add.at(expected, played.block, said.contribution)
+    np.add.at(variance, played.block, said.std**2)
+    beyond = played.sums.copy()
+    beyond[:, :clients] -= expected
+    there = variance > 0
+    return np.asarray(beyond[there] / np.sqrt(variance[there])[:, None], np.float64)

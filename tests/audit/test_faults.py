@@ -1,0 +1,86 @@
+"""Planted faults: each is seen by an ordinary test and, if it can be, by a line of the audit.
+
+Every statistical check has a false-alarm rate of 1e-6 (audit/evidence.py); here each is shown to
+fail. Seeds are fixed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _pytest.outcomes import Failed
+
+from audit_faults import FAULTS, run_ordinary, table
+from locksfl.audit import properties
+from locksfl.audit.claims import accountant
+from locksfl.audit.statements import broken_statements
+from locksfl.audit.suite import default_arms
+from locksfl.round.randomness import Randomness
+
+ROUNDS = 4
+ARMS = {arm.name: (arm, privacy) for arm, privacy in default_arms(ROUNDS)}
+SOURCE = Randomness.seeded(11)
+DOCS = Path(__file__).parent.parent.parent / "docs" / "audit.md"
+
+
+def line_holds(name, line):
+    """Whether one line of the audit of one arm holds, as `check_arm` computes it."""
+    arm, privacy = ARMS[name]
+    if line in properties.OF_PLAYS:
+        return properties.OF_PLAYS[line](properties.play_all(arm, SOURCE))
+    if line == "accountant":
+        return accountant([arm], ROUNDS, privacy, np.random.default_rng(2))
+    if line == "accountant (all arms)":
+        arms = [pair for pair in ARMS.values() if pair[0].trust == arm.trust]
+        (check,) = properties.together(arms, ROUNDS, SOURCE)
+        return check.holds, check.found
+    if line == "filter":
+        return properties.within_budget(arm, SOURCE)
+    assert line == "statements"
+    return not broken_statements(arm), ""
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_sound_code_passes_every_line(name):
+    checks = properties.check_arm(*ARMS[name], SOURCE)
+    assert [(check.name, check.found) for check in checks if not check.holds] == []
+    expected = [*properties.OF_PLAYS, "statements", "accountant"]
+    assert [c.name for c in checks] == expected + ["filter"] * (name == "local-norm")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_fails_its_test(fault):
+    with fault.plant(), pytest.raises((AssertionError, Failed)):
+        run_ordinary(fault)
+
+
+QUICK = {  # of each kind one; the others take minutes together
+    "update noise halved",
+    "norm and update noise from one key",
+    "K' not clamped",
+    "accountant's rate too small",
+    "second coin 10% too likely",
+    "the filter forgets half the norms",
+    "all arms' epsilon a maximum instead of a composition",
+}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(f, id=f.name, marks=[] if f.name in QUICK else pytest.mark.slow)
+        for f in FAULTS
+        if f.line
+    ],
+)
+def test_the_audit_sees_a_fault(fault):
+    with fault.plant():
+        holds, found = line_holds(fault.arm, fault.line)
+    assert not holds, found
+
+
+def test_the_documentation_shows_this_table():
+    assert table() in DOCS.read_text("utf-8")
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 27

@@ -1,0 +1,437 @@
+"""Faults to plant in the program, each with the ordinary test and the audit's line that see it.
+
+docs/audit.md shows this table. A fault replaces a function wherever the program has it under a
+name, so that it does not matter who imported it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from locksfl.arm import Arm
+from locksfl.experiment import costs, publish
+from locksfl.methods import ESTIMATORS, RULES, TRUSTS
+from locksfl.methods.rules import as_released
+from locksfl.privacy import accountant, budget, statement
+from locksfl.round import algorithm, client, draws, randomness
+from locksfl.round.randomness import Purpose, Randomness
+from locksfl.simulate import block
+
+TESTS = Path(__file__).parent
+
+
+def everywhere(function: Any, fault: Any) -> ExitStack:
+    """Replace a function in every module of the program that has it."""
+    stack = ExitStack()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("locksfl"):
+            for word, value in list(vars(module).items()):
+                if value is function:
+                    stack.enter_context(mock.patch.object(module, word, fault))
+    return stack
+
+
+def method(table: dict[str, Any], name: str, **parts: Any) -> Any:
+    """Replace parts of a rule, an estimator or a trust."""
+    return mock.patch.dict(table, {name: dataclasses.replace(table[name], **parts)})
+
+
+def wrapped(function: Any, fault: Callable[..., Any]) -> Any:
+    """Replace f by a function of (f, *its arguments)."""
+    return everywhere(function, functools.partial(fault, function))
+
+
+def keyed(fault: Callable[[Any, Purpose], tuple[Any, Purpose]]) -> Any:
+    """Draw with the key of another round or purpose."""
+    return wrapped(randomness.draw_key, lambda real, key, t, p: real(key, *fault(t, p)))
+
+
+def instead(purpose: Purpose, other: Purpose) -> Any:
+    """One purpose has another's key."""
+    return keyed(lambda t, p: (t, other if p is purpose else p))
+
+
+@contextmanager
+def both(*faults: Any) -> Iterator[None]:
+    """Several at once."""
+    with ExitStack() as stack:
+        for fault in faults:
+            stack.enter_context(fault)
+        yield
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What is planted, the test that fails, and the audit's line for an arm (or why there is none).
+
+    test: "file::function", with the arguments of one parametrised case.
+    """
+
+    name: str
+    plant: Callable[[], Any]
+    test: str
+    args: tuple[Any, ...] = ()
+    arm: str = "central-norm"
+    line: str | None = None
+    why: str = ""
+
+
+KEYS, RECORDED = "round/test_keys.py::test_every_key_is_drawn_once", "simulate/test_recorded.py"
+FOLLOWS = f"{RECORDED}::test_every_round_follows_from_the_draws_that_were_made"
+UPDATE = "methods/test_trusts.py::test_update_noise_is_as_charged"
+NORM = "methods/test_trusts.py::test_norm_noise_is_as_charged"
+CLAIM = "audit/test_claims.py::test_a_claim_holds_in_a_simulation"
+TOGETHER = "audit/test_claims.py::test_all_arms_together_cost_more_than_the_largest"
+COHORT = "round/test_draws.py::test_the_cohort_is_independent_coins"
+NORMAL = "round/test_randomness.py::test_noise_is_normal_and_long"
+CENTRAL, LOCAL = TRUSTS["central"], TRUSTS["local"]
+
+
+def short(real: Any, norms: Any, members: Any, server_noise: Any, *rest: Any) -> Any:
+    """A fifth of both norm noises is missing."""
+    return real(
+        norms, members._replace(norm_noise=0.8 * members.norm_noise), 0.8 * server_noise, *rest
+    )
+
+
+def unclamped(real: Any, method: Any, summed: Any, uploads: Any, norms: Any, *rest: Any) -> Any:
+    result = real(method, summed, uploads, norms._replace(used=norms.released), *rest)
+    return result._replace(used_norm_sum=norms.used)
+
+
+def over_who_came(
+    real: Any,
+    method: Any,
+    summed: Any,
+    uploads: Any,
+    norms: Any,
+    noise: Any,
+    dials: Any,
+    total: Any,
+) -> Any:
+    result = real(method, summed, uploads, norms, noise, dials, total)
+    size = jnp.maximum(1, total(uploads.uploaded))
+    return result._replace(
+        update=result.update * ESTIMATORS[method.estimator].divisor(dials) / size
+    )
+
+
+def within_the_block(real: Any, *arguments: Any) -> Any:
+    """play_block with every block beginning at round 0."""
+    given = list(arguments)
+    given[8] = 0 * given[8]
+    return real(*given)
+
+
+def one_class_unclipped(real: Any, model: Any, weights: Any, records: Any, chunk: Any, *rest: Any):
+    visit = real(model, weights, records, chunk, *rest)
+    longer = chunk.rows.shape[-1] > 3
+    return visit._replace(norms=visit.norms / 1000) if longer else visit
+
+
+def trace_kept(squared: Any, trace: Any) -> Any:
+    norms = jnp.sqrt(jnp.maximum(squared, 0.0))
+    finite = jnp.isfinite(norms)
+    return client.Visit(jnp.where(finite, norms, 0.0), finite, trace)
+
+
+def half_the_norms(self: Any, asked: Any, uploaded: Any) -> None:
+    self.norms[asked[::2]] += self.asks_norms
+    self.uploads[asked[uploaded]] += 1
+
+
+def counted(real: Any, line: Any, arm: Any) -> Any:
+    return {**real(line, arm), **{name: line[name] for name in publish.COUNTED}}
+
+
+def largest_arm(arms: Any, *rest: Any) -> Any:
+    each = [statement.guarantee([arm], *rest) for arm in arms]
+    return [max(costs, key=lambda cost: cost.epsilon or 0.0) for costs in zip(*each, strict=True)]
+
+
+def charged(**changes: Callable[[Any], Any]) -> Any:
+    """The accountant is told other numbers than are played."""
+    real = Arm.sampled_round
+
+    def told(self: Arm) -> Any:
+        event = real(self)
+        return dataclasses.replace(event, **{k: f(getattr(event, k)) for k, f in changes.items()})
+
+    return mock.patch.object(Arm, "sampled_round", told)
+
+
+def repeating(real: Any, key: Any, size: int) -> Any:
+    return jnp.tile(real(key, min(size, 4096)), -(-size // 4096))[:size]
+
+
+def shifted(real: Any, arm_key: Any, t: Any, size: int) -> Any:
+    """Every other round has the noise of the one before, moved by a coordinate."""
+    drawn = real(arm_key, t - t % 2, size)
+    return drawn._replace(update_noise=jnp.roll(drawn.update_noise, t % 2))
+
+
+def flat(key: Any, size: int) -> Any:
+    return jnp.sqrt(12.0) * (jax.random.uniform(key, (size,)) - 0.5)
+
+
+def fixed_size(rng: Any, clients: int, rate: float) -> Any:
+    size = round(clients * rate)
+    return np.sort(rng.choice(clients, size, replace=False)).astype(np.int32)
+
+
+def sparing(bounds: Any, bound: Any, uploaded: Any, dials: Any, total: Any, xp: Any) -> Any:
+    """Central noise only if somebody uploaded."""
+    std = CENTRAL.noise_std(bounds, bound, uploaded, dials, total, xp)
+    return xp.where(total(uploaded) > 0, std, 0.0)
+
+
+def halved(trust: Any) -> Any:
+    return lambda *given: trust.noise_std(*given) / 2
+
+
+FAULTS = [
+    Fault(
+        "update noise halved",
+        lambda: method(TRUSTS, "central", noise_std=halved(CENTRAL)),
+        UPDATE, ("capped", "central"), line="noise as charged",
+    ),
+    Fault(
+        "norm noise 20% short",
+        lambda: method(
+            TRUSTS, "central", release_norms=functools.partial(short, CENTRAL.release_norms)
+        ),
+        NORM, line="noise as charged",
+    ),
+    Fault(
+        "norm noise equal in every round",
+        lambda: keyed(lambda t, p: (0 * t if p is Purpose.SERVER_NORM_NOISE else t, p)),
+        KEYS, ("simulator",), line="no noise twice",
+    ),
+    Fault(
+        "upload coin from the norm-noise key",
+        lambda: instead(Purpose.UPLOAD_COIN, Purpose.NORM_NOISE),
+        KEYS, ("federation",), "local-norm", "upload coins",
+    ),
+    Fault(
+        "norm and update noise from one key",
+        lambda: instead(Purpose.UPDATE_NOISE, Purpose.SERVER_NORM_NOISE),
+        KEYS, ("federation",), line="no noise twice",
+    ),
+    Fault(
+        "one key for all arms",
+        lambda: mock.patch.object(
+            Randomness, "arm_key", functools.partialmethod(shared_arm, Randomness.arm_key)
+        ),
+        KEYS, ("sweep",), line="no noise twice",
+    ),
+    Fault(
+        "cohort coins equal across arms",
+        lambda: mock.patch.object(
+            Randomness, "host", functools.partialmethod(shared_arm, Randomness.host)
+        ),
+        KEYS, ("federation",), line="cohort coins",
+    ),
+    Fault(
+        "noise that repeats after 4,096 coordinates",
+        lambda: wrapped(randomness.normal, repeating),
+        NORMAL, line="no noise twice",
+    ),
+    Fault(
+        "round index taken within the block",
+        lambda: wrapped(block.play_block, within_the_block),
+        KEYS, ("simulator",), line="no noise twice",
+    ),
+    Fault(
+        "S from the unclamped sum",
+        lambda: wrapped(algorithm.aggregate, unclamped),
+        FOLLOWS, ("central",), line="noise as charged",
+    ),
+    Fault(
+        "K' not clamped",
+        lambda: method(RULES, "norm", settle=as_released),
+        FOLLOWS, ("central",), line="public number",
+    ),
+    Fault(
+        "accountant's rate too small",
+        lambda: charged(sampling_rate=lambda q: 0.9 * q),
+        CLAIM, ("central",), line="accountant",
+    ),
+    Fault(
+        "first coin 20% above q",
+        lambda: wrapped(draws.draw_cohort, lambda real, rng, n, q: real(rng, n, min(1.0, 1.2 * q))),
+        COHORT, line="cohort coins",
+    ),
+    Fault(
+        "second coin 10% too likely",
+        lambda: wrapped(draws.second_sample, lambda real, c, p, there: real(c, 1.1 * p, there)),
+        FOLLOWS, ("central",), line="upload coins",
+    ),
+    Fault(
+        "clip skipped in one size class",
+        lambda: wrapped(client.measure, one_class_unclipped),
+        FOLLOWS, ("central",), line="contributions",
+    ),
+    Fault(
+        "a broken client's trace not cleared",
+        lambda: everywhere(client._visit, trace_kept),
+        FOLLOWS, ("central",), line="contributions",
+    ),
+    Fault(
+        "the filter forgets half the norms",
+        lambda: mock.patch.object(budget.Filter, "enter", half_the_norms),
+        "privacy/test_filter.py::test_counts_of_its_own_stay_within_the_budget", (),
+        "local-norm", "filter",
+    ),
+    Fault(
+        "exact central counts published",
+        lambda: wrapped(publish._public_round, counted),
+        "experiment/test_publish.py::test_central_trust_shows_no_secret",
+        why="the audit publishes nothing",
+    ),
+    Fault(
+        "all arms' epsilon a maximum instead of a composition",
+        lambda: mock.patch.object(costs, "guarantee", largest_arm),
+        TOGETHER, ("central",), line="accountant (all arms)",
+    ),
+    # --- more of the same kinds ---
+    Fault(
+        "local noise halved",
+        lambda: method(TRUSTS, "local", noise_std=halved(LOCAL)),
+        UPDATE, ("capped", "local"), "local-uniform", "noise as charged",
+    ),
+    Fault(
+        "each client's norm noise 20% short",
+        lambda: method(
+            TRUSTS, "local", release_norms=functools.partial(short, LOCAL.release_norms)
+        ),
+        NORM, (), "local-norm", "noise as charged",
+    ),
+    Fault(
+        "no noise in a round without uploads",
+        lambda: method(TRUSTS, "central", noise_std=sparing),
+        "methods/test_trusts.py::test_central_update_noise_does_not_depend_on_who_came",
+        line="noise as charged",
+    ),
+    Fault(
+        "noise cut at 3 deviations",
+        lambda: wrapped(randomness.normal, lambda real, *a: jnp.clip(real(*a), -3.0, 3.0)),
+        NORMAL, line="noise as charged",
+    ),
+    Fault(
+        "uniform noise of the right variance",
+        lambda: everywhere(randomness.normal, flat),
+        NORMAL, line="noise as charged",
+    ),
+    Fault(
+        "every other round's noise moved by one coordinate",
+        lambda: wrapped(draws.draw_server, shifted),
+        KEYS, ("simulator",), line="no noise twice",
+    ),
+    Fault(
+        "one coin for all clients",
+        lambda: wrapped(randomness.client_keys, lambda real, key, c: real(key, jnp.zeros_like(c))),
+        KEYS, ("federation",), line="upload coins",
+    ),
+    Fault(
+        "upload coins equal in every round",
+        lambda: keyed(lambda t, p: (0 * t if p is Purpose.UPLOAD_COIN else t, p)),
+        KEYS, ("simulator",), line="upload coins",
+    ),
+    Fault(
+        "the same cohort in every round",
+        lambda: mock.patch.object(
+            Randomness, "host", functools.partialmethod(first_round, Randomness.host)
+        ),
+        KEYS, ("federation",), line="cohort coins",
+    ),
+    Fault(
+        "a cohort of fixed size",
+        lambda: everywhere(draws.draw_cohort, fixed_size),
+        COHORT, line="cohort coins",
+    ),
+    Fault(
+        "clip to twice the clip norm",
+        lambda: wrapped(algorithm.clip_factor, lambda real, norms, clip: real(norms, 2 * clip)),
+        FOLLOWS, ("central",), line="contributions",
+    ),
+    Fault(
+        "average over the realised uploads",
+        lambda: wrapped(algorithm.aggregate, over_who_came),
+        FOLLOWS, ("central",), line="contributions",
+    ),
+    Fault(
+        "contributions not capped at S",
+        lambda: both(
+            everywhere(algorithm.bounded_weight, lambda weight, bound, clipped: weight),
+            method(ESTIMATORS, "capped", weight=lambda norm, p, bound, xp: 1 / xp.maximum(p, 1e-9)),
+        ),
+        FOLLOWS, ("local",), "local-norm", "statements",
+    ),
+    Fault(
+        "half of the rounds charged",
+        lambda: wrapped(
+            accountant.central_epsilon,
+            lambda real, spent, *rest: real([(e, -(-n // 2)) for e, n in spent], *rest),
+        ),
+        CLAIM, ("central",), line="accountant",
+    ),
+    Fault(
+        "uploads charged at half their probability",
+        lambda: charged(upload_probability=lambda p: p / 2),
+        CLAIM, ("central",), line="accountant",
+    ),
+    Fault(
+        "local uploads charged with 10% more noise",
+        lambda: mock.patch.object(
+            Arm, "client_releases", functools.partialmethod(louder, Arm.client_releases)
+        ),
+        CLAIM, ("local",), "local-uniform", "accountant",
+    ),
+]  # fmt: skip
+
+
+def shared_arm(self: Any, real: Any, arm: str, *rest: Any) -> Any:
+    del arm
+    return real(self, "arm", *rest)
+
+
+def first_round(self: Any, real: Any, arm: str, round_index: int, *rest: Any) -> Any:
+    del round_index
+    return real(self, arm, 0, *rest)
+
+
+def louder(self: Arm, real: Any, *counts: Any) -> Any:
+    given = real(self, *counts)
+    return dataclasses.replace(given, noise_multiplier=1.1 * given.noise_multiplier)
+
+
+def run_ordinary(fault: Fault) -> None:
+    """The ordinary test of a fault, in a module loaded now: what it imports may be planted."""
+    path, function = fault.test.split("::")
+    spec = importlib.util.spec_from_file_location(f"ordinary_{Path(path).stem}", TESTS / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    getattr(module, function)(*fault.args)
+
+
+def table() -> str:
+    """The table of docs/audit.md."""
+    rows = ["| fault | test in tests/ | line of the audit |", "|---|---|---|"]
+    for fault in FAULTS:
+        line = f"{fault.line}, {fault.arm}" if fault.line else f"not visible: {fault.why}"
+        rows.append(f"| {fault.name} | `{fault.test.split('/')[-1]}` | {line} |")
+    return "\n".join(rows) + "\n"
