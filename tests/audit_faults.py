@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from locksfl.arm import Arm
-from locksfl.experiment import costs, publish
+from locksfl.experiment import costs, public
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 from locksfl.methods.rules import as_released
 from locksfl.privacy import accountant, budget, statement
-from locksfl.round import algorithm, client, draws, randomness
-from locksfl.round.randomness import Purpose, Randomness
-from locksfl.simulate import block
+from locksfl.round import algorithm, client, draws, exact, randomness
+from locksfl.round.randomness import Purpose, Randomness, Stream
+from locksfl.simulate import block, simulator
 
 TESTS = Path(__file__).parent
 
@@ -86,6 +86,7 @@ class Fault:
     arm: str = "central-norm"
     line: str | None = None
     why: str = ""
+    secret: bool = False  # planted in runs without a seed
 
 
 KEYS, RECORDED = "round/test_keys.py::test_every_key_is_drawn_once", "simulate/test_recorded.py"
@@ -96,6 +97,7 @@ CLAIM = "audit/test_claims.py::test_a_claim_holds_in_a_simulation"
 TOGETHER = "audit/test_claims.py::test_all_arms_together_cost_more_than_the_largest"
 COHORT = "round/test_draws.py::test_the_cohort_is_independent_coins"
 NORMAL = "round/test_randomness.py::test_noise_is_normal_and_long"
+EXACT_NOISE = "round/test_exact.py::test_secret_noise_is_as_charged_and_never_repeats"
 CENTRAL, LOCAL = TRUSTS["central"], TRUSTS["local"]
 
 
@@ -141,8 +143,7 @@ def one_class_unclipped(real: Any, model: Any, weights: Any, records: Any, chunk
     return visit._replace(norms=visit.norms / 1000) if longer else visit
 
 
-def trace_kept(squared: Any, trace: Any) -> Any:
-    norms = jnp.sqrt(jnp.maximum(squared, 0.0))
+def trace_kept(norms: Any, trace: Any) -> Any:
     finite = jnp.isfinite(norms)
     return client.Visit(jnp.where(finite, norms, 0.0), finite, trace)
 
@@ -152,8 +153,8 @@ def half_the_norms(self: Any, asked: Any, uploaded: Any) -> None:
     self.uploads[asked[uploaded]] += 1
 
 
-def counted(real: Any, line: Any, arm: Any) -> Any:
-    return {**real(line, arm), **{name: line[name] for name in publish.COUNTED}}
+def counted(real: Any, line: Any, *rest: Any) -> Any:
+    return {**real(line, *rest), **{name: line[name] for name in public.COUNTED}}
 
 
 def largest_arm(arms: Any, *rest: Any) -> Any:
@@ -296,7 +297,7 @@ FAULTS = [
     ),
     Fault(
         "exact central counts published",
-        lambda: wrapped(publish._public_round, counted),
+        lambda: wrapped(public.public_round, counted),
         "experiment/test_publish.py::test_central_trust_shows_no_secret",
         why="the audit publishes nothing",
     ),
@@ -392,6 +393,66 @@ FAULTS = [
         lambda: charged(upload_probability=lambda p: p / 2),
         CLAIM, ("central",), line="accountant",
     ),
+    # --- in runs without a seed ---
+    Fault(
+        "no seed: update noise halved",
+        lambda: drawn(lambda one: one._replace(update_noise=one.update_noise // 2)),
+        EXACT_NOISE, ("central",), line="noise as charged", secret=True,
+    ),
+    Fault(
+        "no seed: norm noise 20% short",
+        lambda: drawn(lambda one: one._replace(norm_noise=one.norm_noise * 4 // 5)),
+        EXACT_NOISE, ("local",), line="noise as charged", secret=True,
+    ),
+    Fault(
+        "no seed: noise that repeats after 4,096 coordinates",
+        lambda: mock.patch.object(
+            Stream, "__call__", functools.partialmethod(repeating_bytes, Stream.__call__)
+        ),
+        EXACT_NOISE, ("central",), line="no noise twice", secret=True,
+    ),
+    Fault(
+        "no seed: one stream for all rounds",
+        lambda: streamed(lambda arm, t, p: (arm, 0, p)),
+        KEYS, ("secret",), line="no noise twice", secret=True,
+    ),
+    Fault(
+        "no seed: one stream for all arms",
+        lambda: streamed(lambda arm, t, p: ("arm", t, p)),
+        KEYS, ("secret",), line="cohort coins", secret=True,
+    ),
+    Fault(
+        "no seed: upload coin from the norm-noise stream",
+        lambda: streamed(
+            lambda arm, t, p: (arm, t, Purpose.NORM_NOISE if p is Purpose.UPLOAD_COIN else p)
+        ),
+        KEYS, ("secret",), "local-norm", "upload coins", secret=True,
+    ),
+    Fault(
+        "no seed: first coin 20% above q",
+        lambda: wrapped(draws.cohort_of, likelier),
+        "round/test_exact.py::test_cohorts_follow_the_rate_and_the_members_of_a_run_are_independent",
+        line="cohort coins", secret=True,
+    ),
+    Fault(
+        "no seed: contributions of twice their length, unchecked",
+        lambda: everywhere(exact.contribution_steps, unchecked),
+        "round/test_exact.py::test_no_contribution_passes_its_bound", (20,),
+        line="contributions", secret=True,
+    ),
+    Fault(
+        "no seed: a float sum",
+        lambda: everywhere(exact.total_steps, float_sum),
+        "round/test_exact.py::test_sums_of_steps_are_exact_and_a_float_sum_is_not",
+        why="a matter of the last digits",
+    ),
+    Fault(
+        "no seed: true counts told",
+        lambda: everywhere(simulator.released_only, lambda log, arm: log),
+        "experiment/test_run.py::test_a_run_without_a_seed_tells_nothing_before_its_noise",
+        why="the audit reads no log",
+    ),
+    # --- accountants ---
     Fault(
         "local uploads charged with 10% more noise",
         lambda: mock.patch.object(
@@ -400,6 +461,38 @@ FAULTS = [
         CLAIM, ("local",), "local-uniform", "accountant",
     ),
 ]  # fmt: skip
+
+
+def drawn(fault: Callable[[Any], Any]) -> Any:
+    """Other draws of a round without a seed."""
+    return wrapped(draws.draw_secret, lambda real, *given: fault(real(*given)))
+
+
+def streamed(fault: Callable[..., tuple[Any, ...]]) -> Any:
+    """The stream of another arm, round or purpose."""
+    real = Randomness.stream
+    return mock.patch.object(Randomness, "stream", lambda self, *label: real(self, *fault(*label)))
+
+
+def repeating_bytes(self: Any, real: Any, size: int) -> bytes:
+    found = real(self, min(size, 8 * 4096))
+    return (found * -(-size // (8 * 4096)))[:size]
+
+
+def likelier(real: Any, source: Any, arm: Arm, t: int) -> Any:
+    more = min(arm.clients, 1.2 * arm.cohort)
+    return real(source, dataclasses.replace(arm, cohort=more, uploads=min(arm.uploads, more)), t)
+
+
+def unchecked(updates: Any, coefficient: Any, bounds: Any, steps: Any) -> Any:
+    scaled = updates * (2 * coefficient * steps / bounds)[:, None]
+    return jnp.where(jnp.isfinite(scaled), scaled, 0.0).astype(jnp.int32)
+
+
+def float_sum(steps: Any) -> Any:
+    total = jnp.sum(steps.astype(jnp.float32), axis=0)
+    high = jnp.floor(total / 65536.0)
+    return exact.Words(high.astype(jnp.int32), (total - high * 65536.0).astype(jnp.int32))
 
 
 def shared_arm(self: Any, real: Any, arm: str, *rest: Any) -> Any:

@@ -22,14 +22,15 @@ from locksfl.round.randomness import Randomness
 ROUNDS = 4
 ARMS = {arm.name: (arm, privacy) for arm, privacy in default_arms(ROUNDS)}
 SOURCE = Randomness.seeded(11)
+SECRET = Randomness(11, simulated=False)
 DOCS = Path(__file__).parent.parent.parent / "docs" / "audit.md"
 
 
-def line_holds(name, line):
+def line_holds(name, line, source=SOURCE):
     """Whether one line of the audit of one arm holds, as `check_arm` computes it."""
     arm, privacy = ARMS[name]
     if line in properties.OF_PLAYS:
-        return properties.OF_PLAYS[line](properties.play_all(arm, SOURCE))
+        return properties.OF_PLAYS[line](properties.play_all(arm, source))
     if line == "accountant":
         return accountant([arm], ROUNDS, privacy, np.random.default_rng(2))
     if line == "accountant (all arms)":
@@ -42,9 +43,10 @@ def line_holds(name, line):
     return not broken_statements(arm), ""
 
 
+@pytest.mark.parametrize("source", [SOURCE, SECRET], ids=["seed", "no seed"])
 @pytest.mark.parametrize("name", ARMS)
-def test_sound_code_passes_every_line(name):
-    checks = properties.check_arm(*ARMS[name], SOURCE)
+def test_sound_code_passes_every_line(name, source):
+    checks = properties.check_arm(*ARMS[name], source)
     assert [(check.name, check.found) for check in checks if not check.holds] == []
     expected = [*properties.OF_PLAYS, "statements", "accountant"]
     assert [c.name for c in checks] == expected + ["filter"] * (name == "local-norm")
@@ -64,6 +66,9 @@ QUICK = {  # of each kind one; the others take minutes together
     "second coin 10% too likely",
     "the filter forgets half the norms",
     "all arms' epsilon a maximum instead of a composition",
+    "no seed: update noise halved",
+    "no seed: one stream for all rounds",
+    "no seed: contributions of twice their length, unchecked",
 }
 
 
@@ -77,7 +82,7 @@ QUICK = {  # of each kind one; the others take minutes together
 )
 def test_the_audit_sees_a_fault(fault):
     with fault.plant():
-        holds, found = line_holds(fault.arm, fault.line)
+        holds, found = line_holds(fault.arm, fault.line, SECRET if fault.secret else SOURCE)
     assert not holds, found
 
 

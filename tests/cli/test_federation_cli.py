@@ -313,7 +313,7 @@ def test_a_central_run_says_that_the_server_sees_raw_updates():
 
     summary = {
         "no_guarantee": False, "filter": False, "simulated": True, "tuned_without_privacy": False,
-        "unit": "one client",
+        "unit": "one client", "held_out": {"public": True}, "population": None,
         "arms": [
             {
                 "name": "x", "trust": "central", "rounds": 1, "asked_rounds": 1,

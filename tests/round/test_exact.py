@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks import arm_for, counts_are
+from checks import arm_for, counts_are, std_is
 from locksfl.methods import Method
 from locksfl.round.draws import cohort_of, draw_secret, grid_of, halves, second_sample
 from locksfl.round.exact import (
@@ -222,3 +222,24 @@ def test_nobody_uploads_more_often_than_is_charged():
             arm = arm_for(Method(rule, "capped", "central"), USUAL | {"uploads": float(uploads)})
             most = arm.dials().largest_probability
             assert most <= arm.largest_probability <= most * (1 + 2e-7)
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_secret_noise_is_as_charged_and_never_repeats(trust):
+    """Both noises over all draws of 60 rounds (chi-square at 1e-6; 2% less is turned away), and the
+    correlation of 20,000 coordinates with themselves at every lag, of values and of squares (a
+    false alarm in 1e-6 over all lags)."""
+    arm = arm_for(Method("norm", "capped", trust), USUAL | {"rounds": 60})
+    grid, size = grid_of(arm), 2000 if trust == "central" else 100
+    drawn = [draw_secret(SECRET, arm, t, size) for t in range(60)]
+    updates = np.concatenate([np.ravel(one.update_noise) for one in drawn]) / grid.update
+    assert std_is(updates, arm.noise_multiplier)
+    assert not std_is(0.98 * updates, arm.noise_multiplier)
+    norms = np.concatenate([np.ravel(one.norm_noise) for one in drawn]) / grid.norm
+    assert std_is(norms, arm.norm_multiplier)
+    long = np.ravel(draw_secret(SECRET, arm, 0, 20_000).update_noise)[:20_000].astype(float)
+    for seen in (long, long**2):
+        centred = seen - seen.mean()
+        power = np.abs(np.fft.rfft(centred, 2 * centred.size)) ** 2
+        shared = np.fft.irfft(power)[1 : centred.size] / np.sum(centred**2)
+        assert np.abs(shared).max() < 6.7 / math.sqrt(centred.size)

@@ -23,7 +23,7 @@ from checks import ragged
 from locksfl.arm import Arm
 from locksfl.federation.server.rounds import draw_round
 from locksfl.models.build import softmax
-from locksfl.round import draws
+from locksfl.round import draws, randomness
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Purpose, Randomness
 from locksfl.round.server import Server
@@ -166,7 +166,50 @@ def served():
     distinct(recorder, 4 * ROUNDS * CLIENTS, sources=4, local=False)
 
 
-ENGINES = {"simulator": simulated, "sweep": swept, "federation": served}
+@contextmanager
+def streams():
+    """The keys of all streams that are made."""
+    made, real = [], randomness.Stream.__init__
+
+    def init(self, key):
+        made.append(key)
+        real(self, key)
+
+    with mock.patch.object(randomness.Stream, "__init__", init):
+        yield made
+
+
+def secret():
+    """Runs without a seed draw from streams: two arms and two sources in the simulator, in a sweep
+    and on the server of a federation. A draw is made once, or is the same draw of another engine;
+    what JAX draws is the clients' own shuffles."""
+    simulator = Simulator(ragged(np.tile([3, 9], CLIENTS // 2)), softmax(6, 3))
+    keys: dict = {}
+    engines = ("simulator", "sweep", "federation")
+    for engine in engines:
+        with streams() as made, recorded() as recorder:
+            for source in (Randomness(1, simulated=False), Randomness(2, simulated=False)):
+                arms = [arm("a"), arm("b"), arm("c", "local")]
+                if engine == "sweep":
+                    settings = [Setting(one, source) for one in arms]
+                    play_sweep(simulator, settings, WORK, Server(rounds=ROUNDS), at_once=4)
+                for one in arms:
+                    if engine == "simulator":
+                        list(simulator.play(one, WORK, Server(rounds=ROUNDS), source))
+                    for t in range(ROUNDS if engine == "federation" else 0):
+                        draw_round(one, source, t, 21)
+        # cohort, coin, norm noise, update noise; a federation's devices draw their own noise
+        each = 2 if engine == "federation" else 4
+        assert len(made) == 2 * 3 * ROUNDS * each, "a stream is missing, or drawn twice"
+        assert len(set(made)) == len(made), "two draws share a stream"
+        keys[engine] = set(made)
+        assert not recorder.keys["host"]
+        assert not recorder.of("draw_server")
+        assert not recorder.of("draw_members")
+    assert keys["simulator"] == keys["sweep"] > keys["federation"]
+
+
+ENGINES = {"simulator": simulated, "sweep": swept, "federation": served, "secret": secret}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
