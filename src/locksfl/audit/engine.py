@@ -1,8 +1,8 @@
 """The simulator itself, played on clients whose updates are known: what it released, what it drew,
 and what the arm states that it should have.
 
-A record (k, v) of the model here has the gradient v e_k, whatever the weights are. So client i
-moves coordinate i alone and by a known length, and every other coordinate of the model is noise.
+A record (k, v) of the model here has the gradient v e_k, whatever the weights are. So each client
+moves a coordinate of its own by a known length, and every other coordinate of the model is noise.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ def known_gradients(size: int) -> Model:
     return Model("known", size, lambda key: jnp.zeros(size), lambda flat: flat, apply)
 
 
-def population(lengths: Floats, rows: npt.NDArray[np.int64]) -> Population:
-    """Clients whose update is `lengths[i]` along coordinate i, as the mean of `rows[i]` records."""
+def population(lengths: Floats, rows: npt.NDArray[np.int64], first: int) -> Population:
+    """Clients whose update is `lengths[i]` along coordinate first + i, as the mean of `rows[i]`
+    records."""
     owner = np.repeat(np.arange(len(lengths)), rows)
-    records = np.stack([owner, lengths[owner]], axis=1).astype(np.float32)
+    records = np.stack([first + owner, lengths[owner]], axis=1).astype(np.float32)
     labels = np.zeros(len(owner), np.int64)
     return Population.from_split(records, labels, owner, records[:1], labels[:1], classes=2)
 
@@ -86,6 +87,7 @@ class Transcript:
     used: Floats  # [T] K'
     block: npt.NDArray[np.int64]  # [T] the block of each round
     sums: Floats  # [B, d] what the blocks added to the model, times the divisor
+    own: slice  # the coordinates of the clients
 
 
 class Watched(Simulator):
@@ -110,7 +112,10 @@ class Engine:
         tile = np.arange(enough) % len(LENGTHS)
         self.lengths = np.asarray(LENGTHS)[tile]
         rows = np.ones(enough, int) if clients else np.asarray(ROWS)[tile]  # one class is quicker
-        self._simulator = Watched(population(self.lengths, rows), known_gradients(size))
+        # not the first: those would be equal to another noise that is drawn in the same way
+        first = min(size // 3, size - enough)
+        self.own = slice(first, first + enough)
+        self._simulator = Watched(population(self.lengths, rows, first), known_gradients(size))
 
     def play(
         self, name: str, rounds: int, randomness: Randomness, *, every: int = 1, **dials: Any
@@ -152,6 +157,7 @@ class Engine:
             np.array([log.used_norm_sum for log in logs], np.float64),
             np.array(block),
             np.array(sums) * divisor,
+            self.own,
         )
         return played if seen.all() else inferred(played)
 
@@ -162,7 +168,7 @@ def inferred(played: Transcript) -> Transcript:
     if len(played.sums) < len(played.member):
         return played
     said = stated(replace(played, uploaded=played.member))
-    own = played.sums[:, : played.member.shape[1]]
+    own = played.sums[:, played.own]
     uploaded = played.member & (np.abs(own - said.contribution) < np.abs(own))
     return replace(
         played, uploaded=uploaded, seen=np.abs(said.contribution) > PLAIN * said.std[:, None]
@@ -223,6 +229,6 @@ def residual(played: Transcript, said: Stated) -> Floats:
     np.add.at(expected, played.block, said.contribution)
     np.add.at(variance, played.block, said.std**2)
     beyond = played.sums.copy()
-    beyond[:, :clients] -= expected
+    beyond[:, played.own] -= expected
     there = variance > 0
     return np.asarray(beyond[there] / np.sqrt(variance[there])[:, None], np.float64)

@@ -88,7 +88,7 @@ class Play:
     @functools.cached_property
     def noise(self) -> Floats:
         """[B, d - n] what the coordinates of no client show, in charged standard deviations."""
-        return residual(self.played, self.said)[:, self.played.member.shape[1] :]
+        return np.delete(residual(self.played, self.said), self.played.own, axis=1)
 
     @property
     def norm_noise(self) -> Floats:
@@ -320,8 +320,7 @@ def contributions(found: Plays) -> Result:
     evidence = Evidence()
     worst = 0.0
     for name, play in found.all.items():
-        clients = play.played.member.shape[1]
-        own = residual(play.played, play.said)[:, :clients]
+        own = residual(play.played, play.said)[:, play.played.own]
         if not np.isfinite(own).all():
             return False, "the model is not finite"
         if name == "silent":  # also where uploads are told by nothing but the model
