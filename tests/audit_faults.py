@@ -97,6 +97,7 @@ CLAIM = "audit/test_claims.py::test_a_claim_holds_in_a_simulation"
 TOGETHER = "audit/test_claims.py::test_all_arms_together_cost_more_than_the_largest"
 COHORT = "round/test_draws.py::test_the_cohort_is_independent_coins"
 NORMAL = "round/test_randomness.py::test_noise_is_normal_and_long"
+STREAMS = "round/test_streams.py::test_a_run_draws_no_bytes_twice"
 EXACT_NOISE = "round/test_exact.py::test_secret_noise_is_as_charged_and_never_repeats"
 CENTRAL, LOCAL = TRUSTS["central"], TRUSTS["local"]
 
@@ -429,6 +430,16 @@ FAULTS = [
         KEYS, ("secret",), "local-norm", "upload coins", secret=True,
     ),
     Fault(
+        "no seed: two rounds share a stream",
+        lambda: streamed(lambda arm, t, p: (arm, t - t % 2, p)),
+        STREAMS, ("central",), line="no noise twice", secret=True,
+    ),
+    Fault(
+        "no seed: norm and update noise from one stream",
+        lambda: streamed(lambda arm, t, p: (arm, t, one_noise(p))),
+        STREAMS, ("central",), line="no noise twice", secret=True,
+    ),
+    Fault(
         "no seed: first coin 20% above q",
         lambda: wrapped(draws.cohort_of, likelier),
         "round/test_exact.py::test_cohorts_follow_the_rate_and_the_members_of_a_run_are_independent",
@@ -472,6 +483,10 @@ def streamed(fault: Callable[..., tuple[Any, ...]]) -> Any:
     """The stream of another arm, round or purpose."""
     real = Randomness.stream
     return mock.patch.object(Randomness, "stream", lambda self, *label: real(self, *fault(*label)))
+
+
+def one_noise(purpose: Purpose) -> Purpose:
+    return Purpose.SERVER_NORM_NOISE if purpose is Purpose.UPDATE_NOISE else purpose
 
 
 def repeating_bytes(self: Any, real: Any, size: int) -> bytes:

@@ -67,7 +67,7 @@ QUICK = {  # of each kind one; the others take minutes together
     "the filter forgets half the norms",
     "all arms' epsilon a maximum instead of a composition",
     "no seed: update noise halved",
-    "no seed: one stream for all rounds",
+    "no seed: two rounds share a stream",
     "no seed: contributions of twice their length, unchecked",
 }
 
