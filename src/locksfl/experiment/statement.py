@@ -138,6 +138,12 @@ def _table(public: dict[str, Any]) -> list[str]:
 def _about_the_data(public: dict[str, Any], config: Config) -> list[str]:
     """What these data and their use leave open."""
     said = [_held_out(public["held_out"])]
+    if config.engine is None and config.data.leaves_out_people:
+        said.append(
+            f"**The number of clients** is that of people with at least {config.data.min_samples} "
+            "records; the others were left out. So it was counted in the data, and no epsilon "
+            "covers what it reveals about the size of a person's data."
+        )
     if config.engine is None and config.data.dealt_by_label:
         said.append(
             f"**The dealing.** Split {config.data.split.kind!r} gave records to clients by their "
