@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from locksfl._text import epsilon_text
 from locksfl.data.datasets import has_users
 from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered_text
@@ -113,7 +114,7 @@ def _in_short(public: dict[str, Any]) -> list[str]:
 
 
 def _epsilon(cost: dict[str, Any]) -> str:
-    return "infinite" if cost["epsilon"] is None else f"{cost['epsilon']:.3f}"
+    return epsilon_text(cost["epsilon"], 3, "infinite")
 
 
 def _reservations(public: dict[str, Any]) -> list[str]:
