@@ -55,6 +55,12 @@ def load(
     return found
 
 
+def source(name: str) -> bytes:
+    """The text of the module of "package.module:name", which can be loaded."""
+    file = importlib.import_module(name.partition(":")[0]).__file__
+    return Path(file).read_bytes() if file else b""
+
+
 def in_one_line(error: Exception) -> str:
     """An error's kind and the first line of what it says."""
     lines = str(error).strip().splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,10 +12,12 @@ if TYPE_CHECKING:
 
 
 def epsilon_text(epsilon: float | None, digits: int = 2, infinite: str = "∞") -> str:
-    """An epsilon with so many digits, with none from 100 on; None is an infinite one."""
+    """An epsilon with so many digits, with none from 100 on, rounded up: what is printed holds.
+    None is an infinite one."""
     if epsilon is None or math.isinf(epsilon):
         return infinite
-    return f"{epsilon:.{digits}f}" if epsilon < 100 else f"{epsilon:.0f}"
+    last = Decimal(1).scaleb(-digits if epsilon < 100 else 0)
+    return str(Decimal(epsilon).quantize(last, ROUND_CEILING))
 
 
 def size_text(count: float) -> str:

@@ -85,6 +85,13 @@ def test_the_statement_says_who_was_held_out():
     assert NOT_PUBLIC in (run / "figure.svg").read_text("utf-8")
 
 
+@pytest.mark.parametrize("least", [1, 4])
+def test_a_number_of_clients_that_was_counted_in_the_data_is_named(least):
+    """One person's records, four more or fewer, change the published number of clients."""
+    text, _ = statement(play(over(imported(), f"data.min_samples={least}")))
+    assert ("that of people with at least 4 records" in text) == (least > 1)
+
+
 def test_a_test_set_that_is_declared_public_is_shown():
     run = play(over(imported(test=True, test_public=True, classes=("3",))))
     folder = bundle(run)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from locksfl._arrays import pack_arrays, unpack_arrays
+from locksfl._text import epsilon_text
 from locksfl.data.importing import Request, import_table
 from locksfl.experiment import public
 from locksfl.experiment import publish as publishing
@@ -291,7 +292,7 @@ def test_the_statement_names_observers_relations_and_reservations():
     told = summary(finished())
     for arm in told["arms"]:
         for cost in arm["privacy"]:
-            epsilon = "infinite" if cost["epsilon"] is None else f"{cost['epsilon']:.3f}"
+            epsilon = epsilon_text(cost["epsilon"], 3, "infinite")
             row = f"| {arm['name']} | {cost['observer']} | {cost['relation']} | {epsilon} | 1e-05 |"
             assert row in text
     assert "| all arms together | PUBLIC | replace |" in text

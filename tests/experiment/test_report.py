@@ -78,7 +78,9 @@ def test_sizes(count, text):
 
 
 def test_epsilons():
-    assert [epsilon_text(e) for e in (None, 8.0, 0.126, 345.6)] == ["∞", "8.00", "0.13", "346"]
+    """What is printed as an epsilon is never below it."""
+    told = {None: "∞", 8.0: "8.00", 0.126: "0.13", 345.6: "346", 0.004: "0.01", 345.2: "346"}
+    assert {epsilon: epsilon_text(epsilon) for epsilon in told} == told
 
 
 def title(told, run):

@@ -233,6 +233,32 @@ def test_a_run_does_not_go_on_with_other_data(seed, change):
     assert all(same_files(folder.path, copy.path).values())
 
 
+OWN_MODEL = """
+import jax.numpy as jnp
+
+def make(shape, classes):
+    return lambda key: jnp.zeros((784, classes)), lambda w, x: {} * x.reshape(-1, 784) @ w
+"""
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_run_does_not_go_on_with_other_code(tmp_path, monkeypatch):
+    """The same attack through a model of one's own: one that ignores its records leaves the noise
+    alone, and the difference of the two models was the sum without it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "model_that_changes.py"
+    module.write_text(OWN_MODEL.format(1.0))
+    config = parse_config(QUICK, ('model.name="model_that_changes:make"',))
+    folder = RunFolder.create(new_path(), config)
+    with pytest.raises(Stop):
+        run_experiment(config, folder, on_round=stop_in_round(2))
+    module.write_text(OWN_MODEL.format(0.0))
+    with pytest.raises(ValueError, match="own code was changed"):
+        run_experiment(config, folder, resume=True)
+    module.write_text(OWN_MODEL.format(1.0))
+    run_experiment(config, folder, resume=True)
+
+
 @pytest.mark.usefixtures("short_blocks")
 def test_the_key_of_the_datas_hash_stays_in_the_checkpoint():
     config = parse_config(QUICK)

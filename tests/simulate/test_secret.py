@@ -131,7 +131,7 @@ def test_computing_again_is_keeping(simulators, monkeypatch):
 # --- The sum is one of whole numbers, and each is its client's own --------------------
 
 
-SEEN: list = []  # every noised sum that a round in central trust releases, as integers
+SEEN: list = []  # every noised sum that a round releases, as integers
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -160,8 +160,10 @@ def sums(simulator, arm, work=GRADIENT, randomness=SECRET):
     rounds = SEEN[:: simulator.mesh.size]
     assert len(rounds) == arm.rounds
     size = simulator.model.size
+    noise = (draw_secret(randomness, arm, t, size).update_noise for t in range(arm.rounds))
     return [
-        total - draw_secret(randomness, arm, t, size).update_noise for t, total in enumerate(rounds)
+        total - drawn.reshape(-1, size).sum(axis=0, dtype=np.int64)
+        for total, drawn in zip(rounds, noise, strict=True)
     ]
 
 
@@ -267,6 +269,18 @@ def test_a_float_sum_in_place_of_the_integer_one_is_seen():
     with mock.patch.object(block, "add", floats):
         wrong = sums(Simulator(population, softmax(6, 3)), arm)[0]
     assert (wrong != truth).any()
+
+
+def test_messages_of_one_noise_are_added_as_whole_numbers_too():
+    """PUBLIC is credited with everybody's noise, which is on the sum of the messages, and so on no
+    other function of them: a sum of floats tells more, by how it was rounded."""
+    population = population_for("softmax")
+    simulator = Simulator(population, softmax(6, 3))
+    arm = arm_for(Method("full", "capped", "local"), PLAIN | {"rounds": 1})
+    assert arm.credited
+    alone = contributions(simulator, population, replace(arm, trust="central"), GRADIENT)
+    found = sums(simulator, arm)[0]
+    np.testing.assert_array_equal(found, alone.sum(axis=0))
 
 
 @pytest.mark.parametrize("name", list(MODELS))

@@ -97,6 +97,11 @@ class DataConfig(Settings, where="data"):
         """Whether who gets a record depends on the labels of all."""
         return self.split.kind in ("shards", "dirichlet")
 
+    @property
+    def leaves_out_people(self) -> bool:
+        """Whether the number of clients depends on how many records people have."""
+        return self.split.kind == "natural" and (self.min_samples or 1) > 1
+
     def check_unit(self, simulated: bool) -> None:
         """Refuse to state an epsilon for clients that are not people, unless the user says so."""
         if not self.cuts_people:

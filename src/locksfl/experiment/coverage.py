@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from locksfl._text import epsilon_text
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.methods import TRUSTS
@@ -115,8 +116,7 @@ def covered_text(covers: dict[str, Any] | None) -> str:
     total, names = covers["total"], ", ".join(run["run"] for run in covers["runs"])
     told = f"delta {total['delta']:g}, {total['relation']}"
     both = "; ".join(
-        f"{cost['observer']} {cost['relation']} "
-        + ("infinite" if cost["epsilon"] is None else f"{cost['epsilon']:.3f}")
+        f"{cost['observer']} {cost['relation']} " + epsilon_text(cost["epsilon"], 3, "infinite")
         for cost in covers["composed"]
     )
     return (

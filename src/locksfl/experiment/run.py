@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from locksfl import _loading
 from locksfl._validate import naming
 from locksfl.arm import Arm
 from locksfl.data.datasets import open_population
@@ -127,7 +130,7 @@ class Progress:
     rounds_done: int = 0  # of the arm at work
     totals: Record = field(default_factory=lambda: dict.fromkeys(TIMES, 0.0))  # of the arm at work
     state: list[np.ndarray] = field(default_factory=list)
-    data: tuple[str, str] | None = None  # a secret key, and the keyed hash of the data; both in hex
+    data: tuple[str, str] | None = None  # a secret key, and the keyed hash `sealed`; both in hex
     run: str = field(default_factory=lambda: secrets.token_hex(16))  # its id in a journal of runs
     noted: str | None = None  # the head of that journal when this run was debited
 
@@ -205,9 +208,10 @@ class Progress:
         """The arms that are not finished."""
         return self.arms[len(self.finished) :]
 
-    def check_data(self, population: Population, folder: RunFolder) -> None:
-        """Refuse to go on with other data than the run began with: two models with one noise would
-        differ by the data alone. A simulation of version 0.1, which protects nobody, may go on."""
+    def check_data(self, config: Config, population: Population, folder: RunFolder) -> None:
+        """Refuse to go on with other data, or other code of the user's own, than the run began
+        with: two models with one noise would differ by the data alone. A simulation of version 0.1,
+        which protects nobody, may go on."""
         if not self.remaining or (self.data is None and self.randomness.simulated):
             return
         if self.data is None:
@@ -216,11 +220,25 @@ class Progress:
                 "0.1), so its noise could be used twice; expected a new run"
             )
         key, digest = self.data
-        if population.digest(bytes.fromhex(key)) != digest:
+        if sealed(config, population, bytes.fromhex(key)) != digest:
             raise ValueError(
-                f"{folder.path}: the data are not those that the run began with; expected the same "
-                "data, or a new run"
+                f"{folder.path}: the data are not those that the run began with, or code, versions "
+                "or kind of device changed; expected the same, or a new run"
             )
+
+
+def sealed(config: Config, population: Population, key: bytes) -> str:
+    """A keyed hash of all that an update is computed from besides the settings: the data, the
+    modules of the user's own that the settings name and, in a secret run, the versions and the kind
+    of device, whose rounding would show under one and the same noise."""
+    names = {config.model.name, config.features.file or ""}
+    names |= {name for arm in config.arms() for name in (arm.rule, arm.estimator)}
+    texts = [_loading.source(name) for name in sorted(names) if ":" in name]
+    if config.seed is None:
+        told = (metadata.version("locks-fl"), jax.__version__, jax.default_backend())
+        texts.append(" ".join(told).encode())
+    parts = (population.digest(key).encode(), *(hashlib.sha256(text).digest() for text in texts))
+    return hashlib.blake2b(b"".join(parts), key=key, digest_size=32).hexdigest()
 
 
 def ledger_header(experiment: str, arms: Sequence[Arm], privacy: PrivacyConfig) -> Record:
@@ -276,7 +294,7 @@ def run_experiment(
         progress = Progress.load(folder, config)
         say("opening the data")
         population, model = open_task(config)
-        progress.check_data(population, folder)
+        progress.check_data(config, population, folder)
     else:
         prepared = prepared or prepare(config, say)
         population, model = prepared.population, prepared.model
@@ -284,7 +302,7 @@ def run_experiment(
         identity = experiment_id(to_table(config))
         books = Books(ledger_header(identity, prepared.arms, config.privacy))
         key = secrets.token_bytes(32)
-        seal = (key.hex(), population.digest(key))
+        seal = (key.hex(), sealed(config, population, key))
         progress = Progress(source, prepared.arms, books, data=seal)
         if engine is None and shows_diagnostics(config):
             folder.append("diagnostics.jsonl", [records.DIAGNOSTICS_NOTE])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from locksfl._text import epsilon_text
 from locksfl.data.datasets import has_users
 from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered_text
@@ -132,7 +133,7 @@ def _protection(costs: list[dict[str, Any]]) -> str:
 
 
 def _epsilon(cost: dict[str, Any]) -> str:
-    return "infinite" if cost["epsilon"] is None else f"{cost['epsilon']:.3f}"
+    return epsilon_text(cost["epsilon"], 3, "infinite")
 
 
 def _reservations(public: dict[str, Any]) -> list[str]:
@@ -159,6 +160,12 @@ def _table(public: dict[str, Any]) -> list[str]:
 def _about_the_data(public: dict[str, Any], config: Config) -> list[str]:
     """What these data and their use leave open."""
     said = [_held_out(public["held_out"])]
+    if config.engine is None and config.data.leaves_out_people:
+        said.append(
+            f"**The number of clients** is that of people with at least {config.data.min_samples} "
+            "records; the others were left out. So it was counted in the data, and no epsilon "
+            "covers what it reveals about the size of a person's data."
+        )
     if config.engine is None and config.data.dealt_by_label:
         said.append(
             f"**How clients were made.** Split {config.data.split.kind!r} assigned records to "

@@ -165,8 +165,9 @@ class ExactClients(Protocol):
             messages: the noise of each member's message, or None.
 
         Returns:
-            The sum of all members on all devices and the uploads of every member. Without
-            `messages`: Words, not yet noised. With them: floats, the sum of what was released.
+            The sum of all members on all devices and the uploads of every member. Words, not yet
+            noised without `messages`; floats if members have bounds of their own, hence steps of
+            different sizes.
         """
 
 
@@ -212,7 +213,9 @@ def play_exact(
     )
     bound = contribution_bound(method, norms.used, dials)
     if not each:
-        summed = add(summed, words(noise.update)).value * (bound / grid.update)
+        summed = add(summed, words(noise.update))
+    if not estimator.own_bound:  # whole numbers: PUBLIC is told the sum, not how it was rounded
+        summed = summed.value * (bound / grid.update)
     divisor = estimator.divisor(dials)
     std = trust.noise_std(uploads.scale, bound, uploads.uploaded, dials, total, jnp)
     result = RoundResult(

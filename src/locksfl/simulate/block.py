@@ -162,12 +162,14 @@ class ChunkedClients:
         steps: Array,
         messages: Array | None,
     ) -> tuple[Any, Uploads]:
-        """Sum of the contributions on all devices in whole numbers, and what was chosen for each
-        member here; with `messages`, the sum of what every member released."""
+        """Sum of the contributions on all devices, and what was chosen for each member here; with
+        `messages`, the sum of what every member released. In whole numbers, unless members have
+        steps of their own."""
+        own_steps = self.program.method.parts[1].own_bound
         nothing = jnp.zeros(self.members.present.shape)
         chosen = Uploads(nothing, nothing > 1, nothing, nothing)
         zero = jnp.zeros(self.program.model.size, jnp.int32)
-        summed: Any = Words(zero, zero) if messages is None else zero.astype(jnp.float32)
+        summed: Any = zero.astype(jnp.float32) if own_steps else Words(zero, zero)
         for number, bucket in enumerate(self.program.layout):
 
             def step(
@@ -177,17 +179,17 @@ class ChunkedClients:
                 visit = self._recall(number, k, start, kept)
                 now = choose(visit.norms, _slice(each, start, size))
                 whole = contribution_steps(visit.trace, now.coefficient, now.scale, steps)
-                if messages is None:
-                    summed = add(summed, total_steps(whole))
+                if messages is not None:
+                    told = whole + _slice(messages, start, size)
+                    whole = jnp.where(now.uploaded[:, None], told, 0)
+                if own_steps:
+                    summed += jnp.sum(whole * (now.scale / steps)[:, None], axis=0)
                 else:
-                    told = (whole + _slice(messages, start, size)) * (now.scale / steps)[:, None]
-                    summed += jnp.sum(jnp.where(now.uploaded[:, None], told, 0.0), axis=0)
+                    summed = add(summed, total_steps(whole))
                 return summed, _put(chosen, now, start)
 
             summed, chosen = self._sweep(number, step, (summed, chosen))
-        if messages is None:
-            return everyone(summed), chosen
-        return jax.lax.psum(summed, AXIS), chosen
+        return (jax.lax.psum(summed, AXIS) if own_steps else everyone(summed)), chosen
 
     def _recall(self, number: int, k: Array, start: Array, kept: Any) -> Visit:
         """What stage 1 kept of a chunk, or the same computed again."""

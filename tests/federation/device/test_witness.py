@@ -303,3 +303,19 @@ def test_a_note_is_never_overtaken_by_an_older_one(tmp_path, monkeypatch):
         assert witness_in(tmp_path).note.read_text().strip() == ledger.head
     first.close()
     second.close()
+
+
+def test_of_two_copies_in_use_at_once_only_the_first_releases(tmp_path):
+    """Both were the latest when they were opened, and training takes minutes."""
+    client = Client(tmp_path, new=True)
+    assert client.asked(1)
+    shutil.copytree(tmp_path / "ledger", tmp_path / "copy")
+    copy = Witness(tmp_path / "copy" / "l.sqlite", client.witness.key)
+    terms, noise = RoundTerms("one", 2, False, 1.0, 4.0), Counted()
+    first, second = (Guard(POLICY, one.open(), noise) for one in (client.witness, copy))
+    with first, second:
+        first.release_update(terms, np.ones(3), 1.0)
+        with pytest.raises(Refused):
+            second.release_update(terms, np.ones(3), 1.0)
+    assert noise.draws == 1
+    assert client.again().asked(3)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +105,13 @@ class Witness:
         ledger.witness, ledger.opened = self, self.ledger.stat()
         return ledger
 
+    def check(self, holds: Callable[[str], bool]) -> None:
+        """An OSError if the ledger no longer `holds` what is noted: since it was opened a copy of
+        it was used, and both would spend the same budget."""
+        noted = self._read()
+        if noted is None or not holds(noted):
+            raise OSError(f"{self.note}: notes the head of another copy of {self.ledger}")
+
     def write(self, head: str) -> None:
         """Note a head, durably. Only who holds the ledger's lock may: then no note is overtaken by
         an older one."""
@@ -139,10 +146,12 @@ class WitnessedLedger(DeviceLedger):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """As `Journal.transaction`; at its end the head is on disk and noted beside the key. An
-        OSError if the file was meanwhile deleted or replaced by another: then what was entered is
-        lost, and nothing may be released."""
+        OSError if the file was meanwhile deleted or replaced by another, or if a copy of it was
+        used: then what was entered is lost, and nothing may be released."""
         nested = self._db.in_transaction
         with super().transaction():
+            if self.witness is not None and not nested:
+                self.witness.check(self.holds)
             yield
         if self.witness is None or nested:
             return
