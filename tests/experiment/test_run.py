@@ -253,7 +253,7 @@ def test_a_run_does_not_go_on_with_other_code(tmp_path, monkeypatch):
     with pytest.raises(Stop):
         run_experiment(config, folder, on_round=stop_in_round(2))
     module.write_text(OWN_MODEL.format(0.0))
-    with pytest.raises(ValueError, match="own code was changed"):
+    with pytest.raises(ValueError, match="code, versions or kind of device changed"):
         run_experiment(config, folder, resume=True)
     module.write_text(OWN_MODEL.format(1.0))
     run_experiment(config, folder, resume=True)
