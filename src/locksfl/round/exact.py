@@ -77,28 +77,25 @@ def total_steps(steps: Array) -> Words:
 
 
 def total_counts(counts: Array) -> Words:
-    """The sum over the last axis, of up to 2^24 whole numbers from 0 to 2^24 - 1."""
-    length = counts.shape[-1]
-    piece = min(length, 2**16)
-    missing = [(0, 0)] * (counts.ndim - 1) + [(0, -length % piece)]
-    pieces = jnp.pad(counts.astype(jnp.uint32), missing).reshape(*counts.shape[:-1], -1, piece)
-    high, low = (jnp.sum(part, axis=-1) for part in (pieces >> 16, pieces & 0xFFFF))
-    high, low = carried(high, low)
-    return carried(jnp.sum(high, axis=-1), jnp.sum(low, axis=-1))
+    """The sum over the last axis, of fewer than 2^24 whole numbers from 0 to 2^24 - 1: rows of 256
+    first, which fit in 32 bits. (Padding to whole rows would take longer than the sums.)"""
+    counts, rows = counts.astype(jnp.uint32), counts.shape[-1] // 256
+    whole = counts[..., : 256 * rows].reshape(*counts.shape[:-1], rows, 256)
+    each, rest = jnp.sum(whole, axis=-1), jnp.sum(counts[..., 256 * rows :], axis=-1)
+    high = jnp.sum(each >> 16, axis=-1) + (rest >> 16)
+    return carried(high, jnp.sum(each & 0xFFFF, axis=-1) + (rest & 0xFFFF))
 
 
 def sum_of_squares(steps: Array) -> tuple[Array, Array]:
     """The exact sum of squares over the last axis, of whole numbers below 2^24 in size, as
-    (high, low): high 2^24 + low. A sum of 2^55 or more has the largest `high` that there is."""
+    (high, low): high 2^24 + low. A sum of 2^53 or more may be the largest `high` that there is."""
     sizes = jnp.abs(steps).astype(jnp.uint32)
     a, b = sizes >> 12, sizes & 0xFFF  # (a 2^12 + b)^2 = a^2 2^24 + a b 2^13 + b^2
-    across = a * b
-    lower = b * b + ((across & 0x7FF) << 13)
-    upper = a * a + (across >> 11) + (lower >> 24)
-    high, low = total_counts(upper), total_counts(lower & 0xFFFFFF)
-    carry, rest = low.high >> 8, ((low.high & 0xFF) << 16) | low.low
-    whole = (high.high << 16) + high.low + carry
-    return jnp.where(high.high >= 2**15, jnp.uint32(2**32 - 1), whole), rest
+    squares, across, rest = (total_counts(product) for product in (a * a, a * b, b * b))
+    low = (across.low << 13) + ((rest.high & 0xFF) << 16) + rest.low
+    high = (squares.high << 16) + squares.low + (across.high << 5) + (rest.high >> 8) + (low >> 24)
+    too_long = (squares.high >= 2**14) | (across.high >= 2**24)
+    return jnp.where(too_long, jnp.uint32(2**32 - 1), high), low & 0xFFFFFF
 
 
 def safe_norms(updates: Array) -> Array:
