@@ -7,6 +7,7 @@ noise (about 0.1 s for a million numbers on a core) mostly costs no waiting.
 from __future__ import annotations
 
 import os
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from locksfl.arm import Arm
@@ -41,10 +42,13 @@ class SecretRounds:
         self.rounds_a_call = max(1, min(ROUNDS_A_CALL, NUMBERS_A_CALL // numbers))
         self._ahead: dict[int, Future[SecretDraws]] = {}
         self._workers = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2))
+        # whoever stops in the middle does not wait for rounds that nobody will play
+        weakref.finalize(self, self._workers.shutdown, wait=False, cancel_futures=True)
 
     def draw(self, first: int, length: int) -> list[SecretDraws]:
         """The draws of `length` rounds from `first` on, and a start on as many more."""
-        for t in range(first, min(first + 2 * length, self._arm.rounds)):
+        ahead = max(first + length, min(first + 2 * length, self._arm.rounds))
+        for t in range(first, ahead):
             if t not in self._ahead:
                 self._ahead[t] = self._workers.submit(
                     draw_secret, self._source, self._arm, t, self._size
