@@ -28,7 +28,7 @@ class Members(NamedTuple):
     present: Array
     weights: Array  # public, with mean 1 over the population
     coins: Array  # of the second sample: uniform in [0, 1), or [members, 2] words of 32 bits
-    norm_noise: Array  # for trusts under which clients add it: standard normal, or steps
+    norm_noise: Array  # standard normal, for trusts under which clients add it; else not read
 
 
 class ServerDraws(NamedTuple):
