@@ -60,6 +60,7 @@ def test_what_each_rule_gives():
         "norm": [0.1 * 20 / 30 + 0.9 * 20 * s / 25 for s in (0.0, 0.4, 1.0)],
         "full": [1.0] * 3,
         "weights": [0.0, 20 / 30, 1.0],
+        "coin": [0.0, 0.4, 1.0],
     }
     assert set(expected) == set(RULES)
     for name, values in expected.items():
@@ -67,8 +68,8 @@ def test_what_each_rule_gives():
         np.testing.assert_allclose(p, values, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("rule", ["uniform", "norm", "full", "weights"])
-def test_only_the_norm_rule_looks_at_norms(rule):
+@pytest.mark.parametrize("rule", ["uniform", "norm", "full", "weights", "coin"])
+def test_only_rules_that_ask_look_at_norms(rule):
     """A rule that asks for no norms may not depend on them: nothing is charged for them."""
     one = probabilities(rule, jnp.zeros(3), jnp.float32(20), jnp.ones(3), dials())
     two = probabilities(rule, jnp.ones(3), jnp.float32(30), jnp.ones(3), dials())

@@ -1,0 +1,29 @@
+"""The coin, LOCKS in one message: each member uploads with the probability r_i = |g_i| / C.
+
+No norm is released. With the capped estimator an upload is C u_i / |u_i|, always of length C, and
+the mean of the clipped updates stays exact. To the accountant a client with r_i < 1 is one that
+takes part less often, so that a round is a Poisson-sampled Gaussian of the cohort's rate.
+
+Who uploads depends on the data: for trusts under which the server may see that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from locksfl.methods.rules import NORM, Rule
+
+
+def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
+    """|g_i| / C."""
+    del public, weight, xp
+    return own / dials.clip_norm
+
+
+rule = Rule(
+    name="coin",
+    about="by a coin of the norm, in one message",
+    probability=probability,
+    largest_probability=lambda arm: 1.0,
+    asks=NORM,
+)
