@@ -365,7 +365,10 @@ FAULTS = [
     ),
     Fault(
         "clip to twice the clip norm",
-        lambda: wrapped(algorithm.clip_factor, lambda real, norms, clip: real(norms, 2 * clip)),
+        lambda: wrapped(
+            algorithm.clip_factor,
+            lambda real, norms, dials: real(norms, dials._replace(clip_norm=2 * dials.clip_norm)),
+        ),
         FOLLOWS, ("central",), line="contributions",
     ),
     Fault(

@@ -143,6 +143,8 @@ def two_stages(plan, updates, coins, norm_noise, server_norm_noise, update_noise
         if np.isfinite(updates[i]).all():
             norms[i] = np.linalg.norm(updates[i])
             clipped[i] = updates[i] / max(1.0, norms[i] / clip)
+            if plan.lengths == "equal":
+                clipped[i] = clip * updates[i] / max(norms[i], 1e-12)
     lengths = np.linalg.norm(clipped, axis=1)
 
     # the norms, and the one public number
@@ -260,8 +262,12 @@ class Steps:
             self.second = 0.999 * self.second + 0.001 * update**2
             mean = self.first / (1 - 0.9 ** (self.t + 1))
             update = mean / (np.sqrt(self.second / (1 - 0.999 ** (self.t + 1))) + 1e-8)
-        shrink = np.sqrt(self.t + 1) if self.server.schedule == "inverse-sqrt" else 1.0
-        self.flat = self.flat - self.base / shrink * update
+        falls = {
+            "inverse-sqrt": 1 / np.sqrt(self.t + 1),
+            "constant": 1.0,
+            "linear": 1 - self.t / self.server.rounds,
+        }
+        self.flat = self.flat - self.base * falls[self.server.schedule] * update
         self.t += 1
         self.iterates.append(self.flat)
 

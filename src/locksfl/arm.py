@@ -18,7 +18,7 @@ import numpy as np
 from locksfl._tables import typed_value
 from locksfl._validate import count, nearest, one_of, positive, rate
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS, Method, find_estimator, find_rule
-from locksfl.methods.estimators import Estimator
+from locksfl.methods.estimators import CONTRIBUTION_LENGTHS, SMALLEST_NORM, Estimator
 from locksfl.methods.releases import ClientReleases, Release, SampledRound
 from locksfl.methods.rules import Rule
 from locksfl.methods.trusts import Trust
@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the othe
     **dict.fromkeys(("cohort", "uploads", "floor", "norm_low"), float),
     "weights": list[float],
     **dict.fromkeys(("noise_multiplier", "norm_multiplier", "clip_norm", "step"), float),
-    **dict.fromkeys(("sampling", "denominator"), str),
+    **dict.fromkeys(("lengths", "sampling", "denominator"), str),
 }
 FIXED = (  # settings with one sound value
     (
@@ -63,6 +63,7 @@ class Dials(NamedTuple):
     norm_multiplier: Any  # z_K or z_s, norm noise over its sensitivity
     step: Any  # the server's base step
     largest_probability: Any  # the most that the rule may give a client: what is charged
+    shortest: Any = 1.0  # |u_i| / C from which on |g_i| = C: 1 clips, less lengthens too
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Arm:
     cohort: float = DERIVED  # m, expected
     uploads: float = DERIVED  # b, wanted: the cohort
     clip_norm: float = 1.0  # C
+    lengths: str = "clipped"  # of the contributions: at most C, or "equal": all of them C
     step: float = 1.0
     floor: float = DERIVED  # lambda
     norm_low: float = DERIVED  # K_low as a share of m C
@@ -118,6 +120,7 @@ class Arm:
                 f"{named('norm_low')} = {self.norm_low!r}: expected at least uploads / cohort = "
                 f"{self.uploads / self.cohort:.4g}, so that no probability exceeds 1"
             )
+        one_of(CONTRIBUTION_LENGTHS, **{named("lengths"): self.lengths})
         self._check_weights()
         for setting, value, problem in self._unsound():
             raise ValueError(f"{named(setting)} = {value}: {problem}")
@@ -199,7 +202,7 @@ class Arm:
         Args:
             table: the settings as given; unknown ones and those of other rules are refused.
             experiment: what the experiment fixes for all arms: trust, clients, rounds, dropouts,
-                and the clip_norm and step of arms that do not set them.
+                and the clip_norm, lengths and step of arms that do not set them.
 
         Returns:
             The arm, not yet calibrated.
@@ -347,6 +350,7 @@ class Arm:
             self.norm_multiplier,
             self.step,
             self.largest_probability,
+            1.0 if self.lengths == "clipped" else max(SMALLEST_NORM / self.clip_norm, 1e-30),
         )
         dials = Dials(*(kind(value) for value in values))
         most = dials.largest_probability

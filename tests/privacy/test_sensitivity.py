@@ -37,7 +37,7 @@ def directions(rng, count):
     return v / np.linalg.norm(v, axis=1, keepdims=True)
 
 
-def dials_for(rng, rule):
+def dials_for(rng, rule, lengths):
     """Random settings, sound as `Arm` asks for: K_low >= b C, b <= m."""
     cohort = rng.uniform(2, N, CASES)
     uploads = cohort * rng.uniform(0.1, 1, CASES)
@@ -48,7 +48,9 @@ def dials_for(rng, rule):
     low = share + (1 - share) * rng.choice([0.0, 0.0, 0.5, 1.0], CASES)
     floor = rng.choice([0.05, 0.3, 0.9], CASES)
     values = (cohort, uploads, clip, floor, low * cohort * clip, clip * 0 + 1, clip * 0 + 1)
-    return Dials(*(jnp.asarray(v, jnp.float32) for v in (*values, clip * 0 + 1, clip * 0 + 1)))
+    shortest = clip**0 if lengths == "clipped" else 1e-12 / clip
+    values += (clip**0, clip**0, shortest)
+    return Dials(*(jnp.asarray(v, jnp.float32) for v in values))
 
 
 def worlds(rng, clip, relation):
@@ -59,15 +61,16 @@ def worlds(rng, clip, relation):
     other = np.where(rng.random((CASES, 1)) < 0.5, -way, directions(rng, CASES))
     pair = np.stack([way, other], axis=1) * size
     pair[rng.random(CASES) < 0.1, 1] *= 1e4
+    pair[rng.random(CASES) < 0.1, 0] *= 1e-11  # squares that float32 loses
     if relation == "zero-out":
         pair[:, 1] = 0
     return pair * clip[:, None, None]
 
 
-def moved(method, relation, seed):
+def moved(method, relation, seed, lengths="clipped"):
     """(norm moved / C, contribution moved / its bound, how far it was the same release)."""
     rng = np.random.default_rng(seed)
-    dials = dials_for(rng, method.rule)
+    dials = dials_for(rng, method.rule, lengths)
     clip = np.asarray(dials.clip_norm, float)
     alone = method.trust == "local"
     count = 1 if alone else N
@@ -90,8 +93,9 @@ def moved(method, relation, seed):
     # local trust the released norm is given: noise that undoes the difference between the worlds.
     far = rng.choice([-1e9, 1e9], CASES).astype(np.float32)
     released = rng.choice([0.0, 0.3, 1.0], CASES) * clip
-    lengths = np.minimum(np.linalg.norm(pair, axis=2), clip[:, None])
-    undo = ((released[:, None] - lengths) / clip[:, None]).astype(np.float32)
+    shortest = np.asarray(dials.shortest, float)[:, None]
+    told = np.minimum(np.linalg.norm(pair, axis=2) / shortest, clip[:, None])
+    undo = ((released[:, None] - told) / clip[:, None]).astype(np.float32)
 
     def contribution(dials, updates, members, far, undo):
         members = members._replace(norm_noise=members.norm_noise + (undo if alone else 0))
@@ -134,22 +138,25 @@ def moved(method, relation, seed):
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace"])
 @pytest.mark.parametrize(("name", "rule", "trust"), SHARED)
-def test_no_client_moves_more_than_is_derived(name, rule, trust, relation):
+@pytest.mark.parametrize("lengths", ["clipped", "equal"])
+def test_no_client_moves_more_than_is_derived(name, rule, trust, relation, lengths):
     """Never above; within 1% below, so that a bound 2% smaller would be refuted. (float32's sums
     over the others are allowed 1e-5; the divisors of `contribution_bound` are the run's own.)"""
-    norm, vector = moved(Method(rule, name, trust), relation, seed=3)
+    norm, vector = moved(Method(rule, name, trust), relation, 3, lengths)
     most = 2.0 if relation == "replace" else 1.0
     assert norm.max() <= ROUNDING
-    assert norm.max() > 0.99
+    if relation == "zero-out" or lengths == "clipped":  # else both are C
+        assert norm.max() > 0.99
     assert vector.max() <= most * ROUNDING + 2e-5
     assert vector.max() > 0.99 * most
 
 
-def test_the_search_would_find_a_looser_clip(monkeypatch):
+@pytest.mark.parametrize("lengths", ["clipped", "equal"])
+def test_the_search_would_find_a_looser_clip(monkeypatch, lengths):
     """Contributions 3% too long are found, by every estimator in central trust."""
     from locksfl.round import algorithm
 
     real = algorithm.clip_factor
-    monkeypatch.setattr(algorithm, "clip_factor", lambda norms, clip: 1.03 * real(norms, clip))
+    monkeypatch.setattr(algorithm, "clip_factor", lambda norms, dials: 1.03 * real(norms, dials))
     for name, rule in (("capped", "norm"), ("literal", "uniform"), ("weighted", "weights")):
-        assert moved(Method(rule, name, "central"), "zero-out", seed=3)[1].max() > 1.02
+        assert moved(Method(rule, name, "central"), "zero-out", 3, lengths)[1].max() > 1.02

@@ -49,6 +49,17 @@ def test_the_paper_s_step_by_hand():
     assert state.weights[0] == pytest.approx(-1 - 2**-0.5, rel=1e-6)
 
 
+def test_linear_decay_by_hand():
+    """1, 2/3 and 1/3 of the step in three rounds: the last round still moves."""
+    server = Server(schedule="linear", rounds=3)
+    state, moved = server.init(jnp.zeros(1)), []
+    for t in range(3):
+        before = state.weights[0]
+        state = server.step(state, jnp.ones(1), jnp.float32(0.6), jnp.int32(t))
+        moved.append(float(before - state.weights[0]))
+    assert moved == pytest.approx([0.6, 0.4, 0.2], rel=1e-6)
+
+
 def test_a_checkpoint_holds_the_whole_state():
     """Weights, Adam's count and two moments, and the mean of iterates."""
     server = Server("adam", rounds=6, average_last=2)

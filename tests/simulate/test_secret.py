@@ -99,6 +99,23 @@ def test_every_round_is_the_reference_within_the_grid(simulators, method, mode):
     np.testing.assert_allclose(state.weights, steps.flat, **close)
 
 
+@pytest.mark.parametrize("rule", ["uniform", "norm"])
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_contributions_of_one_length_are_the_reference(simulators, rule, trust):
+    simulator = simulators["softmax"]
+    arm = arm_for(Method(rule, "capped", trust), USUAL | {"lengths": "equal"})
+    _, state = play(simulator, arm)
+    first = np.asarray(simulator.model.init(SECRET.model_key()))
+    wanted = [
+        reference.play(
+            one, GRADIENT, Server(rounds=3), (6, 3), first, simulator.population, SECRET
+        )[2].flat
+        for one in (arm, replace(arm, lengths="clipped"))
+    ]
+    np.testing.assert_allclose(state.weights, wanted[0], rtol=4e-4, atol=2e-5)
+    assert not np.allclose(state.weights, wanted[1], rtol=4e-4, atol=2e-5)
+
+
 def test_blocks_devices_and_resumes_change_nothing(simulators):
     """To the last bit: whole numbers are the same in any order."""
     arm = arm_for(Method("norm", "capped", "central"), USUAL | {"rounds": 5})

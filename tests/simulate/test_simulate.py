@@ -154,6 +154,24 @@ def test_every_model_is_the_reference_in_both_modes(simulators, name, work):
     assert_same(simulators[name], plan, work)
 
 
+@pytest.mark.parametrize("trust", TRUSTS)
+@pytest.mark.parametrize("rule", ["uniform", "norm"])
+def test_contributions_of_one_length_are_the_reference(simulators, rule, trust):
+    """Both traces; the compiled program is the one that clips."""
+    simulator, noise = simulators["mlp"], 0.3 * TRUSTS[trust].private
+    plan = plan_for(Method(rule, "capped", trust), noise=noise, lengths="equal")
+    rounds, _, _ = assert_same(simulator, plan, GRADIENT)
+    programs = len(simulator._compiled)
+    clipped, _, _ = assert_same(simulator, replace(plan, lengths="clipped"), GRADIENT)
+    assert len(simulator._compiled) == programs
+    assert any(a.signal > 1.05 * b.signal for a, b in zip(rounds, clipped, strict=True))
+
+
+def test_linear_decay_is_the_reference(simulators):
+    plan = plan_for(Method("norm", "capped", "central"), noise=0.3)
+    assert_same(simulators["softmax"], plan, GRADIENT, Server(schedule="linear", rounds=3))
+
+
 def test_the_reference_notices_a_wrong_round(simulators):
     """The comparison can fail: another floor, a forgotten limit on samples, another seed."""
     simulator, plan = simulators["mlp"], plan_for(Method("norm", "capped", "central"), noise=0.3)

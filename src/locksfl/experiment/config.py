@@ -22,6 +22,7 @@ from locksfl.arm import Arm
 from locksfl.data.catalogue import NAMES
 from locksfl.data.datasets import find_folder, has_users, natural_clients
 from locksfl.methods import TRUSTS
+from locksfl.methods.estimators import CONTRIBUTION_LENGTHS
 from locksfl.models.build import MODELS
 from locksfl.privacy import Accountant, Relation
 from locksfl.privacy.population import identifier
@@ -206,10 +207,12 @@ class OptimizerConfig(Settings, where="train.optimizer"):
 
 @dataclass(frozen=True)
 class TrainConfig(Settings, where="train"):
-    """Rounds, the clip norm and the server's step; an arm may have its own clip and step."""
+    """Rounds, the clip norm, the lengths of contributions (`round.algorithm.clip_factor`) and the
+    server's step; an arm may have its own clip, lengths and step."""
 
     rounds: Count = 100
     clip_norm: Positive = 1.0
+    lengths: Annotated[str, partial(one_of, CONTRIBUTION_LENGTHS)] = "clipped"
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     average_last: Whole = 0
     evaluate_every: Count = 1
@@ -377,6 +380,7 @@ class Config(Settings):
                 clients=self.data.clients,
                 rounds=self.train.rounds,
                 clip_norm=self.train.clip_norm,
+                lengths=self.train.lengths,
                 step=self.train.optimizer.step,
                 dropouts=self.engine is not None,
             )

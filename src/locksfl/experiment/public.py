@@ -49,7 +49,7 @@ CONFIG: Record = {  # data.name, features.file and model.options: see `public_ta
         ("update", "epochs", "batch", "step", "min_samples", "max_samples", "precision")
     ),
     "train": {
-        **dict.fromkeys(("rounds", "clip_norm", "average_last", "evaluate_every")),
+        **dict.fromkeys(("rounds", "clip_norm", "lengths", "average_last", "evaluate_every")),
         "optimizer": dict.fromkeys(("name", "step", "schedule", "momentum")),
     },
     "privacy": dict.fromkeys(

@@ -85,13 +85,14 @@ def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expect
     Args:
         arm: with its multipliers; lengths are in its clip norms.
         parameters: of the model.
-        norm_share: the mean clipped norm over the clip norm.
+        norm_share: the mean clipped norm over the clip norm; 1 if all contributions are as long.
 
     Returns:
         What to expect of a round, averaged over the released norm sum.
     """
     arm = replace(arm, clip_norm=1.0)
-    r = np.asarray(norm_points(norm_share))[:, None]
+    share = norm_share if arm.lengths == "clipped" else 1.0
+    r = np.asarray(norm_points(share))[:, None]
     own = r
     if arm.releases_norms and arm.parts[2].clients_add_noise:
         own = np.clip(r + arm.norm_multiplier * _normal(41)[None, :], 0.0, 1.0)

@@ -2,7 +2,7 @@
 
      population n --each with probability q--> cohort X
      client    u_i from w          its update: a gradient, or the change after local epochs
-               g_i                 u_i clipped to norm C; NaN or Inf becomes zero
+               g_i                 u_i clipped to norm C, or scaled to it; NaN or Inf becomes zero
      release 1 norms               with noise from each client, or as a noisy sum from the server
      server    K'                  the norm sum, clamped to [K_low, m C]: one public number
                p_i                 (1 - lambda) b z_i / K' + lambda b / m      (the rule "norm")
@@ -62,9 +62,15 @@ class RoundResult(NamedTuple):
     noise: Array  # expected norm of its noise
 
 
-def clip_factor(norms: Array, clip_norm: Array) -> Array:
-    """The factor that scales u_i to norm at most C: 1 / max(1, |u_i| / C)."""
-    return 1.0 / jnp.maximum(1.0, norms / clip_norm)
+def clip_factor(norms: Array, dials: Dials) -> Array:
+    """The factor that makes g_i of u_i: 1 / max(shortest, |u_i| / C). A `shortest` of 1 clips; with
+    almost 0, every update that is not zero is scaled to length C."""
+    return 1.0 / jnp.maximum(dials.shortest, norms / dials.clip_norm)
+
+
+def clipped_norms(norms: Array, dials: Dials) -> Array:
+    """|g_i|, at most C."""
+    return jnp.minimum(norms / dials.shortest, dials.clip_norm)
 
 
 def query_norms(
@@ -89,7 +95,7 @@ def query_norms(
         The scores of the members, the released sum, and K'.
     """
     _, _, trust = method.parts
-    clipped = jnp.minimum(norms, dials.clip_norm)
+    clipped = clipped_norms(norms, dials)
     scores, released = trust.release_norms(clipped, members, server_noise, dials, total, jnp)
     return settle_norms(method, scores, released, dials)
 
@@ -123,7 +129,7 @@ def compare_norms(
     """
     rule, _, _ = method.parts
     nothing = jnp.zeros_like(dials.least_norm_sum)
-    here = jnp.where(members.present, jnp.minimum(norms, dials.clip_norm), 0.0)
+    here = jnp.where(members.present, clipped_norms(norms, dials), 0.0)
     weights = jnp.broadcast_to(members.weights, here.shape)
     p = together(lambda own, w: rule.probability(own, nothing, w, dials, jnp), here, weights)
     return Norms(jnp.where(members.present, p, 0.0), nothing, nothing)
@@ -203,14 +209,14 @@ def choose_uploads(
         dials: the arm's numbers.
     """
     rule, estimator, _ = method.parts
-    clipped = jnp.minimum(norms, dials.clip_norm)
+    clipped = clipped_norms(norms, dials)
     own = clipped if rule.asks is not None and not rule.released and not rule.jointly else scores
     p = upload_probability(method, own, norm_sum, members.weights, dials)
     uploaded = second_sample(members.coins, p, members.present)
     bounds = contribution_bounds(method, p, norm_sum, dials)
     weight = _each(lambda g, one, s: estimator.weight(g, one, s, jnp), clipped, p, bounds)
     weight = bounded_weight(weight, bounds, clipped)
-    coefficient = jnp.where(uploaded, clip_factor(norms, dials.clip_norm) * weight, 0.0)
+    coefficient = jnp.where(uploaded, clip_factor(norms, dials) * weight, 0.0)
     return Uploads(coefficient, uploaded, bounds, p * weight)
 
 

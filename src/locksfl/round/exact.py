@@ -33,6 +33,7 @@ from locksfl.round.algorithm import (
     Total,
     Uploads,
     choose_uploads,
+    clipped_norms,
     contribution_bound,
     no_norms,
     settle_norms,
@@ -236,7 +237,7 @@ def _release_norms(
     everyone: Callable[[Words], Words],
 ) -> Norms:
     """Stage 1 in steps: each member's noisy norm, or the noisy sum."""
-    clipped, step = jnp.minimum(measured, dials.clip_norm), dials.clip_norm / grid.norm
+    clipped, step = clipped_norms(measured, dials), dials.clip_norm / grid.norm
     steps = jnp.clip(jnp.floor(clipped / step), 0.0, grid.norm).astype(jnp.int32)
     steps = jnp.where(members.present, steps, 0)
     _, _, trust = method.parts

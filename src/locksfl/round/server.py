@@ -13,7 +13,7 @@ import optax
 from jax import Array
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
-SCHEDULES = ("inverse-sqrt", "constant")
+SCHEDULES = ("inverse-sqrt", "constant", "linear")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,13 @@ class Server:
         """The state before the first round."""
         return ServerState(weights, self._rule().init(weights), jnp.zeros_like(weights))
 
+    def eta(self, base_step: Any, t: Any) -> Any:
+        """The step of round t: eta_b / sqrt(t + 1), eta_b, or eta_b (1 - t / T), which is eta_b / T
+        in the last of T rounds."""
+        if self.schedule == "inverse-sqrt":
+            return base_step / jnp.sqrt(t + 1.0)
+        return base_step * (1.0 - t / self.rounds) if self.schedule == "linear" else base_step
+
     def step(self, state: ServerState, update: Array, base_step: Array, t: Array) -> ServerState:
         """w <- w - eta_t * rule(update).
 
@@ -48,7 +55,7 @@ class Server:
         Returns:
             The state after the round.
         """
-        eta = base_step / jnp.sqrt(t + 1.0) if self.schedule == "inverse-sqrt" else base_step
+        eta = self.eta(base_step, t)
         change, inner = self._rule().update(update, state.optimizer, state.weights)
         weights = state.weights + eta * jnp.asarray(change)
         return ServerState(weights, inner, self._average(state.average, weights, t))

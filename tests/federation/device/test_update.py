@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from locksfl.arm import Arm
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused, RoundTerms
 from locksfl.federation.device.answering import KEPT, answer
 from locksfl.federation.device.update import clip, contribution, norm, safe_update
 from locksfl.federation.wire import Question
 from locksfl.methods import ESTIMATORS
-from locksfl.round.algorithm import bounded_weight
+from locksfl.round.algorithm import bounded_weight, clip_factor, clipped_norms
 
 WEIGHTS = np.arange(6.0)
 POLICY = Policy(100.0, 0.01, 1e6, 1e-5, min_norm_multiplier=0.01)
@@ -71,23 +72,26 @@ def test_training_cannot_spoil_the_weights():
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("probability", [0.05, 0.4, 1.0])
-@pytest.mark.parametrize("length", [0.3, 1.0, 7.0])
-def test_a_device_sends_what_the_simulator_would(tmp_path, estimator, probability, length):
+@pytest.mark.parametrize("length", [0.0, 1e-14, 0.3, 1.0, 7.0])
+@pytest.mark.parametrize("lengths", ["clipped", "equal"])
+def test_a_device_sends_what_the_simulator_would(tmp_path, estimator, probability, length, lengths):
     """A cohort of one: clipped, weighted and cut exactly as the simulator's functions do it."""
     clip_norm, capped_bound = 1.0, 4.0
     update = np.random.default_rng(0).normal(size=6)
     update *= length / np.linalg.norm(update)
     known = ESTIMATORS[estimator]
-    p, norms = jnp.array([probability]), jnp.array([min(length, clip_norm)])
+    dials = Arm("", 2, 1, cohort=1, clip_norm=clip_norm, lengths=lengths).dials()
+    raw = jnp.array([length], jnp.float32)
+    p, norms = jnp.array([probability]), clipped_norms(raw, dials)
     bounds = known.bound(p, clip_norm / capped_bound, clip_norm, jnp)
     scale, weight = (
         float(bounds[0]),
         bounded_weight(known.weight(norms, p, bounds, jnp), bounds, norms),
     )
-    expected = np.asarray(weight)[0] * clip(update, clip_norm)
+    expected = np.asarray(weight * clip_factor(raw, dials))[0] * update
 
     DeviceLedger.create(tmp_path / "l.db").close()
-    terms = RoundTerms("one", 1, False, clip_norm, 0.01)
+    terms = RoundTerms("one", 1, False, clip_norm, 0.01, lengths=lengths)
     with Guard.open(POLICY, tmp_path / "l.db", Silent()) as guard:
         question = Question("update", terms.as_dict(), WEIGHTS, estimator, probability, scale)
         sent = answer(guard, terms, question, lambda *_: update, {})

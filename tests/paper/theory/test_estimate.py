@@ -12,6 +12,7 @@ import pytest
 
 import reference
 from checks import ragged
+from locksfl.arm import Arm
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.models.build import mlp, softmax
@@ -32,6 +33,10 @@ def clients_of(population):
         yield features.reshape(len(labels), -1).astype(float) * population.scale, labels
 
 
+def dials(clip_norm):
+    return Arm("", 2, 1, cohort=1, clip_norm=clip_norm).dials()
+
+
 def task(hidden=()):
     population = ragged(SIZES)
     model = mlp(FEATURES, CLASSES, hidden) if hidden else softmax(FEATURES, CLASSES)
@@ -47,7 +52,7 @@ def test_a_look_is_the_reference(hidden):
     observer = Observer(Simulator(population, model), LocalWork())
     weights = jnp.asarray(flat, jnp.float32)
     clip = 0.7
-    look = observer.look(weights, clip, jax.random.key(0))
+    look = observer.look(weights, dials(clip), jax.random.key(0))
     gradients, losses, spreads = [], [], []
     for x, y in clients_of(population):
         gradients.append(reference.gradient(flat, widths, x, y))
@@ -106,13 +111,15 @@ def test_random_updates_count_as_bias():
     weights, key = jnp.asarray(flat, jnp.float32), jax.random.key(1)
     whole = Observer(Simulator(population, model), LocalWork())
     assert whole.exact
-    assert whole.look(weights, 1e6, key).bias == pytest.approx(0, abs=1e-9)
+    assert whole.look(weights, dials(1e6), key).bias == pytest.approx(0, abs=1e-9)
     for work in (LocalWork(max_samples=2), LocalWork("epochs", epochs=3, batch=2, step=0.1)):
         observer = Observer(Simulator(population, model), work)
         assert not observer.exact
-        look = observer.look(weights, 1e6, key)
+        look = observer.look(weights, dials(1e6), key)
         assert look.bias > 1e-4
-        assert look.gradient == pytest.approx(whole.look(weights, 1e6, key).gradient, rel=1e-4)
+        assert look.gradient == pytest.approx(
+            whole.look(weights, dials(1e6), key).gradient, rel=1e-4
+        )
 
 
 def test_dissimilarity_is_the_lowest_line_above():

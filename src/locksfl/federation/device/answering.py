@@ -45,7 +45,8 @@ def answer(
         guard.check(terms, stage)  # first, so that no device trains in vain
         if question.weights is None:
             raise Refused(Refusal.MALFORMED)
-        return clip(safe_update(update, question.weights, terms.round), terms.clip_norm)
+        found = safe_update(update, question.weights, terms.round)
+        return clip(found, terms.clip_norm, terms.lengths)
 
     if question.stage == "end":
         guard.end_round(terms.run, terms.round)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from locksfl.methods import TRUSTS
+from locksfl.methods.estimators import CONTRIBUTION_LENGTHS
 from locksfl.methods.releases import NORM, RELATIONS, Release
 from locksfl.methods.trusts import Trust
 
@@ -68,6 +69,7 @@ class RoundTerms:
     norm_multiplier: float | None = None  # z_s, std over C; present only if norms are asked for
     trust: str = "local"
     relation: str = "zero-out"
+    lengths: str = "clipped"  # of contributions; "equal": all of them C, which costs no more
 
     def __post_init__(self) -> None:
         sane = (
@@ -88,6 +90,7 @@ class RoundTerms:
             and self.trust in TRUSTS
             and TRUSTS[self.trust].private
             and self.relation in RELATIONS
+            and self.lengths in CONTRIBUTION_LENGTHS
         )
         if not sane:
             raise Refused(Refusal.MALFORMED)
@@ -106,8 +109,11 @@ class RoundTerms:
             raise Refused(Refusal.MALFORMED) from None
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything except the run and fields that are None, for a message."""
+        """Everything except the run and fields that are None, for a message. A device of an earlier
+        version knows clipped lengths only, so they go without saying."""
         parts = dataclasses.asdict(self)
+        if self.lengths == "clipped":
+            del parts["lengths"]
         return {k: v for k, v in parts.items() if k != "run" and v is not None}
 
     def releases(self) -> tuple[Release, ...]:

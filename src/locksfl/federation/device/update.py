@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from locksfl.federation.device.terms import Refusal, Refused, within
 from locksfl.methods import ESTIMATORS
+from locksfl.methods.estimators import SMALLEST_NORM
 
 Vector = npt.NDArray[np.float64]
 
@@ -55,8 +56,9 @@ def safe_update(
     return found
 
 
-def clip(vector: npt.ArrayLike, bound: float) -> Vector:
-    """The vector, scaled so that its exact norm is at most `bound`, even when floats round.
+def clip(vector: npt.ArrayLike, bound: float, lengths: str = "clipped") -> Vector:
+    """The vector, scaled so that its exact norm is at most `bound`, even when floats round. Lengths
+    "equal": also a shorter vector is scaled to it, unless it is almost zero.
 
     A sum of d floats has a relative error of at most about d 2^-53, in whatever order it is
     computed; a vector that has to be scaled is shortened by twice that. A vector that is not finite
@@ -68,9 +70,9 @@ def clip(vector: npt.ArrayLike, bound: float) -> Vector:
         return np.zeros(flat.size)
     slack = (flat.size + 8) * 2.0**-52
     length = largest * math.sqrt(float(np.sum((flat / largest) ** 2)))
-    if length * (1 + 2 * slack) <= bound:
+    if lengths == "clipped" and length * (1 + 2 * slack) <= bound:
         return flat
-    return flat * (bound / length * (1 - 4 * slack))
+    return flat * (bound / max(length, SMALLEST_NORM) * (1 - 4 * slack))
 
 
 def norm(vector: npt.ArrayLike) -> float:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import jax.numpy as jnp
 import numpy as np
 
-from locksfl.arm import Arm
+from locksfl.arm import Arm, Dials
 from locksfl.federation.device import Refusal, RoundTerms
 from locksfl.federation.device.update import clip
 from locksfl.federation.wire import Answer, Network, Question
@@ -119,7 +119,14 @@ def round_terms(plan: Arm, run: str, number: int, relation: str) -> RoundTerms:
         norm_multiplier=float(plan.norm_multiplier) if plan.releases_norms else None,
         trust=plan.trust,
         relation=relation,
+        lengths=plan.lengths,
     )
+
+
+def server_dials(plan: Arm) -> Dials:
+    """The arm's numbers as the server uses them: the lengths that devices tell are of updates that
+    have been clipped or scaled already, and perhaps noised."""
+    return plan.dials()._replace(shortest=np.float32(1))
 
 
 Reserve = Callable[[np.ndarray], np.ndarray]  # pays for the round: which of these may be asked
@@ -137,7 +144,7 @@ def play_round(
 ) -> Played:
     """Play a round on the devices. `reserve` is called once, before the first question."""
     rule, _, _ = plan.parts
-    dials, n, table = plan.dials(), plan.clients, terms.as_dict()
+    dials, n, table = server_dials(plan), plan.clients, terms.as_dict()
     # devices in local trust have already added their own noise: none is drawn here
     members = draws.members._replace(norm_noise=jnp.zeros(n))
     tallies: dict[str, Tally] = {}
@@ -181,7 +188,7 @@ def play_round(
 
 def _settle(plan: Arm, found: np.ndarray, members: Members, draws: Draws) -> Norms:
     """Stage 1 at the server: what `algorithm.query_norms` does with the norms that arrived."""
-    dials, norms = plan.dials(), jnp.asarray(found)
+    dials, norms = server_dials(plan), jnp.asarray(found)
     if plan.parts[2].server_adds_noise and draws.server is None:
         std = gaussian_std(plan.norm_multiplier, plan.clip_norm)
         exact = np.minimum(found.astype(np.float64), plan.clip_norm)  # float32 may round C up

@@ -55,6 +55,8 @@ class Estimator:
 # Squares of numbers below 1e-19 are 0 in float32, so that a measured norm can be too small by
 # 1e-19 sqrt(d): shorter updates than this count as if they were as long.
 SMALLEST_NORM = 1e-12
+# of contributions: as long as C at most, or all of them as long as C
+CONTRIBUTION_LENGTHS = ("clipped", "equal")
 
 
 def inverse(p: Any, xp: Any) -> Any:

@@ -160,14 +160,13 @@ def study(
         for t, weights in enumerate(islice(weights_by_round, arm.rounds)):
             say(f"seed {seed}: round {t + 1} of {arm.rounds}")
             key = draw_key(randomness.arm_key(arm.name), t, Purpose.LOCAL)
-            rows.append(observer.look(weights, arm.clip_norm, key))
+            rows.append(observer.look(weights, arm.dials(), key))
             if t in closer:
                 smooth = max(smooth, observer.smoothness(weights))
                 spread = max(spread, observer.sample_spread(weights))
         seen.append(rows)
     estimates = _estimates(seen, observer, smooth, spread)
-    falling = np.sqrt(1.0 + np.arange(arm.rounds)) if server.schedule == "inverse-sqrt" else 1.0
-    steps = arm.step / falling * np.ones(arm.rounds)
+    steps = np.array([float(server.eta(arm.step, t)) for t in range(arm.rounds)])
     gradient = np.array([[look.gradient for look in rows] for rows in seen])
     bounds, reasons = bounds_by_round(estimates, arm, server, work, observer.exact)
     return Study(arm.name, numbers, estimates, steps, gradient, **bounds, reasons=reasons)

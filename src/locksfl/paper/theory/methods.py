@@ -34,7 +34,7 @@ def with_method(source: Any, arm: Arm, **given: Any) -> Constants:
       noised norms only the floor bounds it: p_i >= lambda b / m, V_0 = 1 / lambda. (Without a
       floor no covered method has noised norms.)
     * By norm, rates follow the norms, and an average dissimilarity says nothing about that sum:
-      only the clip norm does.
+      only the clip norm does. Nor does it of updates that are scaled to one length.
 
     Args:
         source: has constants under the names of `Constants`.
@@ -46,7 +46,7 @@ def with_method(source: Any, arm: Arm, **given: Any) -> Constants:
     """
     noise = arm.noise_multiplier * arm.clip_norm
     rule, _, trust = arm.parts
-    if by_norm := rule.asks is not None:
+    if (by_norm := rule.asks is not None) or arm.lengths != "clipped":
         given["client_spread"] = None
     noised_norms = by_norm and trust.clients_add_noise and arm.floor > 0
     return Constants.of(

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from locksfl.arm import Dials
 from locksfl.experiment.diagnostics import client_updates
 from locksfl.models.build import Model, records_at_once
 from locksfl.round.algorithm import clip_factor
@@ -63,7 +64,7 @@ class Observer:
         used = used_samples(self.population.sizes, self.work)
         return self.work.update == "gradient" and bool((used == self.population.sizes).all())
 
-    def look(self, weights: Array, clip_norm: float, key: Array) -> Look:
+    def look(self, weights: Array, dials: Dials, key: Array) -> Look:
         """Losses, gradients and what clipping takes, over all clients. `key` is for clients whose
         update is random; one draw of each is looked at."""
         n = self.population.clients
@@ -76,7 +77,7 @@ class Observer:
             if not self.exact:
                 whom = (self.population.sizes, np.asarray(clients))
                 updates = jnp.asarray(client_updates(*task, *whom, key, self.work))
-            shrink = clip_factor(jnp.linalg.norm(updates, axis=1), jnp.float32(clip_norm))
+            shrink = clip_factor(jnp.linalg.norm(updates, axis=1), dials)
             clipped = shrink[:, None] * updates
             mean += jnp.sum(gradients, axis=0) / n
             kept += jnp.sum(clipped, axis=0) / n

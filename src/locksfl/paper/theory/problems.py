@@ -194,11 +194,10 @@ def _paths(problem: Problem, arm: Arm, server: Server, keys: Array) -> Step:
         given = GivenClients(updates)
         result, _, _ = play(arm.method, given, members, draws, dials)
         true = jnp.mean(updates, axis=0)
-        kept = jnp.mean(clip_factor(given.norms, dials.clip_norm)[:, None] * updates, axis=0)
+        kept = jnp.mean(clip_factor(given.norms, dials)[:, None] * updates, axis=0)
         chance = result.update - kept
-        eta = dials.step / jnp.sqrt(t + 1.0) if server.schedule == "inverse-sqrt" else dials.step
         row = Step(
-            step=eta,
+            step=server.eta(dials.step, t),
             gradient=true @ true,
             bias=(true - kept) @ (true - kept),
             chance=chance @ chance,
