@@ -123,8 +123,9 @@ def over_who_came(
     noise: Any,
     dials: Any,
     total: Any,
+    *rest: Any,
 ) -> Any:
-    result = real(method, summed, uploads, norms, noise, dials, total)
+    result = real(method, summed, uploads, norms, noise, dials, total, *rest)
     size = jnp.maximum(1, total(uploads.uploaded))
     return result._replace(
         update=result.update * ESTIMATORS[method.estimator].divisor(dials) / size

@@ -57,6 +57,8 @@ def arm_for(method, usual, name="arm", **settings):
     """The arm of a method: of the `usual` settings those that its rule takes, then `settings`."""
     rule, _, _ = method.parts
     foreign = {"floor", "norm_low", "weights"} - set(rule.takes)
+    if rule.count_share:  # its uploads are what comes, unless a test asks for rate control
+        foreign |= {"uploads"}
     if rule.everyone:
         foreign |= {"cohort", "uploads"}
     kept = {key: value for key, value in usual.items() if key not in foreign}

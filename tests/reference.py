@@ -112,6 +112,8 @@ def probability(plan, score, norm_sum, weight):
         return b / m
     if rule == "full":
         return 1.0
+    if rule == "coin":
+        return score / plan.clip_norm
     if rule == "weights":
         return min(1.0, b * weight / (m / plan.clients))
     return (1 - plan.floor) * b * score / norm_sum + plan.floor * b / m
@@ -130,13 +132,19 @@ class Round:
     signal: float
     noise: float
     expected_weight: float
+    count: float | None  # as released
 
 
-def two_stages(plan, updates, coins, norm_noise, server_norm_noise, update_noise, weights):
+def two_stages(
+    plan, updates, coins, norm_noise, server_norm_noise, update_noise, weights, count_noise=0.0
+):
     """From the updates u_i of a cohort, one row each, to the server's average. Noise is in standard
     units: one row, or one for each member's message."""
     method, clip = plan.method, plan.clip_norm
     b, m = plan.uploads, plan.cohort
+    # an upload and its place in the count are one vector, sqrt(1 + s^2) bounds long
+    counted = {"coin": 0.1}.get(method.rule, 0.0) if method.trust == "central" else 0.0
+    z = plan.noise_multiplier * np.sqrt(1 + counted**2)
     members = range(len(updates))
     clipped, norms = np.zeros_like(updates), np.zeros(len(updates))
     for i in members:
@@ -176,14 +184,17 @@ def two_stages(plan, updates, coins, norm_noise, server_norm_noise, update_noise
         expected.append(p * share)
         if uploaded[i]:
             total += share * clipped[i]
-            variance += (plan.noise_multiplier * bound) ** 2
+            variance += (z * bound) ** 2
             if update_noise.ndim == 2:
-                told += plan.noise_multiplier * bound * update_noise[i]
+                told += z * bound * update_noise[i]
     if method.trust == "central":
         bound = clip / at_clip if method.estimator == "capped" else clip
-        variance = (plan.noise_multiplier * bound) ** 2
+        variance = (z * bound) ** 2
     if method.trust == "none":
         variance = 0.0
+    count = None
+    if method.rule == "coin":
+        count = uploaded.sum() + (z / counted * count_noise if counted else 0.0)
 
     divisor = m if method.estimator in ("capped", "horvitz-thompson") else b
     std = np.sqrt(variance)
@@ -197,6 +208,7 @@ def two_stages(plan, updates, coins, norm_noise, server_norm_noise, update_noise
         signal=np.linalg.norm(total) / divisor,
         noise=std * np.sqrt(total.size) / divisor,
         expected_weight=float(np.mean(expected)) if expected else 0.0,
+        count=count,
     )
 
 
@@ -209,7 +221,8 @@ def play_round(plan, work, widths, flat, population, randomness, t):
         clients = jnp.asarray(cohort)
         drawn = draw_members(arm_key, t, clients, jnp.ones(len(cohort)))
         server = draw_server(arm_key, t, flat.size)
-        draws = (drawn.coins, drawn.norm_noise, server.norm_noise, server.update_noise)
+        noises = (server.norm_noise, server.update_noise, server.count_noise)
+        draws = (drawn.coins, drawn.norm_noise, *noises)
     else:  # the same draws in standard units
         secret, grid = draw_secret(randomness, plan, t, flat.size), grid_of(plan)
         cohort, clients = secret.cohort, jnp.asarray(secret.cohort)
@@ -218,7 +231,8 @@ def play_round(plan, work, widths, flat, population, randomness, t):
             secret.coins.astype(float) @ [2.0**-32, 2.0**-64],
             norm_noise,
             norm_noise,
-            secret.update_noise / (grid.update * plan.noise_multiplier),
+            secret.update_noise / (grid.update * plan.update_multiplier),
+            secret.count_noise / (plan.count_noise or 1.0),
         )
     keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
     updates = np.zeros((len(cohort), flat.size))
@@ -228,12 +242,8 @@ def play_round(plan, work, widths, flat, population, randomness, t):
         with np.errstate(invalid="ignore", over="ignore"):
             updates[i] = client_update(flat, widths, scaled, labels, work, keys[i])
     everyone = np.full(plan.clients, 1 / plan.clients) if plan.weights is None else plan.weights
-    result = two_stages(
-        plan,
-        updates,
-        *(np.asarray(one, float) for one in draws),
-        np.asarray(everyone)[cohort],
-    )
+    *draws, count_noise = (np.asarray(one, float) for one in draws)
+    result = two_stages(plan, updates, *draws, np.asarray(everyone)[cohort], count_noise)
     result.cohort = cohort
     return result
 

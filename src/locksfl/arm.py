@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from locksfl._tables import typed_value
 from locksfl._validate import count, nearest, one_of, positive, rate
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS, Method, find_estimator, find_rule
 from locksfl.methods.estimators import CONTRIBUTION_LENGTHS, SMALLEST_NORM, Estimator
-from locksfl.methods.releases import ClientReleases, Release, SampledRound
+from locksfl.methods.releases import ClientReleases, RatedRound, Release, SampledRound
 from locksfl.methods.rules import Rule
 from locksfl.methods.trusts import Trust
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from locksfl.privacy.budget import Budget
 
 DEFAULT_FLOOR = 0.1
+RUNG = 1.1  # two rates between which rate control chooses differ by this factor, or less
 DERIVED: Any = None  # a default that follows from other settings
 SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the others
     **dict.fromkeys(("name", "rule", "estimator"), str),
@@ -59,11 +60,12 @@ class Dials(NamedTuple):
     clip_norm: Any  # C
     floor: Any  # lambda, the share of the probability that is equal for all members
     least_norm_sum: Any  # K_low, the least value of the norm sum, fixed beforehand
-    noise_multiplier: Any  # z, update noise over its zero-out sensitivity
+    noise_multiplier: Any  # z, update noise over the bound S of a contribution
     norm_multiplier: Any  # z_K or z_s, norm noise over its sensitivity
     step: Any  # the server's base step
     largest_probability: Any  # the most that the rule may give a client: what is charged
     shortest: Any = 1.0  # |u_i| / C from which on |g_i| = C: 1 clips, less lengthens too
+    count_noise: Any = 0.0  # std of the noise on the released number of uploads
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Arm:
     norm_multiplier: float = 0.0
     budget: Budget | None = None
     dropouts: bool = False
+    ladder: tuple[float, ...] = ()  # of rate control: the noise multiplier of every rung
 
     def __post_init__(self) -> None:
         count(clients=self.clients, rounds=self.rounds)
@@ -122,6 +125,7 @@ class Arm:
             )
         one_of(CONTRIBUTION_LENGTHS, **{named("lengths"): self.lengths})
         self._check_weights()
+        self._check_ladder()
         for setting, value, problem in self._unsound():
             raise ValueError(f"{named(setting)} = {value}: {problem}")
 
@@ -195,6 +199,17 @@ class Arm:
                 f"got {values.size} that sum to {values.sum():.6g}"
             )
 
+    def _check_ladder(self) -> None:
+        object.__setattr__(self, "ladder", tuple(float(z) for z in self.ladder))
+        if not self.ladder:
+            return
+        sound = all(math.isfinite(z) and z > 0 for z in self.ladder)
+        if len(self.ladder) != len(self.rungs) or not sound:
+            raise ValueError(
+                f"{self._named('ladder')}: {len(self.ladder)} noise multipliers; expected "
+                f"{len(self.rungs)} numbers > 0, as many as there are rates"
+            )
+
     @classmethod
     def from_table(cls, table: Mapping[str, Any], **experiment: Any) -> Arm:
         """The arm of an [[arm]] table.
@@ -258,6 +273,51 @@ class Arm:
         return TRUSTS[self.trust].private
 
     @property
+    def counts(self) -> bool:
+        """Whether the number of uploads is released with every sum."""
+        return self.parts[0].count_share > 0
+
+    @property
+    def controlled(self) -> bool:
+        """Whether the cohort of a round follows the counts released before, so that there are so
+        many uploads as are asked for; `cohort` is then the largest."""
+        return self.counts and self.uploads < self.cohort
+
+    @property
+    def rungs(self) -> tuple[float, ...]:
+        """The cohorts between which rate control chooses, a public list: one that gives the wanted
+        uploads if all norms are C, up to the largest."""
+        if not self.controlled:
+            return ()
+        steps = math.ceil(math.log(self.cohort / self.uploads) / math.log(RUNG))
+        return tuple(np.geomspace(self.uploads, self.cohort, steps + 1).tolist())
+
+    def at_rung(self, number: int) -> Arm:
+        """The arm whose rounds are those of one rung."""
+        cohort = min(self.rungs[number], float(self.clients))
+        noise = self.ladder[number] if self.ladder else self.noise_multiplier
+        return replace(self, cohort=cohort, uploads=cohort, noise_multiplier=noise, ladder=())
+
+    @property
+    def update_multiplier(self) -> float:
+        """Std of the noise on the summed updates over the bound S of one contribution. With a
+        count, noise_multiplier is in units of the whole of an upload, which is sqrt(1 + s^2) S
+        long."""
+        s = self.parts[0].count_share
+        if not s or not self.parts[2].server_adds_noise:
+            return self.noise_multiplier
+        return math.nextafter(self.noise_multiplier * math.hypot(1.0, s), math.inf)
+
+    @property
+    def count_noise(self) -> float:
+        """Std of the noise on the released number of uploads: that of the update, on a coordinate
+        of which an upload is s S. Without noise the count is exact."""
+        s = self.parts[0].count_share
+        if not s or not self.parts[2].server_adds_noise:
+            return 0.0
+        return math.nextafter(self.noise_multiplier * math.hypot(1.0, s) / s, math.inf)
+
+    @property
     def releases_norms(self) -> bool:
         """Whether the cohort's norms are released before the second sample."""
         return self.parts[0].released
@@ -305,10 +365,18 @@ class Arm:
             rule.asks if rule.released else None,
         )
 
-    def sampled_round(self) -> SampledRound:
+    def sampled_round(self) -> SampledRound | RatedRound:
         """One round as PUBLIC sees it if only sums over a secret cohort leave the server. Two draws
         with nothing released between them equal one draw with the product of their
         probabilities."""
+        if self.controlled:
+            if not self.ladder:
+                raise ValueError(
+                    f"{self._named('uploads')} = {self.uploads:g}: the noise of every rate is not "
+                    "known; expected an epsilon, or no uploads (a cohort of one rate)"
+                )
+            each = (self.at_rung(number).sampled_round() for number in range(len(self.ladder)))
+            return RatedRound(tuple(one for one in each if isinstance(one, SampledRound)))
         noise, p = self._noise("noise_multiplier"), self.largest_probability
         if not self.releases_norms:
             return SampledRound(self.sampling_rate * p, noise)
@@ -346,11 +414,12 @@ class Arm:
             self.clip_norm,
             self.floor,
             self.norm_low * self.cohort * self.clip_norm,
-            self.noise_multiplier,
+            self.update_multiplier,
             self.norm_multiplier,
             self.step,
             self.largest_probability,
             1.0 if self.lengths == "clipped" else max(SMALLEST_NORM / self.clip_norm, 1e-30),
+            self.count_noise,
         )
         dials = Dials(*(kind(value) for value in values))
         most = dials.largest_probability
@@ -378,15 +447,19 @@ class Arm:
         """For the header of a ledger, which holds the budget separately; `from_dict` is the
         inverse."""
         settings = {name: value for name, value in vars(self).items() if name != "budget"}
+        if not self.ladder:  # of rate control alone
+            del settings["ladder"]
         return {**settings, "stated": self.stated()}
 
     def stated(self) -> dict[str, Any]:
         """What its methods state and a charge rests on. A ledger records it: a method of a user's
         own may be another one when the ledger is read."""
+        share = self.parts[0].count_share
         return {
             "largest_probability": self.largest_probability,
             "releases_norms": self.releases_norms,
             "credited": self.credited,
+            **({"count_share": share} if share else {}),
         }
 
     @classmethod
@@ -465,6 +538,15 @@ def unsound(
                     f"trust {named['trust']!r} expected a rule that releases what it asks for",
                 )
             )
+    if trust.clients_add_noise and rule.count_share:
+        others = _either(name for name, t in TRUSTS.items() if not t.clients_add_noise)
+        found.append(
+            (
+                "rule",
+                "it releases a noisy number of uploads, and under trust "
+                f"{named['trust']!r} no server adds noise; expected trust {others}",
+            )
+        )
     if trust.server_adds_noise and estimator.own_bound:
         others = _either(name for name, t in TRUSTS.items() if not t.server_adds_noise)
         found.append(

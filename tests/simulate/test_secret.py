@@ -87,6 +87,7 @@ def test_every_round_is_the_reference_within_the_grid(simulators, method, mode):
         np.testing.assert_allclose(found.released_norm_sum, wanted.released, **close)
         np.testing.assert_allclose(found.used_norm_sum, wanted.used, **close)
         np.testing.assert_allclose(found.noise, wanted.noise, **close)
+        assert found.released_count == (None if wanted.count is None else round(wanted.count))
         assert found.norms is None
         assert np.isnan(found.signal)
         assert np.isnan(found.expected_weight)

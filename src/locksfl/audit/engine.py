@@ -215,9 +215,9 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
     weight = np.nan_to_num(estimator.weight(lengths, p, bounds, np))
     contribution = np.where(played.uploaded, np.clip(weight * lengths, -bounds, bounds), 0.0)
     bound = np.asarray(at_most)[:, 0]
-    std = arm.noise_multiplier * bound
+    std = arm.update_multiplier * bound
     if trust.clients_add_noise:
-        std = arm.noise_multiplier * np.sqrt(np.sum(np.where(played.uploaded, bounds**2, 0.0), 1))
+        std = arm.update_multiplier * np.sqrt(np.sum(np.where(played.uploaded, bounds**2, 0.0), 1))
     return Stated(np.sum(np.where(played.member, clipped, 0.0), 1), p, contribution, std, bound)
 
 

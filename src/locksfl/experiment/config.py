@@ -306,6 +306,11 @@ class PrivacyConfig(Settings, where="privacy"):
                 f"{where}.noise_multiplier is missing: expected it, or privacy.epsilon, "
                 f"with trust {self.trust!r} (no noise at all is a trust of its own)"
             )
+        if arm.controlled and self.epsilon is None:
+            raise ValueError(
+                f"{where}.uploads = {arm.uploads:g}: every rate has its own noise; expected "
+                "privacy.epsilon, from which it is found, or no uploads (a cohort of one rate)"
+            )
         if self.epsilon is not None and arm.noise_multiplier and not self.filter:
             raise ValueError(  # with a filter the epsilon is a budget: multipliers may go with it
                 f"{where}.noise_multiplier = {arm.noise_multiplier!r}: privacy.epsilon = "

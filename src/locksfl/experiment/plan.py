@@ -15,12 +15,18 @@ from locksfl.methods.releases import Accountant, SampledRound
 from locksfl.privacy import Budget, calibrate, calibrate_central, central_epsilon, most_rounds
 
 
+def known_noise(arm: Arm) -> list[float]:
+    """The noise of an arm as `plan_arms` takes it: noise and norm multiplier, then the ladder."""
+    return [arm.noise_multiplier, arm.norm_multiplier, *arm.ladder]
+
+
 def plan_arms(config: Config, multipliers: Sequence[Sequence[float]] | None = None) -> list[Arm]:
     """Every arm of an experiment, ready to run.
 
     Args:
         config: the experiment.
-        multipliers: of each arm, (noise, norm), where they are known already: a run that goes on.
+        multipliers: of each arm, (noise, norm), and its ladder if it has one, where they are known
+            already: a run that goes on.
 
     Returns:
         The arms with the noise that their epsilon asks for, or with the multipliers given; with
@@ -32,7 +38,10 @@ def plan_arms(config: Config, multipliers: Sequence[Sequence[float]] | None = No
         privacy.check_noise(arm)
     if multipliers is not None:
         pairs = zip(arms, multipliers, strict=True)
-        arms = [replace(a, noise_multiplier=z, norm_multiplier=zn) for a, (z, zn) in pairs]
+        arms = [
+            replace(arm, noise_multiplier=z, norm_multiplier=norm, ladder=tuple(ladder))
+            for arm, (z, norm, *ladder) in pairs
+        ]
     elif arms[0].private and privacy.epsilon is not None:
         arms = [arm if arm.noise_multiplier else calibrated(arm, privacy) for arm in arms]
     return [_limited(arm, privacy) for arm in arms]

@@ -22,7 +22,7 @@ from locksfl._arrays import pack_arrays, unpack_arrays
 from locksfl.arm import SETTINGS, Arm
 from locksfl.data.catalogue import NAMES
 from locksfl.experiment.config import Config, to_table
-from locksfl.experiment.records import COUNTED, upload_estimate
+from locksfl.experiment.records import COUNTED, expected_cohort, upload_estimate
 from locksfl.methods.releases import ACCOUNTANTS, OBSERVERS, RELATIONS
 
 Record = dict[str, Any]
@@ -101,7 +101,7 @@ def public_round(line: Record, arm: Arm, evaluated: bool) -> Record:
     """A round of rounds.jsonl. Counts are exact where they are functions of what every client
     released; else the cohort is the expected one, and the uploads are estimated from releases."""
     told = _plain(line, (*ROUND, *(EVALUATED if evaluated else ())), {arm.name})
-    told["expected_cohort"] = arm.cohort
+    told["expected_cohort"] = expected_cohort(arm, line)
     told["upload_estimate"] = upload_estimate(arm, line)
     if arm.parts[2].guards_server:
         told |= _plain(line, (*COUNTED, "exhausted"), ())
@@ -113,8 +113,9 @@ def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: b
     words = {arm.name, arm.rule, arm.estimator, arm.trust}
     told = _plain(summary, (*ARM, *(EVALUATED if evaluated else ())), words)
     told["privacy"] = public_costs(summary["privacy"])
-    told["expected_cohort"] = arm.cohort
-    told["upload_estimate"] = sum(line["upload_estimate"] for line in rounds)
+    rounds = list(rounds)
+    told["expected_cohort"] = sum(line["expected_cohort"] for line in rounds) / len(rounds)
+    told["upload_estimate"] = max(0, sum(line["upload_estimate"] for line in rounds))
     return told
 
 

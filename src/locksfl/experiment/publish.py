@@ -36,7 +36,9 @@ def publish(run: Path, target: Path) -> list[Path]:
         raise ValueError(f"{target}: already exists; expected a new folder")
     config = folder.config
     names = ("noise_multiplier", "norm_multiplier")
-    multipliers = [[arm[name] or 0.0 for name in names] for arm in summary["arms"]]
+    multipliers = [
+        [*(arm[name] or 0.0 for name in names), *arm.get("ladder", ())] for arm in summary["arms"]
+    ]
     arms = {arm.name: arm for arm in plan_arms(config, multipliers)}
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))

@@ -33,7 +33,11 @@ def round_record(arm: Arm, log: RoundLog, size: int, epsilon: float | None) -> d
         "released_norm_sum": _number(log.released_norm_sum) if arm.releases_norms else None,
         "used_norm_sum": _number(log.used_norm_sum) if arm.releases_norms else None,
     }
-    estimated = _traffic(arm, arm.cohort, upload_estimate(arm, record), size)
+    if arm.counts:
+        record["released_count"] = _number(log.released_count)
+    if arm.controlled:
+        record["expected_cohort"] = log.expected_cohort
+    estimated = _traffic(arm, expected_cohort(arm, record), upload_estimate(arm, record), size)
     if log.cohort is None or log.uploaded is None:
         record |= estimated
     else:
@@ -58,8 +62,9 @@ def _traffic(arm: Arm, members: float, uploads: float, size: int) -> dict[str, f
 
 
 def totals(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """What rounds took together: a secret of the server, as the lines are."""
-    return {name: sum(line[name] for line in lines) for name in COUNTED}
+    """What rounds took together: a secret of the server, as the lines are. The noise of a released
+    count averages out over rounds, so that only the sum is kept from falling below 0."""
+    return {name: max(0, sum(line[name] for line in lines)) for name in COUNTED}
 
 
 def shown(record: dict[str, Any]) -> dict[str, Any]:
@@ -89,8 +94,16 @@ def diagnostics_record(arm: Arm, log: RoundLog) -> dict[str, Any]:
     }
 
 
+def expected_cohort(arm: Arm, record: dict[str, Any]) -> float:
+    """The members that a round asks for on average: a public number."""
+    return float(record.get("expected_cohort") or arm.cohort)
+
+
 def upload_estimate(arm: Arm, record: dict[str, Any]) -> float:
-    """The expected uploads of a round from released values only, so that it may be published."""
+    """The uploads of a round from released values only, so that it may be published. A released
+    count is given with its noise, even below 0: sums over rounds are right then."""
+    if (count := record.get("released_count")) is not None:
+        return float(count)
     estimate = arm.parts[0].estimated_uploads
     if estimate is None or record["released_norm_sum"] is None:
         return arm.uploads

@@ -24,7 +24,7 @@ from locksfl.experiment.config import Config, LocalConfig, PrivacyConfig, TrainC
 from locksfl.experiment.costs import epsilon_so_far
 from locksfl.experiment.diagnostics import compared_clients, likeness
 from locksfl.experiment.folder import RunFolder, environment, write_atomically
-from locksfl.experiment.plan import claimed_epsilon, plan_arms
+from locksfl.experiment.plan import claimed_epsilon, known_noise, plan_arms
 from locksfl.experiment.public import model_file
 from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.experiment.statement import unit_text
@@ -115,6 +115,7 @@ class Engine(Protocol):
         first_round: int = 0,
         released: tuple[np.ndarray, np.ndarray] | None = None,
         pause_every: int = 0,
+        counts: Sequence[float] = (),
     ) -> Iterator[BlockLog]:
         """Play the rounds from `first_round` on, block by block."""
 
@@ -143,7 +144,7 @@ class Progress:
             "data": None if finished else self.data,
             "run": self.run,
             "noted": self.noted,
-            "multipliers": [[arm.noise_multiplier, arm.norm_multiplier] for arm in self.arms],
+            "multipliers": [known_noise(arm) for arm in self.arms],
             "arms": self.finished,
             "rounds_done": self.rounds_done,
             "totals": self.totals,
@@ -339,6 +340,7 @@ def _run_arm(
     model, server = engine.model, server_for(config.train, arm.rounds)
     state = restore(server, model, progress.state)
     counts = progress.books.counts(arm.name)
+    before = folder.lines("rounds.jsonl") if arm.controlled else []
     blocks = engine.play(
         arm,
         local_work(config.local),
@@ -349,6 +351,7 @@ def _run_arm(
         first_round=progress.rounds_done,
         released=(counts.norms.copy(), counts.uploads.copy()),
         pause_every=config.diagnostics.every,
+        counts=[line["released_count"] for line in before if line["arm"] == arm.name],
     )
     for block in blocks:
         epsilons = epsilon_so_far(arm, config.privacy, [r.round for r in block.rounds])
@@ -430,6 +433,7 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "step": arm.step,
         "noise_multiplier": arm.noise_multiplier or None,
         "norm_multiplier": arm.norm_multiplier or None,
+        **({"ladder": list(arm.ladder)} if arm.ladder else {}),
         "exhausted": last["exhausted"],  # clients that could not pay in the last round
         "answered": _answered(lines),
         "claimed_epsilon": claimed_epsilon(arm, config.privacy),

@@ -115,6 +115,23 @@ class SampledRound:
 
 
 @dataclass(frozen=True)
+class RatedRound:
+    """One of several rounds; which one may depend on everything that was released before.
+
+    At any order the RDP of such a round is at most the largest of them, and costs add up whatever
+    was chosen (adaptive composition). No loss distribution of one of them dominates the others, so
+    there is no PLD.
+    """
+
+    rungs: tuple[SampledRound, ...]
+
+
+def rounds_of(event: SampledRound | RatedRound) -> tuple[SampledRound, ...]:
+    """The rounds that an event may be."""
+    return event.rungs if isinstance(event, RatedRound) else (event,)
+
+
+@dataclass(frozen=True)
 class ClientReleases:
     """What one client sent to the SERVER in local trust, its own noise added.
 

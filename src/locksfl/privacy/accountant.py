@@ -21,6 +21,7 @@ from locksfl.methods.releases import (
     RELATIONS,
     Accountant,
     ClientReleases,
+    RatedRound,
     Relation,
     SampledRound,
     as_count,
@@ -28,11 +29,11 @@ from locksfl.methods.releases import (
 )
 from locksfl.privacy import gdp
 from locksfl.privacy.pld import merged, pld_epsilon, pld_epsilons
-from locksfl.privacy.rdp import rdp_epsilon
+from locksfl.privacy.rdp import Spent, rdp_epsilon
 
 
 def central_epsilon(
-    spent: Sequence[tuple[SampledRound, int]],
+    spent: Spent,
     delta: float,
     relation: Relation = "zero-out",
     accountant: Accountant = "pld",
@@ -42,7 +43,7 @@ def central_epsilon(
     Args:
         spent: rounds, each with the number of times it was played. Rounds of different kinds may
             be mixed, but their configurations must be fixed beforehand: a round must not depend on
-            the outcome of an earlier one.
+            the outcome of an earlier one, unless it is a `RatedRound`, which RDP alone charges.
         delta: the delta of the guarantee.
         relation: the relation between neighbours.
         accountant: "pld" is tighter, "rdp" faster.
@@ -53,13 +54,14 @@ def central_epsilon(
     delta = _checked(delta, relation, accountant)
     rounds = merged([(event, as_count("rounds", count)) for event, count in spent])
     bound = rdp_epsilon(rounds, delta, relation)
-    if accountant == "pld":
-        bound = min(bound, pld_epsilon(rounds, delta, relation))
+    fixed = [(event, count) for event, count in rounds if isinstance(event, SampledRound)]
+    if accountant == "pld" and len(fixed) == len(rounds):
+        bound = min(bound, pld_epsilon(fixed, delta, relation))
     return bound
 
 
 def central_epsilons(
-    event: SampledRound,
+    event: SampledRound | RatedRound,
     rounds: Sequence[int],
     delta: float,
     relation: Relation = "zero-out",
@@ -78,7 +80,7 @@ def central_epsilons(
     delta = _checked(delta, relation, accountant)
     counts = [as_count("rounds", count) for count in rounds]
     bounds = [rdp_epsilon([(event, count)], delta, relation) for count in counts]
-    if accountant == "pld":
+    if accountant == "pld" and isinstance(event, SampledRound):
         tighter = pld_epsilons(event, counts, delta, relation)
         bounds = [min(pair) for pair in zip(bounds, tighter, strict=True)]
     return bounds

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 from scipy import optimize
 
 from locksfl import _validate
@@ -24,7 +25,15 @@ from locksfl.methods.releases import (
 )
 from locksfl.privacy import gdp
 from locksfl.privacy.accountant import central_epsilon
-from locksfl.privacy.rdp import rdp_epsilon
+from locksfl.privacy.rdp import (
+    ORDERS,
+    REPLACE_ORDERS,
+    composed_rdp,
+    epsilon_from_rdp,
+    rdp_epsilon,
+    replace_rdp,
+    round_rdp,
+)
 
 _TOLERANCE = 1e-4
 _SEARCH_TOLERANCE = 2e-3
@@ -54,6 +63,8 @@ def calibrate(
     Returns:
         The arm with its multipliers.
     """
+    if arm.controlled and arm.parts[2].amplified:
+        return calibrate_rates(arm, epsilon, delta, relation)
     joint, given = arm.releases_norms, arm.norm_multiplier or None
     found: ClientReleases | SampledRound
     if arm.parts[2].amplified:
@@ -180,6 +191,52 @@ def calibrate_central(
     return finish(best.norm_multiplier, best.noise_multiplier)
 
 
+def calibrate_rates(arm: Arm, epsilon: float, delta: float, relation: Relation) -> Arm:
+    """An arm with rate control, its noise at every rate such that a round costs the same.
+
+    The rate of a round depends on what was released before, so that no list of rounds is known
+    beforehand. But at one order, fixed here, every rung of the ladder has the same RDP, so that the
+    sum over the rounds is a constant whatever was chosen (adaptive composition), and the run is
+    charged that. The order is the best one for a run at the middle of the ladder; under replace it
+    is 2 alpha, at which the formula of `rdp.replace_rdp` is largest.
+    """
+    middle = math.sqrt(arm.uploads * arm.cohort) / arm.clients
+    near = calibrate_central(
+        epsilon, delta, arm.rounds, middle, relation=relation, accountant="rdp"
+    )
+    spent = [(near, arm.rounds)]
+    doubled = relation == "replace"
+    orders, curve = (REPLACE_ORDERS, replace_rdp) if doubled else (ORDERS, composed_rdp)
+    each = [
+        epsilon_from_rdp((a,), c, delta) for a, c in zip(orders, curve(spent, orders), strict=True)
+    ]
+    alpha = orders[int(np.argmin(each))]
+    order = 2 * alpha if doubled else alpha
+
+    def at(cost: float) -> Arm:
+        rates = [cohort / arm.clients for cohort in arm.rungs]
+        ladder = tuple(_noise_at(min(1.0, q), order, cost) for q in rates)
+        return replace(arm, noise_multiplier=ladder[-1], ladder=ladder)
+
+    def charged(found: Arm) -> float:
+        total = curve([(found.sampled_round(), arm.rounds)], (alpha,))
+        return epsilon_from_rdp((alpha,), total, delta)
+
+    def excess(log_cost: float) -> float:
+        return charged(at(math.exp(log_cost))) - epsilon * (1 - _TOLERANCE / 2)
+
+    log_cost = math.log(round_rdp(near, (order,))[0])
+    low, high = log_cost - 0.1, log_cost + 0.1
+    while excess(low) > 0:
+        low -= 0.3
+    while excess(high) < 0:
+        high += 0.3
+    found = at(math.exp(optimize.brentq(excess, low, high, xtol=_TOLERANCE / 8)))
+    if charged(found) > epsilon:
+        raise AssertionError("the search for the noise ended above its target")
+    return found
+
+
 def calibrate_local(
     epsilon: float,
     delta: float,
@@ -227,6 +284,29 @@ def calibrate_local(
     sensitivity = 1.0 if relation == "zero-out" else 2.0
     noise_multiplier = sensitivity * math.sqrt(uploads / (budget - for_norms))
     return ClientReleases(noise_multiplier, uploads, norm_multiplier, norms)
+
+
+def _noise_at(sampling_rate: float, order: float, cost: float) -> float:
+    """The least noise multiplier at which a round of this rate has at most this RDP at an order."""
+
+    def excess(log_z: float) -> float:
+        event = SampledRound(sampling_rate, math.exp(log_z))
+        return math.log(round_rdp.__wrapped__(event, (order,))[0]) - math.log(cost)
+
+    low, high = -1.0, 1.0
+    while excess(high) > 0:
+        high += 1.0
+        if high > math.log(_LARGEST_MULTIPLIER):
+            raise ValueError(
+                f"epsilon: expected a larger one; no noise multiplier up to "
+                f"{_LARGEST_MULTIPLIER:g} reaches it at rate {sampling_rate:g}"
+            )
+    while excess(low) < 0:
+        low -= 1.0
+    log_z = optimize.brentq(excess, low, high, xtol=1e-10)
+    while excess(log_z) > 0:  # never less noise than is charged for
+        log_z += 1e-10
+    return math.exp(log_z)
 
 
 def _best_split(

@@ -90,8 +90,8 @@ def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expect
     Returns:
         What to expect of a round, averaged over the released norm sum.
     """
-    arm = replace(arm, clip_norm=1.0)
     share = norm_share if arm.lengths == "clipped" else 1.0
+    arm = replace(_usual(arm, share), clip_norm=1.0)
     r = np.asarray(norm_points(share))[:, None]
     own = r
     if arm.releases_norms and arm.parts[2].clients_add_noise:
@@ -99,6 +99,14 @@ def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expect
     found = np.array([_given_sum(arm, parameters, r, own, k) for k in _norm_sums(arm, own)])
     noise, sampling, kept, uploads = found.mean(axis=0).tolist()
     return Expected(noise, math.sqrt(max(0.0, sampling)), kept, uploads)
+
+
+def _usual(arm: Arm, norm_share: float) -> Arm:
+    """The arm of a round; under rate control that of the rung which suits such norms."""
+    if not arm.controlled:
+        return arm
+    off = np.abs(np.log(arm.rungs) - math.log(min(arm.cohort, arm.uploads / norm_share)))
+    return arm.at_rung(int(np.argmin(off)))
 
 
 def _norm_sums(arm: Arm, own: Floats) -> Floats:
@@ -135,10 +143,10 @@ def _given_sum(
     uploads = m * float(p.mean())
     std = 0.0
     if trust.clients_add_noise:
-        std = arm.noise_multiplier * math.sqrt(float(np.mean(p * bounds**2)) / float(p.mean()))
+        std = arm.update_multiplier * math.sqrt(float(np.mean(p * bounds**2)) / float(p.mean()))
         std *= _mean_root(uploads, arm.clients)
     elif trust.server_adds_noise:
-        std = arm.noise_multiplier * float(bounds.flat[0])
+        std = arm.update_multiplier * float(bounds.flat[0])
     arrives = (p * weight).mean(axis=1, keepdims=True)
     second = float(np.mean(p * weight**2 * r**2)) / arm.sampling_rate
     sampling = (m / divisor) ** 2 * (second - float(np.mean((arrives * r) ** 2))) / arm.clients

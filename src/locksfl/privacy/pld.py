@@ -20,9 +20,9 @@ Every step rounds towards more loss, and anything outside the numerical range co
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from locksfl.methods.releases import Relation, SampledRound
 from locksfl.privacy.rdp import round_rdp
 
 Floats = npt.NDArray[np.float64]
+Event = TypeVar("Event", bound=Hashable)
 
 _REACH = 11.0  # standard deviations; beyond them lies a mass of 2e-28
 _CELL = 0.06  # width of a cell of x; adds less than _CELL^2/6 of x's share of the variance
@@ -73,9 +74,9 @@ def _pld_epsilon(
     return _epsilon(composed, delta, _slack(sum(count for _, count in spent)), relation)
 
 
-def merged(spent: Sequence[tuple[SampledRound, int]]) -> tuple[tuple[SampledRound, int], ...]:
+def merged(spent: Sequence[tuple[Event, int]]) -> tuple[tuple[Event, int], ...]:
     """Merge equal rounds and drop those with count zero."""
-    counts: dict[SampledRound, int] = {}
+    counts: dict[Event, int] = {}
     for event, count in spent:
         counts[event] = counts.get(event, 0) + count
     return tuple((event, count) for event, count in counts.items() if count)

@@ -40,7 +40,14 @@ import numpy as np
 from locksfl import _validate
 from locksfl.arm import Arm
 from locksfl.methods import TRUSTS
-from locksfl.methods.releases import OBSERVERS, RELATIONS, Observer, Relation, SampledRound
+from locksfl.methods.releases import (
+    OBSERVERS,
+    RELATIONS,
+    Observer,
+    RatedRound,
+    Relation,
+    SampledRound,
+)
 from locksfl.privacy import gdp
 from locksfl.privacy.accountant import central_epsilon
 from locksfl.privacy.journal import EVERYBODY, Entry, header
@@ -77,7 +84,7 @@ class PlannedArm:
     name: str
     clients: int
     rounds: int
-    round: SampledRound | None = None
+    round: SampledRound | RatedRound | None = None
     mu_squared: dict[Observer, dict[Relation, float]] | None = None
 
     @classmethod
@@ -101,7 +108,11 @@ class PlannedArm:
     def from_dict(cls, table: dict[str, Any]) -> PlannedArm:
         """The inverse of `asdict`."""
         event = table["round"]
-        return cls(**{**table, "round": None if event is None else SampledRound(**event)})
+        if event is not None and "rungs" in event:
+            event = RatedRound(tuple(SampledRound(**rung) for rung in event["rungs"]))
+        elif event is not None:
+            event = SampledRound(**event)
+        return cls(**{**table, "round": event})
 
     def rdp(self, orders: tuple[float, ...], relation: Relation) -> Floats:
         """RDP against PUBLIC at these orders, all rounds together."""
@@ -114,7 +125,7 @@ class PlannedArm:
         """mu^2 against an observer; infinite for sums over a secret cohort, which have none."""
         return math.inf if self.mu_squared is None else self.mu_squared[observer][relation]
 
-    def sampled(self, relation: Relation) -> tuple[SampledRound, int]:
+    def sampled(self, relation: Relation) -> tuple[SampledRound | RatedRound, int]:
         """The rounds against PUBLIC. A client's own Gaussians are one round of everybody, with the
         multiplier of which an accountant makes the same mu under this relation."""
         if self.round is not None:

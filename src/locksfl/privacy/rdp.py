@@ -34,7 +34,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from locksfl.methods.releases import Relation, SampledRound
+from locksfl.methods.releases import RatedRound, Relation, SampledRound, rounds_of
+
+Spent = Sequence[tuple[SampledRound | RatedRound, int]]
 
 Floats = npt.NDArray[np.float64]
 
@@ -78,20 +80,18 @@ def round_rdp(event: SampledRound, orders: tuple[float, ...] = ORDERS) -> tuple[
     return tuple(float(value) for value in moments / (wanted - 1))
 
 
-def composed_rdp(
-    spent: Sequence[tuple[SampledRound, int]], orders: tuple[float, ...] = ORDERS
-) -> Floats:
-    """The zero-out RDP of these rounds together: costs add (Mironov 2017, Proposition 1)."""
+def composed_rdp(spent: Spent, orders: tuple[float, ...] = ORDERS) -> Floats:
+    """The zero-out RDP of these rounds together: costs add (Mironov 2017, Proposition 1). A round
+    that was chosen among several costs at most the largest of them at each order."""
     total = np.zeros(len(orders))
     for event, count in spent:
         if count:
-            total += count * np.asarray(round_rdp(event, orders))
+            each = [round_rdp(one, orders) for one in rounds_of(event)]
+            total += count * np.max(each, axis=0)
     return total
 
 
-def replace_rdp(
-    spent: Sequence[tuple[SampledRound, int]], orders: tuple[float, ...] = REPLACE_ORDERS
-) -> Floats:
+def replace_rdp(spent: Spent, orders: tuple[float, ...] = REPLACE_ORDERS) -> Floats:
     """RDP under replace at orders of at most 512, by two steps of zero-out.
 
     With R the composed zero-out RDP, the weak triangle inequality (Mironov 2017, Proposition 11)
@@ -122,7 +122,7 @@ def epsilon_from_rdp(orders: Sequence[float], rdp: Floats, delta: float) -> floa
 
 
 def rdp_epsilon(
-    spent: Sequence[tuple[SampledRound, int]],
+    spent: Spent,
     delta: float,
     relation: Relation = "zero-out",
     *,

@@ -109,7 +109,7 @@ def guarantee(
         rounds = [(arm.sampled_round(), arm.rounds) for arm in arms]
         return central_epsilon(rounds, delta, relation, accountant)
 
-    return _costs(arms[0], delta, accountant, local, central)
+    return _costs(arms, delta, accountant, local, central)
 
 
 def spent(arms: Sequence[Counts], delta: float, accountant: Accountant) -> list[Cost]:
@@ -131,7 +131,7 @@ def spent(arms: Sequence[Counts], delta: float, accountant: Accountant) -> list[
         rounds = [(counts.arm.sampled_round(), counts.rounds) for counts in arms]
         return central_epsilon(rounds, delta, relation, accountant)
 
-    return _costs(arms[0].arm, delta, accountant, local, central)
+    return _costs([counts.arm for counts in arms], delta, accountant, local, central)
 
 
 def planned_mu_squared(
@@ -149,7 +149,7 @@ def planned_mu_squared(
 
 
 def _costs(
-    arm: Arm,
+    arms: Sequence[Arm],
     delta: float,
     accountant: str,
     local: Callable[[Observer, Relation], float],
@@ -157,6 +157,9 @@ def _costs(
 ) -> list[Cost]:
     """The cost against each observer, from what is released to it: anything without noise is
     infinite, noise on sums over a secret cohort is amplified, noise on each message is not."""
+    arm = arms[0]
+    if any(one.controlled for one in arms):  # there is no other accountant of chosen rates
+        accountant = "rdp"
 
     def one(observer: Observer, relation: Relation) -> tuple[float | None, str]:
         seen = [release for release in arm.releases() if release.observer == observer]

@@ -60,6 +60,7 @@ class RoundResult(NamedTuple):
     used_norm_sum: Array
     signal: Array  # norm of the noiseless update: only a simulation can know it
     noise: Array  # expected norm of its noise
+    released_count: Array  # the number of uploads as released; NaN if the rule releases none
 
 
 def clip_factor(norms: Array, dials: Dials) -> Array:
@@ -235,6 +236,7 @@ def aggregate(
     update_noise: Array,
     dials: Dials,
     total: Total,
+    count_noise: Any = 0.0,
 ) -> RoundResult:
     """The noisy sum divided by a public constant, never by the realised sample size.
 
@@ -246,6 +248,7 @@ def aggregate(
         update_noise: standard normal, one number per parameter.
         dials: the arm's numbers.
         total: sums over every client of the round.
+        count_noise: standard normal, one number.
     """
     _, estimator, trust = method.parts
     bound = contribution_bound(method, norms.used, dials)
@@ -257,7 +260,17 @@ def aggregate(
         used_norm_sum=norms.used,
         signal=jnp.linalg.norm(summed) / divisor,
         noise=std * math.sqrt(update_noise.size) / divisor,
+        released_count=release_count(method, uploads, dials.count_noise * count_noise, total),
     )
+
+
+def release_count(method: Method, uploads: Uploads, noise: Array, total: Total) -> Array:
+    """The number of uploads with noise, if the rule releases it. Everybody's are counted, so that
+    it is a coordinate of the released sum."""
+    rule, _, _ = method.parts
+    if not rule.count_share:
+        return jnp.full((), jnp.nan)
+    return (total(uploads.uploaded) + noise).astype(jnp.float32)
 
 
 class Clients(Protocol):
@@ -339,5 +352,6 @@ def play(
         return choose_uploads(method, client_norms, *each, norms.used, dials)
 
     summed, uploads, client_norms = clients.weighted_sum(choose, (members, norms.scores), kept)
-    result = aggregate(method, summed, uploads, norms, server_draws.update_noise, dials, total)
+    noises = server_draws.update_noise, dials, total, server_draws.count_noise
+    result = aggregate(method, summed, uploads, norms, *noises)
     return result, uploads, client_norms

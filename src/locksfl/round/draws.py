@@ -36,6 +36,7 @@ class ServerDraws(NamedTuple):
 
     norm_noise: Array  # one number
     update_noise: Array  # one for each parameter
+    count_noise: Any = 0.0  # one number
 
 
 def draw_cohort(rng: np.random.Generator, clients: int, sampling_rate: float) -> np.ndarray:
@@ -86,7 +87,7 @@ def grid_of(arm: Arm) -> Grid:
         return np.float32(2.0**bits)
 
     norm = steps(arm.norm_multiplier, "norm_multiplier") if arm.releases_norms else np.float32(1)
-    return Grid(norm, steps(arm.noise_multiplier, "noise_multiplier"))
+    return Grid(norm, steps(arm.update_multiplier, "noise_multiplier"))
 
 
 class SecretDraws(NamedTuple):
@@ -97,6 +98,7 @@ class SecretDraws(NamedTuple):
     coins: NDArray[np.uint32]  # [members, 2] of the second sample: 64 bits each, high word first
     norm_noise: NDArray[np.int32]  # in steps
     update_noise: NDArray[np.int32]
+    count_noise: NDArray[np.int32]  # in uploads
 
 
 def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -> SecretDraws:
@@ -104,7 +106,8 @@ def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -
 
     Args:
         randomness: the secret source.
-        arm: the arm, whose multipliers give the noise: std over the bound of what is released.
+        arm: the arm, whose multipliers give the noise: std over the bound of what is released. A
+            count is a whole number, and so is its noise: that of a Gaussian, rounded.
         round_index: the round, counted from 0.
         size: the number of parameters.
     """
@@ -125,8 +128,11 @@ def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -
         purpose = Purpose.NORM_NOISE if each else Purpose.SERVER_NORM_NOISE
         norms = noise(arm.norm_multiplier, grid.norm, purpose, *norms.shape)
     shape = (members, size) if each else (size,)
-    update = noise(arm.noise_multiplier, grid.update, Purpose.UPDATE_NOISE, *shape)
-    return SecretDraws(cohort, halves(coins), norms, update)
+    update = noise(arm.update_multiplier, grid.update, Purpose.UPDATE_NOISE, *shape)
+    count = np.zeros((), np.int32)
+    if arm.count_noise:
+        count = noise(arm.count_noise, 1.0, Purpose.COUNT_NOISE)
+    return SecretDraws(cohort, halves(coins), norms, update, count)
 
 
 def halves(coins: NDArray[np.uint64]) -> NDArray[np.uint32]:
@@ -161,7 +167,8 @@ def draw_server(arm_key: Array, round_index: Array | int, size: int) -> ServerDr
     number of parameters."""
     norms = draw_key(arm_key, round_index, Purpose.SERVER_NORM_NOISE)
     update = draw_key(arm_key, round_index, Purpose.UPDATE_NOISE)
-    return ServerDraws(normal(norms, 1)[0], normal(update, size))
+    count = draw_key(arm_key, round_index, Purpose.COUNT_NOISE)
+    return ServerDraws(normal(norms, 1)[0], normal(update, size), normal(count, 1)[0])
 
 
 def second_sample(coins: Array, probability: Array, present: Array) -> Array:

@@ -9,6 +9,7 @@ Here, in steps of a public grid (`draws.grid_of`),
     norm |g_i|          floor(|g_i| steps / C), between 0 and steps
     sum                 of whole numbers, exact in any order: one client moves it by S or C, no more
     release             the sum + round(steps z N(0, 1)), drawn exactly on the host
+    number of uploads   a whole number as it is; + round(std N(0, 1)), if the rule releases it
 
 which is the Gaussian mechanism, rounded: exactly as private as it is charged (see noise.py). Only
 released integers reach K', S, the optimiser and the model, so the floats computed from them are
@@ -36,6 +37,7 @@ from locksfl.round.algorithm import (
     clipped_norms,
     contribution_bound,
     no_norms,
+    release_count,
     settle_norms,
 )
 from locksfl.round.draws import Grid, Members
@@ -138,6 +140,7 @@ class Noise(NamedTuple):
 
     norm: Array
     update: Array
+    counted: Array  # on the number of uploads
 
 
 class ExactClients(Protocol):
@@ -222,6 +225,7 @@ def play_exact(
         used_norm_sum=norms.used,
         signal=jnp.full((), jnp.nan),
         noise=std * math.sqrt(noise.update.shape[-1]) / divisor,
+        released_count=release_count(method, uploads, noise.counted, total),
     )
     return result, uploads
 

@@ -84,6 +84,7 @@ class Secrets(NamedTuple):
     coins: Array  # [rounds, devices, slots, 2]
     norm_noise: Array  # [rounds], or [rounds, devices, slots]
     update_noise: Array  # [rounds, size], or [rounds, devices, slots, size]
+    count_noise: Array  # [rounds]
     grid: Grid
 
 
@@ -96,6 +97,7 @@ class Log(NamedTuple):
     used_norm_sum: Array
     signal: Array
     noise: Array
+    released_count: Array  # NaN if the rule releases none
     expected_weight: Array  # of a cohort member, on average
     accuracy: Array  # NaN where the model was not evaluated
     loss: Array
@@ -373,9 +375,9 @@ def play_block(
             drawn = (secrets.coins[r, 0], jnp.zeros(clients.shape))
             members = Members(clients, clients >= 0, mine, *drawn)
             cohort = ChunkedClients(program, state.weights, records, members, keys)
-            noise = Noise(secrets.norm_noise[r], secrets.update_noise[r])
+            noise = Noise(secrets.norm_noise[r], secrets.update_noise[r], secrets.count_noise[r])
             if each_noises:  # this device's
-                noise = Noise(noise.norm[0], noise.update[0])
+                noise = noise._replace(norm=noise.norm[0], update=noise.update[0])
             result, uploads = play_exact(
                 program.method, cohort, members, noise, secrets.grid, dials, total, everyone
             )
@@ -396,6 +398,7 @@ def play_block(
             used_norm_sum=result.used_norm_sum,
             signal=result.signal,
             noise=result.noise,
+            released_count=result.released_count,
             expected_weight=jnp.full((), jnp.nan) if program.exact else _mean(uploads, members),
             accuracy=accuracy,
             loss=loss,
@@ -407,6 +410,6 @@ def play_block(
     most, slots = plan.shape
     per_slot = jnp.zeros((most, 1, slots))
     a_round = jnp.zeros(most)
-    log = Log(per_slot, per_slot > 1, *[a_round] * 7)
+    log = Log(per_slot, per_slot > 1, *[a_round] * 8)
     state, log, _ = jax.lax.fori_loop(0, rounds, one_round, (state, log, spending))
     return state, log

@@ -99,6 +99,12 @@ def likely_count(clients: int, sampling_rate: float) -> int:
     return max(1, min(clients, math.ceil(mean + spread)))
 
 
+def usual_rate(rate: float) -> float:
+    """The power of two at or above a rate: rounds of changing rates need few layouts, each of which
+    is a compiled program."""
+    return min(1.0, 2.0 ** math.ceil(math.log2(rate)))
+
+
 def usual_count(clients: int, sampling_rate: float) -> int:
     """A count that about one round in thirty exceeds: slots processed at once beyond it would
     usually be empty, yet cost as much as clients."""

@@ -29,7 +29,7 @@ class SecretRounds:
     """The draws of an arm's rounds, each made once."""
 
     def __init__(self, randomness: Randomness, arm: Arm, size: int) -> None:
-        self.grid = grid_of(arm)
+        grid_of(arm)  # refuses noise that is too large
         self.each = arm.parts[2].clients_add_noise
         self._source, self._arm, self._size = randomness, arm, size
         numbers = int(size * max(1.0, arm.cohort)) if self.each else size
@@ -39,14 +39,18 @@ class SecretRounds:
                 f"clients add the noise, at most {MOST_NUMBERS:,} numbers in a round (parameters "
                 f"times cohort), got {numbers:,}"
             )
-        self.rounds_a_call = max(1, min(ROUNDS_A_CALL, NUMBERS_A_CALL // numbers))
+        most = 1 if arm.controlled else ROUNDS_A_CALL
+        self.rounds_a_call = max(1, min(most, NUMBERS_A_CALL // numbers))
         self._ahead: dict[int, Future[SecretDraws]] = {}
         self._workers = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2))
         # whoever stops in the middle does not wait for rounds that nobody will play
         weakref.finalize(self, self._workers.shutdown, wait=False, cancel_futures=True)
 
-    def draw(self, first: int, length: int) -> list[SecretDraws]:
-        """The draws of `length` rounds from `first` on, and a start on as many more."""
+    def draw(self, first: int, length: int, asked: Arm) -> list[SecretDraws]:
+        """The draws of `length` rounds from `first` on, and a start on as many more. Under rate
+        control `asked` is the arm of this one round, and nobody knows the next."""
+        if self._arm.controlled:
+            return [draw_secret(self._source, asked, first, self._size)]
         ahead = max(first + length, min(first + 2 * length, self._arm.rounds))
         for t in range(first, ahead):
             if t not in self._ahead:

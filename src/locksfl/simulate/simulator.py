@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,8 +25,9 @@ from locksfl.data.population import Population
 from locksfl.models.build import Model, records_at_once
 from locksfl.privacy.budget import Filter
 from locksfl.round.client import LocalWork, Records, SizeClass, uses_errors
-from locksfl.round.draws import SecretDraws, cohort_of
+from locksfl.round.draws import SecretDraws, cohort_of, grid_of
 from locksfl.round.randomness import Randomness
+from locksfl.round.rates import RateControl
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.block import (
     AXIS,
@@ -50,6 +51,7 @@ from locksfl.simulate.layout import (
     public_classes,
     size_classes,
     usual_count,
+    usual_rate,
     widen,
 )
 from locksfl.simulate.secret import SecretRounds, is_secret
@@ -81,6 +83,8 @@ class RoundLog:
     exhausted: int | None = None  # clients that could not pay, with a filter
     received: np.ndarray | None = None  # in a federation: whether its update arrived
     stages: dict[str, Any] | None = None  # in a federation: the outcome of the requests
+    released_count: float | None = None  # the number of uploads, if the rule releases it
+    expected_cohort: float | None = None  # under rate control, by which it is public
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class Simulator:
         first_round: int = 0,
         released: tuple[np.ndarray, np.ndarray] | None = None,
         pause_every: int = 0,
+        counts: Sequence[float] = (),
     ) -> Iterator[BlockLog]:
         """Play an arm's rounds from `first_round` on, block by block.
 
@@ -136,6 +141,8 @@ class Simulator:
                 the arm has a budget.
             pause_every: a block ends at every multiple of this many rounds, so that the caller can
                 save the state.
+            counts: the released counts of the rounds before `first_round`; read only under rate
+                control, where a block is one round: what it releases decides the next.
 
         Yields:
             The blocks, each with its rounds and the state after it.
@@ -143,12 +150,18 @@ class Simulator:
         kept = None
         if plan.budget is not None:
             kept = Filter(plan, plan.budget, *(released or ()))
+        control = None
+        if plan.controlled:
+            if len(counts) != first_round:
+                raise ValueError(f"counts = {len(counts)} numbers: expected {first_round}")
+            control = RateControl(plan, counts)
+        asked, pause_every = plan, 1 if control else pause_every
         secret = (
             SecretRounds(randomness, plan, self.model.size) if is_secret(randomness, plan) else None
         )
         classes, class_of = self.classes(work, secret is not None)
         layout = self.layout(classes, class_of, plan.sampling_rate, work, exact=secret is not None)
-        most = secret.rounds_a_call if secret else ROUNDS_A_CALL
+        most = secret.rounds_a_call if secret else 1 if control else ROUNDS_A_CALL
         public = self._replicate(plan.scaled_weights())
         key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
         if state is None:
@@ -156,12 +169,17 @@ class Simulator:
         state = self.replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:
+            if control is not None:
+                asked = control.arm
+                rate = min(plan.sampling_rate, usual_rate(asked.sampling_rate))
+                layout = self.layout(classes, class_of, rate, work, exact=secret is not None)
+                dials = self.replicate_tree(asked.dials())
             length = min(length, most, server.rounds - t)
             if pause_every:
                 length = min(length, pause_every - t % pause_every)
-            drawn = secret.draw(t, length) if secret else []
+            drawn = secret.draw(t, length, asked) if secret else []
             cohorts = [one.cohort for one in drawn] or [
-                cohort_of(randomness, plan, r) for r in range(t, t + length)
+                cohort_of(randomness, asked, r) for r in range(t, t + length)
             ]
             layout = self.fit(layout, cohorts, class_of)
             program = Program(
@@ -177,7 +195,7 @@ class Simulator:
             )
             slots = self.slots(cohorts, class_of, layout)
             arguments = (self.records, self.test, public, dials, key, self.put_slots(slots, most))
-            secrets = self._secrets(secret, drawn, slots) if secret else None
+            secrets = self._secrets(secret, drawn, slots, asked) if secret else None
             numbers = (np.int32(t), np.int32(length), self._spending(kept), secrets)
             call, compile_seconds = self.compile(program, state, *arguments, *numbers)
             began = time.perf_counter()
@@ -188,6 +206,8 @@ class Simulator:
                 rounds = [released_only(played, plan) for played in rounds]
             if kept is not None:
                 rounds = [_asked(played, kept) for played in rounds]
+            if control is not None:
+                rounds = [controlled(played, control) for played in rounds]
             yield BlockLog(rounds, state, seconds, compile_seconds)
             t += length
             length = max(1, int(BLOCK_SECONDS / (seconds / length)))
@@ -204,12 +224,12 @@ class Simulator:
         if program.together > 1:
             axes = (0, None, None, None, 0, 0, 0, None, None, None, None)
             block, slots = jax.vmap(block, axes, axis_name=SETTINGS), P(None, None, AXIS)
-        logs: Any = Log(*[slots] * 2, *[P()] * 7)  # type: ignore[arg-type]
+        logs: Any = Log(*[slots] * 2, *[P()] * 8)  # type: ignore[arg-type]
         tests: Any = TestData(split, split, P())  # type: ignore[arg-type]
         secrets = None
         if program.exact:  # noise of the server is everywhere, that of members in their slots
             noise = slots if program.method.parts[2].clients_add_noise else P()
-            secrets = Secrets(slots, noise, noise, P())  # type: ignore[arg-type]
+            secrets = Secrets(slots, noise, noise, P(), P())  # type: ignore[arg-type]
         mapped = jax.shard_map(
             block,
             mesh=self.mesh,
@@ -229,7 +249,7 @@ class Simulator:
         return Spending(self._replicate(counts), self._replicate(kept.table))
 
     def _secrets(
-        self, secret: SecretRounds, drawn: list[SecretDraws], slots: np.ndarray
+        self, secret: SecretRounds, drawn: list[SecretDraws], slots: np.ndarray, asked: Arm
     ) -> Secrets:
         """The draws of a block, as a compiled block takes them: members' in their slots."""
 
@@ -250,7 +270,8 @@ class Simulator:
             put("coins", True),
             put("norm_noise", secret.each),
             put("update_noise", secret.each),
-            self.replicate_tree(secret.grid),
+            put("count_noise", False),
+            self.replicate_tree(grid_of(asked)),
         )
 
     def classes(self, work: LocalWork, exact: bool = False) -> tuple[list[SizeClass], np.ndarray]:
@@ -395,6 +416,15 @@ def _asked(log: RoundLog, kept: Filter) -> RoundLog:
     )
 
 
+def controlled(log: RoundLog, control: RateControl) -> RoundLog:
+    """The round with the cohort that it asked for; what it released decides the next one."""
+    asked = control.arm.cohort
+    if log.released_count is None:
+        raise AssertionError("rate control needs a released count")
+    control.enter(log.released_count)
+    return replace(log, expected_cohort=asked)
+
+
 def released_only(log: RoundLog, arm: Arm) -> RoundLog:
     """The round without what the block did not tell; a member that adds its own noise is known."""
     if arm.parts[2].clients_add_noise:
@@ -421,7 +451,9 @@ def read_log(first: int, slots: np.ndarray, log: Log) -> list[RoundLog]:
         there = slots[r] >= 0
         clients = slots[r][there]
         order = np.argsort(clients)
-        released, used, signal, noise, weight, accuracy, loss = (float(a[r]) for a in a_round)
+        released, used, signal, noise, count, weight, accuracy, loss = (
+            float(a[r]) for a in a_round
+        )
         evaluated = not np.isnan(accuracy)
         rounds.append(
             RoundLog(
@@ -436,6 +468,7 @@ def read_log(first: int, slots: np.ndarray, log: Log) -> list[RoundLog]:
                 weight,
                 accuracy if evaluated else None,
                 loss if evaluated else None,
+                released_count=None if np.isnan(count) else count,
             )
         )
     return rounds

@@ -16,15 +16,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from locksfl.arm import Arm
+from locksfl.arm import Arm, Dials
 from locksfl.round.client import LocalWork
 from locksfl.round.draws import cohort_of
 from locksfl.round.randomness import Randomness
+from locksfl.round.rates import RateControl
 from locksfl.round.server import Server
 from locksfl.simulate.block import ROUNDS_A_CALL, Program
-from locksfl.simulate.layout import usual_count
+from locksfl.simulate.layout import usual_count, usual_rate
 from locksfl.simulate.secret import is_secret
-from locksfl.simulate.simulator import RoundLog, Simulator, finish, read_log
+from locksfl.simulate.simulator import RoundLog, Simulator, controlled, finish, read_log
 
 MOST_TOGETHER = 16  # more would not use a GPU better, and would wait longer for the largest cohort
 
@@ -95,7 +96,8 @@ def _groups(
     for number, (plan, source) in enumerate(settings):
         own = plan.budget is not None or plan.weights is not None or is_secret(source, plan)
         alone = number if own else None
-        alike.setdefault((plan.method, plan.sampling_rate, alone), []).append(number)
+        key = (plan.method, plan.sampling_rate, plan.controlled, alone)
+        alike.setdefault(key, []).append(number)
     for numbers in alike.values():
         most = at_once or _most_together(simulator, settings[numbers[0]].plan, work)
         pieces = -(-len(numbers) // most)
@@ -125,13 +127,20 @@ def _together(
     classes, class_of = simulator.classes(work)
     layout = simulator.layout(classes, class_of, plan.sampling_rate, work, len(group))
     keys = jnp.stack([source.arm_key(plan.name) for plan, source in group])
-    dials = jax.tree.map(lambda *values: jnp.stack(values), *(plan.dials() for plan, _ in group))
+    dials = _dials(group)
     first = jnp.stack([model.init(source.model_key()) for _, source in group])
     keys, dials, state = simulator.replicate_tree((keys, dials, jax.vmap(server.init)(first)))
     public = simulator.replicate_tree(jnp.float32(1.0))
     rounds: list[list[RoundLog]] = [[] for _ in group]
-    for t in range(0, server.rounds, ROUNDS_A_CALL):
-        length = min(ROUNDS_A_CALL, server.rounds - t)
+    controls = [RateControl(plan) for plan, _ in group] if plan.controlled else []
+    most = 1 if controls else ROUNDS_A_CALL  # what a round releases decides the next
+    for t in range(0, server.rounds, most):
+        length = min(most, server.rounds - t)
+        if controls:
+            group = [Setting(c.arm, s.randomness) for c, s in zip(controls, group, strict=True)]
+            rate = usual_rate(max(plan.sampling_rate for plan, _ in group))
+            layout = simulator.layout(classes, class_of, rate, work, len(group))
+            dials = simulator.replicate_tree(_dials(group))
         cohorts = [_cohorts(setting, t, length) for setting in group]
         layout = simulator.fit(layout, [one for each in cohorts for one in each], class_of)
         program = Program(
@@ -146,15 +155,23 @@ def _together(
         )
         slots = np.stack([simulator.slots(each, class_of, layout) for each in cohorts])
         data = (simulator.records, simulator.test, public)
-        arguments = (state, *data, dials, keys, simulator.put_slots(slots))
+        arguments = (state, *data, dials, keys, simulator.put_slots(slots, most))
         numbers = (np.int32(t), np.int32(length), None, None)
         call, _ = simulator.compile(program, *arguments, *numbers)
         state, log = finish(call(*arguments, *numbers))
         log = jax.tree.map(np.asarray, log)
         for number, played in enumerate(rounds):
-            played += read_log(t, slots[number], jax.tree.map(lambda a: a[number], log))  # noqa: B023
+            logs = read_log(t, slots[number], jax.tree.map(lambda a: a[number], log))  # noqa: B023
+            played += [controlled(one, controls[number]) for one in logs] if controls else logs
     weights = np.asarray(jax.vmap(lambda s: server.model(s, server.rounds))(state))
     return [Played(*pair) for pair in zip(rounds, weights, strict=True)]
+
+
+def _dials(group: Sequence[Setting]) -> Dials:
+    stacked: Dials = jax.tree.map(
+        lambda *values: jnp.stack(values), *(plan.dials() for plan, _ in group)
+    )
+    return stacked
 
 
 def _cohorts(setting: Setting, first: int, length: int) -> list[np.ndarray]:

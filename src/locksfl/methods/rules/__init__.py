@@ -42,6 +42,10 @@ class Rule:
     settle(released, dials, xp): the one public number derived from the released sum.
     estimated_uploads(released, public, arm): the expected uploads of a round from released values
         alone, so that it may be published. None: the uploads that the arm asks for.
+    count_share: s > 0 releases the number of uploads with every sum, as one more coordinate: s
+        times the bound S of a contribution for each upload, under the same noise. An upload is then
+        sqrt(1 + s^2) S long, which is what a noise multiplier is in units of. With it an arm may
+        fix its uploads: the cohort follows what was released (`locksfl.privacy.rates`).
     takes: which of the settings floor, norm_low and weights an arm of this rule has.
     everyone: the cohort is all clients, and all of them upload.
     jointly: `probability` needs all members' values at once, which is possible only without
@@ -56,6 +60,7 @@ class Rule:
     released: bool = False
     settle: Callable[[Any, Any, Any], Any] = as_released
     estimated_uploads: Callable[[float, float, Arm], float] | None = None
+    count_share: float = 0.0
     takes: tuple[str, ...] = ()
     everyone: bool = False
     jointly: bool = False
@@ -68,6 +73,11 @@ class Rule:
             )
         if self.released and self.asks is None:
             raise ValueError(f"rule {self.name!r}: releases a value that it does not ask for")
+        if not 0 <= self.count_share <= 1:
+            raise ValueError(
+                f"rule {self.name!r}: count_share = {self.count_share!r}; expected a number from 0 "
+                "(no count) to 1"
+            )
 
     def accepts(self, setting: str) -> bool:
         """Whether an arm with this rule may have this setting: one that the rule takes, or the

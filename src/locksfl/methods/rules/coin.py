@@ -4,20 +4,22 @@ No norm is released. With the capped estimator an upload is C u_i / |u_i|, alway
 the mean of the clipped updates stays exact. To the accountant a client with r_i < 1 is one that
 takes part less often, so that a round is a Poisson-sampled Gaussian of the cohort's rate.
 
-Who uploads depends on the data: for trusts under which the server may see that.
+Who uploads depends on the data, so the rule is for trusts under which the server may see that, and
+their number is released with noise (count_share: half a percent more noise on the update).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from locksfl.methods.estimators import SMALLEST_NORM
 from locksfl.methods.rules import NORM, Rule
 
 
 def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
-    """|g_i| / C."""
-    del public, weight, xp
-    return own / dials.clip_norm
+    """|g_i| / C; 0 for an update so short that floats cannot stretch it to C."""
+    del public, weight
+    return xp.where(own >= SMALLEST_NORM, own / dials.clip_norm, 0.0)
 
 
 rule = Rule(
@@ -26,4 +28,5 @@ rule = Rule(
     probability=probability,
     largest_probability=lambda arm: 1.0,
     asks=NORM,
+    count_share=0.1,
 )

@@ -44,7 +44,7 @@ def with_method(source: Any, arm: Arm, **given: Any) -> Constants:
     Returns:
         What both bounds take.
     """
-    noise = arm.noise_multiplier * arm.clip_norm
+    noise = arm.update_multiplier * arm.clip_norm
     rule, _, trust = arm.parts
     if (by_norm := rule.asks is not None) or arm.lengths != "clipped":
         given["client_spread"] = None
