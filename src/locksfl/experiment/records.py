@@ -34,7 +34,9 @@ def round_record(arm: Arm, log: RoundLog, size: int, epsilon: float | None) -> d
         "used_norm_sum": _number(log.used_norm_sum) if arm.releases_norms else None,
     }
     estimated = _traffic(arm, arm.cohort, upload_estimate(arm, record), size)
-    if log.cohort is None or log.uploaded is None:
+    if log.counts is not None:
+        record |= _traffic(arm, *log.counts, size)
+    elif log.cohort is None or log.uploaded is None:
         record |= estimated
     else:
         uploads = int((log.uploaded if log.received is None else log.received).sum())
