@@ -15,7 +15,7 @@ os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={os.
 import numpy as np
 
 from locksfl.cli.main import example_config
-from locksfl.experiment.compare import grid, play_grid
+from locksfl.experiment.comparison.runner import grid, play_grid
 from locksfl.experiment.config import Config, parse_config, read_config
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.run import open_task

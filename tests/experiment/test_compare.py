@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from checks import ragged
-from locksfl.experiment.compare import Cell, grid, play_cells, play_grid
+from locksfl.experiment.comparison.runner import Cell, grid, play_cells, play_grid
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.run import local_work, server_for

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from locksfl.cli.main import main
-from locksfl.experiment.compare import Run
+from locksfl.experiment.comparison.runner import Run
 from locksfl.experiment.folder import read_lines
 from locksfl.experiment.plan import claimed_epsilon, plan_arms
 from locksfl.experiment.records import COUNTED
@@ -251,7 +251,7 @@ def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, bench, monkeypatch)
                 runs.append(Run(arm, seed, [line], np.zeros(0)))
             yield cell, runs
 
-    monkeypatch.setattr("locksfl.experiment.compare.play_cells", score)
+    monkeypatch.setattr("locksfl.experiment.comparison.runner.play_cells", score)
     folder = tmp_path / "tuned"
     begin(folder, TINY)
     table = tune.tune(folder, bench, lambda text: None)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from locksfl.cli.audit import audit
+from locksfl.cli.compare import compare
 from locksfl.cli.console import (
     Changes,
     Json,
@@ -42,6 +43,7 @@ for commands in (data_app, privacy_app, theory_app, federation_app):
     app.add_typer(commands)
 privacy_app.command()(plan)
 privacy_app.command()(audit)
+app.command()(compare)
 app.command()(reproduce)
 
 # What typer raises for a wrong command line: click's class, or from 0.26 on that of its own copy of

@@ -7,6 +7,7 @@ is expected.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import tomllib
@@ -395,13 +396,17 @@ class Config(Settings):
 
 def read_config(path: Path, changes: Sequence[str] = (), seed: int | None = None) -> Config:
     """The experiment in a TOML file, with `key=value` changes and a seed applied."""
+    return parse_config(read_text(path), changes, seed, str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a TOML file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not valid TOML: {error}") from None
-    return parse_config(text, changes, seed, str(path))
 
 
 def parse_config(
@@ -412,6 +417,14 @@ def parse_config(
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{source}: not valid TOML: {error}") from None
+    return config_of(table, changes, seed)
+
+
+def config_of(
+    table: dict[str, Any], changes: Sequence[str] = (), seed: int | None = None
+) -> Config:
+    """The experiment in the tables of a TOML file, which stay as they are."""
+    table = copy.deepcopy(table)
     for change in changes:
         _apply(table, change)
     if seed is not None:

@@ -78,12 +78,7 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Nobody else may run in this folder meanwhile; the system lets go when a process ends."""
-        with (self.path / "config.toml").open("rb") as file:
-            try:
-                if fcntl is not None:  # not on Windows
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(f"{self.path}: another process is running it") from None
+        with held(self.path / "config.toml"):
             yield
 
     @property
@@ -159,6 +154,18 @@ class RunFolder:
         for left in self.path.glob(".checkpoint.npz.*"):  # of a run that was killed: it has secrets
             left.unlink()
         return meta, arrays
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a folder by one of its files; it is refused while another process does."""
+    with path.open("rb") as file:
+        try:
+            if fcntl is not None:  # not on Windows
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{path.parent}: another process is running it") from None
+        yield
 
 
 def read_lines(path: Path, *, resumed: bool = False) -> list[dict[str, Any]]:

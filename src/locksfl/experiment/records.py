@@ -38,7 +38,9 @@ def round_record(arm: Arm, log: RoundLog, size: int, epsilon: float | None) -> d
     if arm.controlled:
         record["expected_cohort"] = log.expected_cohort
     estimated = _traffic(arm, expected_cohort(arm, record), upload_estimate(arm, record), size)
-    if log.cohort is None or log.uploaded is None:
+    if log.counts is not None:
+        record |= _traffic(arm, *log.counts, size)
+    elif log.cohort is None or log.uploaded is None:
         record |= estimated
     else:
         uploads = int((log.uploaded if log.received is None else log.received).sum())

@@ -7,7 +7,9 @@ everything on the host (secret.py).
 
 from __future__ import annotations
 
+import copy
 import functools
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -85,6 +87,7 @@ class RoundLog:
     stages: dict[str, Any] | None = None  # in a federation: the outcome of the requests
     released_count: float | None = None  # the number of uploads, if the rule releases it
     expected_cohort: float | None = None  # under rate control, by which it is public
+    counts: tuple[int, int] | None = None  # of members and uploads, where a sweep keeps no more
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,17 @@ class Simulator:
         self.records = self._records(population)
         self.test = self._test(population)
         self._compiled: dict[Any, Any] = {}
+        self._compiling: dict[Any, threading.Lock] = {}
+        self.device = threading.Lock()  # held by the sweep whose block is being played
+
+    def scoring(self, records: slice) -> Simulator:
+        """The same simulator, evaluated on some of the held-out records only: one copy of the
+        clients' data, and programs are shared where as many records are held out."""
+        tests = (self.population.test_features[records], self.population.test_labels[records])
+        other = copy.copy(self)
+        other.population = replace(self.population, test_features=tests[0], test_labels=tests[1])
+        other.test = other._test(other.population)
+        return other
 
     def play(
         self,
@@ -216,9 +230,15 @@ class Simulator:
         """The compiled block, made once for each program and shape of its arguments. For a sweep,
         whatever differs between settings (state, dials, key and slots) has one more axis."""
         shapes = tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(arguments))
-        if (program, shapes) in self._compiled:
-            return self._compiled[program, shapes], 0.0
-        began = time.perf_counter()
+        key = (program, shapes)
+        with self._compiling.setdefault(key, threading.Lock()):  # threads wait for one another
+            if key in self._compiled:
+                return self._compiled[key], 0.0
+            began = time.perf_counter()
+            self._compiled[key] = self._lower(program, *arguments).compile()
+            return self._compiled[key], time.perf_counter() - began
+
+    def _lower(self, program: Program, *arguments: Any) -> Any:
         block: Any = functools.partial(play_block, program)
         slots, split = P(None, AXIS), P(AXIS)
         if program.together > 1:
@@ -238,9 +258,7 @@ class Simulator:
             check_vma=False,
         )
         # no donation: a state that was handed out must stay valid
-        compiled = jax.jit(mapped).lower(*arguments).compile()
-        self._compiled[program, shapes] = compiled
-        return compiled, time.perf_counter() - began
+        return jax.jit(mapped).lower(*arguments)
 
     def _spending(self, kept: Filter | None) -> Spending | None:
         if kept is None:
@@ -445,30 +463,24 @@ def finish(results: Any) -> Any:
 def read_log(first: int, slots: np.ndarray, log: Log) -> list[RoundLog]:
     """The log of the rounds for which there are slots, members in increasing order."""
     norms, uploaded = np.asarray(log.norms), np.asarray(log.uploaded)
-    a_round = [np.asarray(a) for a in log[2:]]
     rounds = []
-    for r in range(len(slots)):
+    for r, played in enumerate(read_numbers(first, len(slots), log)):
         there = slots[r] >= 0
         clients = slots[r][there]
         order = np.argsort(clients)
-        released, used, signal, noise, count, weight, accuracy, loss = (
-            float(a[r]) for a in a_round
-        )
-        evaluated = not np.isnan(accuracy)
-        rounds.append(
-            RoundLog(
-                first + r,
-                clients[order],
-                uploaded[r][there][order],
-                norms[r][there][order],
-                released,
-                used,
-                signal,
-                noise,
-                weight,
-                accuracy if evaluated else None,
-                loss if evaluated else None,
-                released_count=None if np.isnan(count) else count,
-            )
-        )
+        members = (clients[order], uploaded[r][there][order], norms[r][there][order])
+        rounds.append(replace(played, cohort=members[0], uploaded=members[1], norms=members[2]))
     return rounds
+
+
+def read_numbers(first: int, rounds: int, log: Log) -> list[RoundLog]:
+    """The log of so many rounds without their members."""
+    columns = log._replace(norms=(), uploaded=())._asdict()
+    columns = {name: np.asarray(a)[:rounds].tolist() for name, a in columns.items() if len(a)}
+    found = []
+    for r in range(rounds):
+        row = {name: values[r] for name, values in columns.items()}
+        for name in ("accuracy", "loss", "released_count"):  # not evaluated, not released
+            row[name] = None if np.isnan(row[name]) else row[name]
+        found.append(RoundLog(first + r, None, None, None, **row))
+    return found

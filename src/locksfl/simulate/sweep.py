@@ -9,25 +9,29 @@ agree up to float rounding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from locksfl.arm import Arm, Dials
-from locksfl.round.client import LocalWork
+from locksfl.arm import Arm
+from locksfl.round.client import LocalWork, uses_errors
 from locksfl.round.draws import cohort_of
 from locksfl.round.randomness import Randomness
-from locksfl.round.rates import RateControl
 from locksfl.round.server import Server
 from locksfl.simulate.block import ROUNDS_A_CALL, Program
-from locksfl.simulate.layout import usual_count, usual_rate
+from locksfl.simulate.layout import usual_count
 from locksfl.simulate.secret import is_secret
-from locksfl.simulate.simulator import RoundLog, Simulator, controlled, finish, read_log
+from locksfl.simulate.simulator import RoundLog, Simulator, finish, read_log, read_numbers
 
 MOST_TOGETHER = 16  # more would not use a GPU better, and would wait longer for the largest cohort
+MOST_SMALL = 64  # of clients that are one product of matrices: a round is short, its start is not
+LOG_BYTES = 2**30  # that the slots and logs of a call may take
+SHARED_SLOTS = 256  # smaller cohorts share a program: compiling takes longer than empty slots
 
 
 class Setting(NamedTuple):
@@ -52,10 +56,13 @@ def play_sweep(
     *,
     evaluate_every: int = 1,
     at_once: int | None = None,
+    brief: bool = False,
 ) -> list[Played]:
     """Play every setting to its end. Returns the results in the order of the settings.
 
     at_once: settings played together. Default: as many as memory allows, and one on a CPU.
+    brief: of members and uploads the counts are enough; where settings are played together, no
+        more is read from the device.
     """
     found: dict[int, Played] = {}
     for numbers in _groups(simulator, settings, work, at_once):
@@ -63,7 +70,7 @@ def play_sweep(
         if len(group) == 1:
             played = [play_alone(simulator, *group[0], work, server, evaluate_every=evaluate_every)]
         else:
-            played = _together(simulator, group, work, server, evaluate_every)
+            played = _together(simulator, group, work, server, evaluate_every, brief)
         found |= zip(numbers, played, strict=True)
     return [found[number] for number in range(len(settings))]
 
@@ -91,57 +98,89 @@ def _groups(
     simulator: Simulator, settings: Sequence[Setting], work: LocalWork, at_once: int | None
 ) -> Iterator[list[int]]:
     """Indices of the settings that one program can play together. Settings with client budgets,
-    public weights or secret draws have arrays of their own and are played alone."""
+    public weights or secret draws have arrays of their own and are played alone, as are those whose
+    rates follow what they release."""
     alike: dict[Any, list[int]] = {}
     for number, (plan, source) in enumerate(settings):
         own = plan.budget is not None or plan.weights is not None or is_secret(source, plan)
-        alone = number if own else None
-        key = (plan.method, plan.sampling_rate, plan.controlled, alone)
-        alike.setdefault(key, []).append(number)
-    for numbers in alike.values():
-        most = at_once or _most_together(simulator, settings[numbers[0]].plan, work)
+        alone = number if own or plan.controlled else None
+        rate = _shared_rate(simulator, plan, work)
+        alike.setdefault((plan.method, rate, alone), []).append(number)
+    for (_, rate, _), numbers in alike.items():
+        most = at_once or _most_together(simulator, rate, work)
         pieces = -(-len(numbers) // most)
         size = -(-len(numbers) // pieces)  # equal pieces share a compiled program
         for first in range(0, len(numbers), size):
             yield numbers[first : first + size]
 
 
-def _most_together(simulator: Simulator, plan: Arm, work: LocalWork) -> int:
+def _shared_rate(simulator: Simulator, plan: Arm, work: LocalWork) -> float:
+    """The rate that slots are made for. Where empty slots are cheap, rates share a program: cohorts
+    are rounded up to a power of two."""
+    if simulator.on_cpu or not _is_small(simulator, work):
+        return plan.sampling_rate
+    slots = max(SHARED_SLOTS, 2 ** math.ceil(math.log2(plan.cohort)))
+    return min(1.0, slots / plan.clients)
+
+
+def _is_small(simulator: Simulator, work: LocalWork) -> bool:
+    """Whether the updates of a whole cohort are one product of matrices."""
+    classes, _ = simulator.classes(work)
+    return all(uses_errors(simulator.model, shape.rows, work) for shape in classes)
+
+
+def _most_together(simulator: Simulator, rate: float, work: LocalWork) -> int:
     """The number of settings whose typical cohorts fit in memory together."""
     if simulator.on_cpu:
         return 1
     classes, class_of = simulator.classes(work)
-    fits = [MOST_TOGETHER]
+    fits = [MOST_SMALL if _is_small(simulator, work) else MOST_TOGETHER]
+    slots = 0
     for number, shape in enumerate(classes):
-        usual = usual_count(int(np.sum(class_of == number)), plan.sampling_rate)
+        usual = usual_count(int(np.sum(class_of == number)), rate)
         fits.append(simulator.most_at_once(shape, work) // -(-usual // simulator.mesh.size))
+        slots += usual
+    fits.append(LOG_BYTES // (9 * ROUNDS_A_CALL * slots))
     return max(1, min(fits))
 
 
+def _room(settings: int, most: int) -> int:
+    """Settings that a program is made for: few different numbers, so that programs are shared."""
+    ladder = (size for k in range(8) for size in (2**k, 3 * 2**k // 2))
+    return max(settings, min(most, next(size for size in ladder if size >= settings)))
+
+
 def _together(
-    simulator: Simulator, group: list[Setting], work: LocalWork, server: Server, evaluate_every: int
+    simulator: Simulator,
+    settings: list[Setting],
+    work: LocalWork,
+    server: Server,
+    evaluate_every: int,
+    brief: bool,
 ) -> list[Played]:
     """Like `Simulator.play`, with a leading axis of settings on everything that differs between
-    them."""
+    them. On a GPU the last setting fills the room that is left."""
+    room = len(settings)
+    if not simulator.on_cpu:
+        room = _room(room, MOST_SMALL)
+    group = [*settings, *[settings[-1]] * (room - len(settings))]
     (plan, _), model = group[0], simulator.model
     classes, class_of = simulator.classes(work)
-    layout = simulator.layout(classes, class_of, plan.sampling_rate, work, len(group))
+    rate = _shared_rate(simulator, plan, work)
+    layout = simulator.layout(classes, class_of, rate, work, len(group))
     keys = jnp.stack([source.arm_key(plan.name) for plan, source in group])
-    dials = _dials(group)
+    dials = jax.tree.map(lambda *values: np.stack(values), *(plan.dials() for plan, _ in group))
     first = jnp.stack([model.init(source.model_key()) for _, source in group])
     keys, dials, state = simulator.replicate_tree((keys, dials, jax.vmap(server.init)(first)))
     public = simulator.replicate_tree(jnp.float32(1.0))
-    rounds: list[list[RoundLog]] = [[] for _ in group]
-    controls = [RateControl(plan) for plan, _ in group] if plan.controlled else []
-    most = 1 if controls else ROUNDS_A_CALL  # what a round releases decides the next
-    for t in range(0, server.rounds, most):
-        length = min(most, server.rounds - t)
-        if controls:
-            group = [Setting(c.arm, s.randomness) for c, s in zip(controls, group, strict=True)]
-            rate = usual_rate(max(plan.sampling_rate for plan, _ in group))
-            layout = simulator.layout(classes, class_of, rate, work, len(group))
-            dials = simulator.replicate_tree(_dials(group))
-        cohorts = [_cohorts(setting, t, length) for setting in group]
+    # settings that differ in clip or step have the same cohorts: drawn, packed and sent once
+    draws = [(one.randomness, one.plan.name, one.plan.sampling_rate) for one in group]
+    unique = list(dict.fromkeys(draws))
+    which = np.array([unique.index(one) for one in draws])
+    rounds: list[list[RoundLog]] = [[] for _ in settings]
+    for t in range(0, server.rounds, ROUNDS_A_CALL):
+        length = min(ROUNDS_A_CALL, server.rounds - t)
+        cohorts = [_cohorts(group[draws.index(one)], t, length) for one in unique]
         layout = simulator.fit(layout, [one for each in cohorts for one in each], class_of)
         program = Program(
             plan.method,
@@ -155,23 +194,28 @@ def _together(
         )
         slots = np.stack([simulator.slots(each, class_of, layout) for each in cohorts])
         data = (simulator.records, simulator.test, public)
-        arguments = (state, *data, dials, keys, simulator.put_slots(slots, most))
+        placed = simulator.put_slots(slots)
+        placed = jax.device_put(placed[which], placed.sharding)
+        arguments = (state, *data, dials, keys, placed)
         numbers = (np.int32(t), np.int32(length), None, None)
         call, _ = simulator.compile(program, *arguments, *numbers)
-        state, log = finish(call(*arguments, *numbers))
+        with simulator.device:
+            state, log = finish(call(*arguments, *numbers))
+        if brief:
+            uploads = np.asarray(jnp.sum(log.uploaded, axis=(-2, -1)))
+            log = log._replace(norms=None, uploaded=None)
         log = jax.tree.map(np.asarray, log)
         for number, played in enumerate(rounds):
-            logs = read_log(t, slots[number], jax.tree.map(lambda a: a[number], log))  # noqa: B023
-            played += [controlled(one, controls[number]) for one in logs] if controls else logs
+            mine = jax.tree.map(lambda a: a[number], log)  # noqa: B023
+            if brief:
+                members = [len(cohort) for cohort in cohorts[which[number]]]
+                counts = zip(members, uploads[number].tolist(), strict=False)
+                numbered = read_numbers(t, length, mine)
+                played += [replace(r, counts=c) for r, c in zip(numbered, counts, strict=True)]
+            else:
+                played += read_log(t, slots[which[number]], mine)
     weights = np.asarray(jax.vmap(lambda s: server.model(s, server.rounds))(state))
-    return [Played(*pair) for pair in zip(rounds, weights, strict=True)]
-
-
-def _dials(group: Sequence[Setting]) -> Dials:
-    stacked: Dials = jax.tree.map(
-        lambda *values: jnp.stack(values), *(plan.dials() for plan, _ in group)
-    )
-    return stacked
+    return [Played(*pair) for pair in zip(rounds, weights, strict=False)]
 
 
 def _cohorts(setting: Setting, first: int, length: int) -> list[np.ndarray]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from locksfl._text import markdown_table
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
 from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
 from locksfl.experiment.folder import write_atomically
@@ -108,12 +109,6 @@ def report_text(scale: Scale, rows: list[Row], said: list[str]) -> str:
         markdown_table(("claimed ε", "multiplier", "reading", "ε SERVER", "ε PUBLIC"), readings),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Returns a table in markdown."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cells(row: Row) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from scipy import stats
 
-from locksfl.experiment.compare import Record
+from locksfl.experiment.comparison.runner import Record
 from locksfl.paper.reproduce.settings import EPSILONS, HONEST, METHODS, PRINTED, Panel
 from locksfl.paper.reproduce.tune import edges, last_tenth
 

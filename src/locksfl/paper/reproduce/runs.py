@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from locksfl.arm import Arm
-from locksfl.experiment.compare import Record, Run, grid, play_grid
+from locksfl.experiment.comparison.runner import Record, Run, grid, play_grid
 from locksfl.experiment.config import Config, DiagnosticsConfig, PrivacyConfig
 from locksfl.experiment.costs import statement
 from locksfl.experiment.folder import RunFolder, write_atomically

@@ -18,7 +18,7 @@ import numpy as np
 import tomli_w
 
 from locksfl._validate import positive
-from locksfl.experiment.compare import Cell, Record, Run, play_grid
+from locksfl.experiment.comparison.runner import Cell, Record, Run, play_grid
 from locksfl.experiment.folder import write_atomically
 from locksfl.experiment.plan import plan_arms
 from locksfl.paper.reproduce.runs import Bench, OnRun

@@ -102,13 +102,22 @@ def play_cells(
     """Yields each cell with its runs: as soon as it is finished on a CPU, all at the end on a GPU,
     where they are played together."""
     for batch in [[cell] for cell in cells] if simulator.on_cpu else [cells]:
-        runs = iter(_play(simulator, config, [run for cell in batch for run in cell.runs]))
+        asked = [run for cell in batch for run in cell.runs]
+        runs = iter(play_runs(simulator, config, asked, at_once=1 if len(asked) < MANY else None))
         for cell in batch:
             yield cell, list(islice(runs, len(cell.runs)))
 
 
-def _play(simulator: Simulator, config: Config, runs: list[tuple[Arm, int]]) -> list[Run]:
-    """Arms of different numbers of rounds have servers, and so programs, of their own."""
+def play_runs(
+    simulator: Simulator,
+    config: Config,
+    runs: Sequence[tuple[Arm, int]],
+    *,
+    at_once: int | None = None,
+    brief: bool = False,
+) -> list[Run]:
+    """Play arms with seeds, in the order given. Arms of different numbers of rounds have servers,
+    and so programs, of their own. `at_once`, `brief`: see `play_sweep`."""
     found: dict[int, Run] = {}
     work = local_work(config.local)
     for rounds in dict.fromkeys(arm.rounds for arm, _ in runs):
@@ -119,7 +128,8 @@ def _play(simulator: Simulator, config: Config, runs: list[tuple[Arm, int]]) -> 
             work,
             server_for(config.train, rounds),
             evaluate_every=config.train.evaluate_every,
-            at_once=1 if len(runs) < MANY else None,
+            at_once=at_once,
+            brief=brief,
         )
         for i, (logs, weights) in zip(numbers, played, strict=True):
             arm, seed = runs[i]

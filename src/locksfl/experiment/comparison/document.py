@@ -1,0 +1,256 @@
+"""What people see of a comparison, or of a part of it: report.md, table.json and the figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from locksfl._text import epsilon_text, markdown_table, size_text
+from locksfl.experiment.comparison.folder import REPORT, TUNING, Folder, Part
+from locksfl.experiment.comparison.grid import QUICK, Case
+from locksfl.experiment.comparison.runner import Record
+from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED
+from locksfl.experiment.comparison.statistics import CONFIDENCE, holm, interval, paired
+from locksfl.experiment.costs import OBSERVERS, RELATIONS
+from locksfl.experiment.figures import COLOURS, plotting, save_figure
+from locksfl.experiment.folder import write_atomically
+
+LEVEL = 1 - CONFIDENCE
+HEADS = (
+    "data", "ε", "rounds", "wanted", "uploads", "method", "accuracy", "clip, step", "cohort",
+    "noise", "up", "down", "tried", "ε SERVER", "ε PUBLIC",
+)  # fmt: skip
+KEPT = (  # of a report's line
+    "clip_norm", "step", "cohort", "noise_multiplier", "norm_multiplier", "bytes_up", "bytes_down",
+    "privacy",
+)  # fmt: skip
+LINES = ("-", "--", ":", "-.")
+
+
+def rows_of(folder: Folder) -> list[Record]:
+    """One row for every case that has a report."""
+    return [
+        _row(case, line, folder.line(TUNING, case))
+        for case in folder.cases
+        if (line := folder.line(REPORT, case)) is not None
+    ]
+
+
+def _row(case: Case, line: Record, tuning: Record | None) -> Record:
+    accuracy = interval(line["accuracy"])
+    return {
+        **case.key,
+        "uploads_measured": float(np.mean(line["uploads_measured"])),
+        "accuracy": float(np.mean(line["accuracy"])),
+        "low": accuracy and accuracy[0],
+        "high": accuracy and accuracy[1],
+        "seeds": len(line["accuracy"]),
+        **{name: line[name] for name in KEPT},
+        "tried": len(tuning["tried"]) if tuning else 0,
+        "widened": tuning["widened"] if tuning else 0,
+        "edge": tuning["edge"] if tuning else [],
+    }
+
+
+def differences_of(folder: Folder) -> list[Record]:
+    """Every difference that the file names, whether it was played yet or not."""
+    found: list[Record] = []
+    for named in folder.comparison.axes.difference:
+        cases = folder.comparison.find(named)
+        better, than = (folder.line(REPORT, case) for case in cases)
+        told = {"better": cases[0].label, "than": cases[1].label, "margin": named.margin}
+        if better is None or than is None:
+            found.append({**told, "played": False, "p": 1.0})
+            continue
+        found.append({**told, "played": True, **asdict(paired(better, than, named.margin))})
+    corrected = holm([one["p"] for one in found])
+    for one, p in zip(found, corrected, strict=True):
+        one["p_holm"] = p
+        one["stands"] = one["played"] and p < LEVEL and one["mean"] > one["margin"]
+    return found
+
+
+def write_report(folder: Folder) -> Record:
+    """Write every file of the report, of what there is so far. Returns what table.json holds."""
+    rows, differences = rows_of(folder), differences_of(folder)
+    table = {
+        "name": folder.comparison.name,
+        "quick": folder.comparison.quick,
+        "part": str(folder.part),
+        "cells": len(folder.cases),
+        "missing": len(folder.missing),
+        "rows": rows,
+        "differences": differences,
+        "failures": [{**case.key, "error": said} for case, said in folder.failures.items()],
+    }
+    labels = list(dict.fromkeys(row["data"] for row in rows))
+    figures = {label: _file(label, len(labels)) for label in labels}
+    for label, name in figures.items():
+        mine = [row for row in rows if row["data"] == label]
+        draw(folder.path / name, mine, _title(folder, label))
+    write_atomically(folder.path / "table.json", (json.dumps(table, indent=2) + "\n").encode())
+    text = report_text(folder, table, list(figures.values()))
+    write_atomically(folder.path / "report.md", text.encode())
+    return table
+
+
+def _file(label: str, labels: int) -> str:
+    if labels == 1:
+        return "figure"
+    return "figure-" + "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-")
+
+
+def _title(folder: Folder, label: str) -> str:
+    seeds = folder.comparison.axes.seeds
+    partial = f" · PARTIAL: {_so_far(folder)}" if folder.missing else ""
+    quick = " · quick" if folder.comparison.quick else ""
+    name = ", ".join(filter(None, (folder.comparison.name, label)))
+    return f"{name}: mean and 95% interval of {seeds} seeds, simulated{quick}{partial}"
+
+
+def _so_far(folder: Folder) -> str:
+    return f"{len(folder.cases) - len(folder.missing)} of {len(folder.cases)} cells"
+
+
+def report_text(folder: Folder, table: Record, figures: Sequence[str]) -> str:
+    """Returns report.md."""
+    comparison, part = folder.comparison, folder.part
+    parts = [f"# Comparison: {comparison.name}"]
+    if folder.missing:
+        parts.append(f"**Partial: {_so_far(folder)}.** The same command goes on.")
+    if part != Part():
+        parts.append(f"**Part {part}** of the comparison; `locks compare --merge` joins all parts.")
+    if comparison.quick:
+        parts.append(f"**Quick**, a smaller comparison than the file's: {QUICK}.")
+    parts += [
+        "Every method at the same total ε (norms charged) and the same expected uploads; "
+        f"{comparison.axes.seeds} seeds, simulated. Accuracy is on held-out records, ± half of the "
+        f"{CONFIDENCE:.0%} interval over seeds. Uploads are a round's: wanted, and as they came "
+        "out. Bytes are those of a whole run, up and down. ε is zero-out/replace; SERVER sees "
+        "every message, PUBLIC the models.",
+        _tuning_text(folder),
+        *(f"![accuracy against uploads and bytes]({name}.png)" for name in figures),
+        markdown_table(HEADS, map(cells, table["rows"])),
+    ]
+    if table["differences"]:
+        parts += ["## Differences named beforehand", _differences_text(table["differences"])]
+    if table["failures"]:
+        failed = (f"* {case.label}: {said}" for case, said in folder.failures.items())
+        parts += ["## Failed, and tried again by the same command", "\n".join(failed)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _tuning_text(folder: Folder) -> str:
+    grid = folder.comparison.axes.tuning
+    if grid is None:
+        return "Nothing was tuned here: clip norm and step are the file's."
+    seeds = ", ".join(str(FIRST_TUNING_SEED + i) for i in range(grid.seeds))
+    return (
+        f"Tuned **without privacy**: clip norm and reach (clip norm x step) of every method and "
+        f"cell, from {len(grid.pairs)} settings each, with other seeds ({seeds}) on the half of "
+        f"the held-out records that no report uses. Where the edge of a grid was best, it was "
+        f'widened there, at most {grid.widen} x; "edge" marks a choice that is at the edge still. '
+        "Where uploads follow the data, the cohort was found in the same runs. No ε covers these "
+        "choices."
+    )
+
+
+def cells(row: Record) -> list[str]:
+    """A row for people."""
+    wide = "" if row["low"] is None else f" ± {100 * (row['high'] - row['low']) / 2:.2f}"
+    edge = f" (edge: {', '.join(row['edge'])})" if row["edge"] else ""
+    noise = "-" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.3g}"
+    if row["norm_multiplier"] is not None:
+        noise += f", norms {row['norm_multiplier']:.3g}"
+    return [
+        row["data"] or "-",
+        "∞" if row["epsilon"] is None else f"{row['epsilon']:g}",
+        str(row["rounds"]),
+        f"{row['uploads']:g}",
+        f"{row['uploads_measured']:.1f}",
+        row["method"],
+        f"{100 * row['accuracy']:.2f}{wide}",
+        f"{row['clip_norm']:.3g}, {row['step']:.3g}",
+        f"{row['cohort']:.4g}",
+        noise,
+        size_text(row["bytes_up"]),
+        size_text(row["bytes_down"]),
+        f"{row['tried'] or '-'}{edge}",
+        *(_epsilons(row, observer) for observer in OBSERVERS),
+    ]
+
+
+def _epsilons(row: Record, observer: str) -> str:
+    costs = {c["relation"]: c["epsilon"] for c in row["privacy"] if c["observer"] == observer}
+    return "/".join(epsilon_text(costs[relation]) for relation in RELATIONS)
+
+
+def _differences_text(found: Sequence[Record]) -> str:
+    lines = [
+        f"Paired over seeds, the error of the held-out records included, {len(found)} differences "
+        f"corrected by Holm: one stands if its corrected p is below {LEVEL:.2g}.\n"
+    ]
+    for one in found:
+        ahead = f" by more than {100 * one['margin']:+.4g} points" if one["margin"] else ""
+        told = f"* {one['better']}, above {one['than']}{ahead}: "
+        if not one["played"]:
+            lines.append(f"{told}not played yet.")
+            continue
+        numbers = f"{100 * one['mean']:+.2f} points"
+        if one["low"] is not None:
+            numbers += f" ({100 * one['low']:+.2f} to {100 * one['high']:+.2f})"
+        verdict = "**stands**" if one["stands"] else "does not stand"
+        lines.append(f"{told}{verdict}: {numbers}, corrected p = {one['p_holm']:.2g}.")
+    return "\n".join(lines)
+
+
+def draw(path: Path, rows: Sequence[Record], title: str) -> None:
+    """Accuracy against uploads and against bytes: a line of panels for every epsilon."""
+    epsilons = list(dict.fromkeys(row["epsilon"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    by_rounds = list(dict.fromkeys(row["rounds"] for row in rows))
+    size = (9, 0.6 + 2.9 * len(epsilons))
+    figure, grid = plotting().subplots(len(epsilons), 2, figsize=size, squeeze=False)
+    for epsilon, line in zip(epsilons, grid, strict=True):
+        for method, colour in zip(methods, cycle(COLOURS)):
+            for rounds, style in zip(by_rounds, cycle(LINES)):
+                where = (epsilon, method, rounds)
+                mine = [r for r in rows if (r["epsilon"], r["method"], r["rounds"]) == where]
+                label = method if len(by_rounds) == 1 else f"{method}, {rounds} rounds"
+                _curve(line[0], mine, _uploads, color=colour, ls=style, label=label)
+                _curve(line[1], mine, _bytes, color=colour, ls=style, label=label)
+        shown = "∞" if epsilon is None else f"{epsilon:g}"
+        line[0].set_ylabel(f"ε = {shown}\n\naccuracy, %")
+        for axes in line:
+            axes.set_xscale("log")
+    grid[-1, 0].set_xlabel("uploads a round, measured" if len(by_rounds) == 1 else "uploads in all")
+    grid[-1, 1].set_xlabel("bytes up and down")
+    grid[0, 0].legend(frameon=False, loc="lower right")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
+    save_figure(figure, path)
+
+
+def _uploads(row: Record) -> float:
+    return float(row["uploads_measured"])
+
+
+def _bytes(row: Record) -> float:
+    return float(row["bytes_up"] + row["bytes_down"])
+
+
+def _curve(axes: Any, rows: Sequence[Record], x: Any, **line: Any) -> None:
+    points = sorted((x(row), 100 * row["accuracy"], _wide(row)) for row in rows)
+    if points:
+        at, middle, wide = zip(*points, strict=True)
+        axes.errorbar(at, middle, yerr=wide, marker="o", ms=3, lw=1.3, capsize=2, **line)
+
+
+def _wide(row: Record) -> float:
+    return math.nan if row["low"] is None else 100 * (row["high"] - row["low"]) / 2

@@ -1,0 +1,205 @@
+"""The folder of a comparison.
+
+    comparison.toml   the file as it was given      comparison.json   its hash, and which part of it
+    cells.jsonl       one line for every finished   failures.jsonl    one line for every case that
+                      stage of a case                                 failed, until it succeeds
+    report.md, table.json, figure.png and .svg (one for each label, if there are several)
+
+Lines are appended when a stage is finished, so a stopped comparison loses only what was being
+played. The same command goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from locksfl._loading import in_one_line
+from locksfl.experiment.comparison.grid import Case, Comparison, parse_comparison
+from locksfl.experiment.comparison.runner import Record
+from locksfl.experiment.folder import RunFolder, append_lines, held, read_lines, write_atomically
+
+TUNING, REPORT = "tuning", "report"
+FILES = ("comparison.toml", "comparison.json", "cells.jsonl", "failures.jsonl")
+
+
+class Part(NamedTuple):
+    """Every k-th case, from the i-th on; counted from 1."""
+
+    number: int = 1
+    of: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """The part of --part i/k."""
+        number, slash, of = text.partition("/")
+        if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+            raise ValueError(f"--part {text}: expected i/k with 1 <= i <= k, such as 2/3")
+        return cls(int(number), int(of))
+
+
+WHOLE = Part()
+
+
+class Folder:
+    """What is finished of a comparison, or of a part of it."""
+
+    def __init__(self, path: Path, comparison: Comparison, part: Part = WHOLE) -> None:
+        self.path, self.comparison, self.part = path, comparison, part
+        self._lock = threading.Lock()
+        self._lines = {_key(line): line for line in read_lines(path / "cells.jsonl", resumed=True)}
+        self._failed: dict[Case, str] = {}
+
+    @classmethod
+    def begin(cls, path: Path, comparison: Comparison, part: Part = WHOLE) -> Folder:
+        """A new folder, or the one that the same command began."""
+        told = {
+            "sha256": hashlib.sha256(comparison.text.encode()).hexdigest(),
+            "quick": comparison.quick,
+            "part": list(part),
+        }
+        if not (path / "comparison.json").is_file():
+            RunFolder.check_new(path)
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / "comparison.toml", comparison.text.encode())
+            write_atomically(path / "comparison.json", (json.dumps(told) + "\n").encode())
+        there = _told(path)
+        for name, is_another in (
+            ("sha256", "the comparison of another file"),
+            ("quick", "a comparison with other --quick"),
+            ("part", f"part {Part(*there['part'])} of this comparison"),
+        ):
+            if there[name] != told[name]:
+                raise ValueError(
+                    f"--out {path}: it holds {is_another}, which stays as it is; expected the same "
+                    "command, or a new folder"
+                )
+        return cls(path, comparison, part)
+
+    @classmethod
+    def open(cls, path: Path) -> Folder:
+        """A folder that a comparison has made."""
+        told = _told(path)
+        comparison = parse_comparison((path / "comparison.toml").read_text("utf-8"))
+        if told["quick"]:
+            comparison = comparison.quickened()
+        return cls(path, comparison, Part(*told["part"]))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else may play in this folder meanwhile."""
+        with held(self.path / "comparison.toml"):
+            yield
+
+    @property
+    def cases(self) -> list[Case]:
+        """The cases of this part."""
+        return self.comparison.cases[self.part.number - 1 :: self.part.of]
+
+    @property
+    def missing(self) -> list[Case]:
+        """The cases of this part that have no report."""
+        return [case for case in self.cases if self.line(REPORT, case) is None]
+
+    @property
+    def failures(self) -> dict[Case, str]:
+        """What went wrong, by case."""
+        return dict(self._failed)
+
+    def line(self, stage: str, case: Case) -> Record | None:
+        """A finished stage."""
+        return self._lines.get(_key({"stage": stage, **case.key}))
+
+    def add(self, stage: str, case: Case, found: Record) -> Record:
+        """A stage is finished: it is on the disk when this returns."""
+        line = {"stage": stage, **case.key, **found}
+        with self._lock:
+            append_lines(self.path / "cells.jsonl", [line])
+            self._lines[_key(line)] = line
+        return line
+
+    def fail(self, case: Case, error: Exception) -> None:
+        """A case went wrong; the others go on, and the same command tries it again."""
+        with self._lock:
+            self._failed[case] = in_one_line(error)
+            self._write_failures()
+
+    def forget_failures(self) -> None:
+        """They are tried again."""
+        with self._lock:
+            self._failed.clear()
+            self._write_failures()
+
+    def _write_failures(self) -> None:
+        lines = [{**case.key, "error": said} for case, said in self._failed.items()]
+        write_atomically(self.path / "failures.jsonl", _text(lines))
+
+    def settle(self) -> None:
+        """Put the lines in the order of the cases, so that a finished folder does not show in which
+        order, on how many machines or how often interrupted it was played."""
+        stages = [self.line(stage, case) for case in self.cases for stage in (TUNING, REPORT)]
+        write_atomically(self.path / "cells.jsonl", _text([one for one in stages if one]))
+
+
+def merge(paths: Sequence[Path], out: Path) -> Folder:
+    """Join the folders of all parts of one comparison in a new folder."""
+    RunFolder.check_new(out)
+    parts = [Folder.open(path) for path in paths]
+    first = parts[0]
+    seen: dict[int, Path] = {}
+    for folder in parts:
+        same = (folder.comparison.text, folder.comparison.quick)
+        if same != (first.comparison.text, first.comparison.quick):
+            raise ValueError(
+                f"--merge: {folder.path} and {first.path} are of different comparisons; expected "
+                "parts of one file"
+            )
+        if folder.part.of != first.part.of:
+            raise ValueError(
+                f"--merge: {first.path} is part {first.part}, {folder.path} is part {folder.part}; "
+                "expected parts of one division"
+            )
+        if folder.part.number in seen:
+            raise ValueError(
+                f"--merge: {seen[folder.part.number]} and {folder.path} are both part "
+                f"{folder.part}; expected each part once"
+            )
+        seen[folder.part.number] = folder.path
+        if missing := folder.missing:
+            raise ValueError(
+                f"--merge: {folder.path} (part {folder.part}) lacks {len(missing)} cells, first "
+                f"{missing[0].label}; expected it finished: the same command goes on"
+            )
+    absent = [str(Part(i, first.part.of)) for i in range(1, first.part.of + 1) if i not in seen]
+    if absent:
+        raise ValueError(f"--merge: part {', '.join(absent)} is missing")
+    whole = Folder.begin(out, first.comparison)
+    whole._lines = {key: line for folder in parts for key, line in folder._lines.items()}
+    whole.forget_failures()
+    whole.settle()
+    return whole
+
+
+def _key(line: Record) -> tuple[Any, ...]:
+    return tuple(line[name] for name in ("stage", "data", "epsilon", "rounds", "uploads", "method"))
+
+
+def _text(lines: Sequence[Record]) -> bytes:
+    return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
+
+
+def _told(path: Path) -> Record:
+    try:
+        told: Record = json.loads((path / "comparison.json").read_text("utf-8"))
+        Part(*told["part"]), told["sha256"], told["quick"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"{path}: not the folder of a comparison") from None
+    return told

@@ -1,0 +1,324 @@
+"""The cases of a comparison: an experiment without arms under every method, epsilon and upload.
+
+Every method gets the same epsilons, uploads and number of tuned settings, or the file is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from locksfl._tables import build_table
+from locksfl._validate import one_of
+from locksfl.arm import Arm
+from locksfl.experiment.comparison.settings import (
+    CompareConfig,
+    DataEntry,
+    DifferenceConfig,
+    MethodEntry,
+    TuningConfig,
+    method_entry,
+)
+from locksfl.experiment.config import Config, PrivacyConfig, config_of, read_text
+from locksfl.methods import RULES, TRUSTS
+from locksfl.round.randomness import arm_number
+
+OF_THE_FILE = {  # what a comparison decides for itself
+    "arm": "methods are [[compare.method]] tables",
+    "seed": "compare.seeds counts the seeds",
+    "engine": "a comparison is simulated",
+    "diagnostics": "a comparison keeps no diagnostics",
+}
+CHOOSES_NOISE = {"epsilon": None, "filter": False, "max_epsilon": None, "accounting": "sound"}
+QUICK = (
+    "the first data, the largest finite epsilon, the first two uploads, the fewest rounds, two "
+    "seeds, one tuning seed, the two middle values of each tuned axis, nothing widened"
+)
+
+
+class Case(NamedTuple):
+    """One method at one point of the grid: what is tuned, reported, and given to a part."""
+
+    data: str
+    epsilon: float
+    rounds: int
+    uploads: float  # wanted a round; all clients if the rule asks everyone
+    method: str
+    wanted: float  # the uploads as the file has them: a round, or in all
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What names its lines; JSON has no infinity."""
+        epsilon = None if math.isinf(self.epsilon) else self.epsilon
+        named = {"data": self.data, "epsilon": epsilon, "rounds": self.rounds}
+        return {**named, "uploads": self.uploads, "method": self.method}
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        epsilon = "inf" if math.isinf(self.epsilon) else f"{self.epsilon:g}"
+        data = f"{self.data}, " if self.data else ""
+        return f"{data}ε {epsilon}, {self.rounds} rounds, {self.uploads:g} uploads, {self.method}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A file, checked: nothing in it can be refused any more except by its data."""
+
+    text: str
+    axes: CompareConfig
+    methods: dict[str, MethodEntry]
+    configs: dict[str, Config]  # the experiment of each label, with a placeholder for its arms
+    quick: bool = False
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return next(iter(self.configs.values())).name
+
+    @cached_property
+    def cases(self) -> list[Case]:
+        """Every case, in a stable order. A rule that asks everyone has one whatever the uploads."""
+        return list(dict.fromkeys(self._cases()))
+
+    def _cases(self) -> Iterator[Case]:
+        for label, config in self.configs.items():
+            entry = self._entry(label)
+            clients = clients_of(config)
+            in_all = entry.uploads is None and entry.uploads_in_all is not None
+            wanted = entry.uploads or entry.uploads_in_all or [float(clients)]
+            for epsilon in entry.epsilons or self.axes.epsilons:
+                for rounds in entry.rounds or [config.train.rounds]:
+                    for uploads in wanted:
+                        a_round = uploads / rounds if in_all else uploads
+                        for name, method in self.methods.items():
+                            if method.rule.everyone:
+                                yield Case(label, epsilon, rounds, clients, name, clients)
+                            else:
+                                yield Case(label, epsilon, rounds, a_round, name, uploads)
+
+    def _entry(self, label: str) -> DataEntry:
+        """The axes of a label: its own, or those of [compare]."""
+        mine = {entry.label: entry for entry in self.axes.data}.get(label, DataEntry(label))
+        given = {name: getattr(mine, name) for name in ("epsilons", "rounds")}
+        if mine.uploads is None and mine.uploads_in_all is None:
+            mine = dataclasses.replace(
+                mine, uploads=self.axes.uploads, uploads_in_all=self.axes.uploads_in_all
+            )
+        return dataclasses.replace(
+            mine,
+            **{name: value or getattr(self.axes, name) for name, value in given.items()},
+        )
+
+    def tuning(self, method: str) -> TuningConfig | None:
+        """The grid of a method."""
+        return self.methods[method].tuning or self.axes.tuning
+
+    def config(self, case: Case, *, clip_norm: float, step: float, cohort: float) -> Config:
+        """The experiment of a case with one arm, not yet calibrated."""
+        base, method = self.configs[case.data], self.methods[case.method]
+        table = {"name": case.method, **method.settings}
+        if self.axes.tuning is not None:
+            table |= {"clip_norm": clip_norm, "step": step}
+        if not method.rule.everyone:
+            table["cohort"] = cohort
+            if not method.uploads_follow_data:
+                table["uploads"] = case.uploads
+        share = base.train.average_last / base.train.rounds
+        train = dataclasses.replace(
+            base.train,
+            rounds=case.rounds,
+            average_last=round(share * case.rounds),
+            evaluate_every=case.rounds,
+        )
+        try:
+            privacy = self.privacy(case)
+            return dataclasses.replace(base, train=train, privacy=privacy, arm=[table])
+        except ValueError as error:
+            raise ValueError(f"compare, {case.label}: {error}") from None
+
+    def privacy(self, case: Case) -> PrivacyConfig:
+        """The total epsilon of a case; an infinite one is a trust of its own."""
+        privacy = self.configs[case.data].privacy
+        if self.axes.tuning is not None:
+            privacy = dataclasses.replace(privacy, tuned_without_privacy=True)
+        if math.isinf(case.epsilon):
+            silent = next(name for name, trust in TRUSTS.items() if not trust.private)
+            return dataclasses.replace(privacy, trust=silent)
+        return dataclasses.replace(privacy, epsilon=case.epsilon)
+
+    def quickened(self) -> Comparison:
+        """The same comparison, smaller by a stated rule (`QUICK`)."""
+        axes, label = self.axes, next(iter(self.configs))
+        entry = self._entry(label)
+        finite = [e for e in entry.epsilons or axes.epsilons if math.isfinite(e)]
+        uploads = {
+            name: values[:2]
+            for name in ("uploads", "uploads_in_all")
+            if (values := getattr(entry, name)) is not None
+        }
+        small = dataclasses.replace(
+            entry,
+            epsilons=[max(finite) if finite else math.inf],
+            rounds=None if entry.rounds is None else [min(entry.rounds)],
+            **uploads,
+        )
+
+        def thinned(grid: TuningConfig | None) -> TuningConfig | None:
+            if grid is None:
+                return None
+            clips, reaches = (_middle(values) for values in (grid.clip_norm, grid.reach))
+            return dataclasses.replace(grid, clip_norm=clips, reach=reaches, seeds=1, widen=0)
+
+        axes = dataclasses.replace(
+            axes,
+            seeds=min(2, axes.seeds),
+            data=[small],
+            tuning=thinned(axes.tuning),
+            difference=[],
+        )
+        methods = {
+            name: dataclasses.replace(method, tuning=thinned(method.tuning))
+            for name, method in self.methods.items()
+        }
+        found = dataclasses.replace(
+            self, axes=axes, methods=methods, configs={label: self.configs[label]}, quick=True
+        )
+        for named in self.axes.difference:
+            with suppress(ValueError):
+                found.find(named)
+                axes.difference.append(named)
+        return found
+
+    def arm(self, case: Case) -> Arm:
+        """The arm of a case before it is tuned."""
+        train = self.configs[case.data].train
+        pair = {"clip_norm": train.clip_norm, "step": train.optimizer.step}
+        (arm,) = self.config(case, **pair, cohort=self.first_cohort(case)).arms()
+        return arm
+
+    def first_cohort(self, case: Case) -> float:
+        """The cohort of a case; for uploads that follow the data, a first guess."""
+        times = self.methods[case.method].cohort_per_upload
+        return min(float(clients_of(self.configs[case.data])), times * case.uploads)
+
+    def find(self, named: DifferenceConfig) -> tuple[Case, Case]:
+        """The two cases of a named difference."""
+        where = {name: getattr(named, name) for name in ("data", "epsilon", "uploads", "rounds")}
+        other = {"uploads": named.than_uploads, "rounds": named.than_rounds}
+        than = {**where, **{name: value for name, value in other.items() if value is not None}}
+        return self._one(named.better, where), self._one(named.than, than)
+
+    def _one(self, method: str, where: Mapping[str, Any]) -> Case:
+        one_of(self.methods, **{"compare.difference": method})
+        asks_everyone = self.methods[method].rule.everyone
+
+        def fits(case: Case) -> bool:
+            mine = {**case._asdict(), "uploads": case.wanted}
+            names = [n for n in where if n != "uploads" or not asks_everyone]
+            return all(where[n] is None or where[n] == mine[n] for n in names)
+
+        found = [case for case in self.cases if case.method == method and fits(case)]
+        if len(found) != 1:
+            given = {name: value for name, value in where.items() if value is not None}
+            raise ValueError(
+                f"compare.difference of {method!r} at {given}: {len(found)} cells are that; "
+                "expected to name exactly one, by data, epsilon, uploads and rounds"
+            )
+        return found[0]
+
+
+def clients_of(config: Config) -> int:
+    """n, which `config_of` has filled in."""
+    if config.data.clients is None:
+        raise AssertionError("an experiment without clients")
+    return config.data.clients
+
+
+def read_comparison(path: Path) -> Comparison:
+    """The comparison in a TOML file."""
+    return parse_comparison(read_text(path), str(path))
+
+
+def parse_comparison(text: str, source: str = "comparison") -> Comparison:
+    """The comparison in a TOML text."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{source}: not valid TOML: {error}") from None
+    for name, why in OF_THE_FILE.items():
+        if name in table:
+            raise ValueError(f"{name}: not in the file of a comparison; {why}")
+    if "compare" not in table:
+        raise ValueError(f"{source}: compare is missing: expected a [compare] table")
+    axes: CompareConfig = build_table(CompareConfig, table.pop("compare"), "compare")
+    everyone = next(name for name, rule in RULES.items() if rule.everyone)
+    placeholder = {**table, "arm": [{"name": "all", "rule": everyone}]}
+    entries = axes.data or [DataEntry("")]
+    configs = {e.label: config_of(placeholder, e.set) for e in entries}
+    for config in configs.values():
+        config.data.check_unit(simulated=True)
+    for config, (name, usual) in itertools.product(configs.values(), CHOOSES_NOISE.items()):
+        if (value := getattr(config.privacy, name)) != usual:
+            raise ValueError(
+                f"privacy.{name} = {value!r}: not in the file of a comparison; every method is "
+                "played at each of compare.epsilons"
+            )
+    methods = [method_entry(entry, axes.tuning) for entry in axes.method]
+    names = [method.name for method in methods]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"compare.method.name = {name!r}: expected a name of its own")
+    if len({arm_number(name) for name in names}) < len(names):
+        raise ValueError(f"method names {names}: two would share their noise; rename one")
+    found = Comparison(text, axes, {method.name: method for method in methods}, configs)
+    _check_uploads(axes, found)
+    for case in found.cases:
+        _check_case(found, case)
+    for named in axes.difference:
+        found.find(named)
+    return found
+
+
+def _check_uploads(axes: CompareConfig, found: Comparison) -> None:
+    tables: list[CompareConfig | DataEntry] = [axes, *axes.data]
+    for table in tables:
+        if table.uploads is not None and table.uploads_in_all is not None:
+            raise ValueError(
+                f"{table.where}.uploads_in_all = {table.uploads_in_all}: not with uploads, which "
+                "are a round's"
+            )
+    needed = any(not method.rule.everyone for method in found.methods.values())
+    for entry in axes.data or [DataEntry("")]:
+        given = (axes.uploads, axes.uploads_in_all, entry.uploads, entry.uploads_in_all)
+        if needed and not any(given):
+            raise ValueError("compare.uploads is missing: expected the uploads wanted a round")
+
+
+def _check_case(found: Comparison, case: Case) -> None:
+    """Refuse what can never be played."""
+    clients = clients_of(found.configs[case.data])
+    if case.uploads > clients:
+        raise ValueError(
+            f"compare.uploads = {case.uploads:g}: expected at most the {clients} clients"
+            + (f" of {case.data!r}" if case.data else "")
+        )
+    arm = found.arm(case)
+    if not arm.private and not math.isinf(case.epsilon):
+        raise ValueError(
+            f"compare.epsilons = {case.epsilon:g}: trust {arm.trust!r} adds no noise; expected "
+            "inf, or a trust that does"
+        )
+
+
+def _middle(values: list[float]) -> list[float]:
+    first = max(0, (len(values) - 2) // 2)
+    return values[first : first + 2]

@@ -1,0 +1,172 @@
+"""The tables of a comparison's file: [compare], its axes, tuning, data, methods, differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Annotated, Any
+
+from locksfl._tables import Count, Positive, Settings, Whole, build_table
+from locksfl.arm import SETTINGS as ARM_SETTINGS
+from locksfl.arm import Arm
+from locksfl.methods import find_rule
+from locksfl.methods.rules import Rule
+
+FIRST_TUNING_SEED = 1000  # those of a report are below
+OF_A_CASE = {  # settings of an arm that follow from the comparison
+    "cohort": "it follows from the uploads; expected cohort_per_upload",
+    "uploads": "expected it in [compare], the same for all methods",
+    "noise_multiplier": "it would fix the noise, so that methods cannot be at equal epsilon; "
+    "leave it out",
+}
+
+
+def epsilon_above_zero(**settings: float) -> None:
+    """Refuse what is no epsilon; inf is one."""
+    for name, value in settings.items():
+        if not value > 0:
+            raise ValueError(f"{name} = {value!r}: expected a number > 0, or inf")
+
+
+Epsilon = Annotated[float, epsilon_above_zero]
+
+
+@dataclass(frozen=True)
+class TuningConfig(Settings, where="compare.tuning"):
+    """The grid that every method is tuned on: clip norm x reach, the clip norm times the step."""
+
+    clip_norm: list[Positive]
+    reach: list[Positive]
+    seeds: Count = 2
+    widen: Whole = 2  # how often a grid whose edge is best is widened
+
+    def check(self) -> None:
+        """Refuse axes that have no order, and so no edge."""
+        for name in ("clip_norm", "reach"):
+            _rising(**{f"{self.where}.{name}": getattr(self, name)})
+
+    @property
+    def pairs(self) -> list[tuple[float, float]]:
+        """Every clip norm with every reach."""
+        return [(clip, reach) for clip in self.clip_norm for reach in self.reach]
+
+
+@dataclass(frozen=True)
+class DataEntry(Settings, where="compare.data"):
+    """A change to the experiment, and the axes that are its own."""
+
+    label: str
+    set: list[str] = field(default_factory=list)
+    epsilons: list[Epsilon] | None = None
+    uploads: list[Positive] | None = None
+    uploads_in_all: list[Positive] | None = None
+    rounds: list[Count] | None = None
+
+
+@dataclass(frozen=True)
+class DifferenceConfig(Settings, where="compare.difference"):
+    """A difference that is named before anything is played: better minus than, above the margin."""
+
+    better: str
+    than: str
+    data: str | None = None
+    epsilon: Epsilon | None = None
+    uploads: Positive | None = None
+    rounds: Count | None = None
+    than_uploads: Positive | None = None
+    than_rounds: Count | None = None
+    margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class CompareConfig(Settings, where="compare"):
+    """The axes of a comparison."""
+
+    epsilons: list[Epsilon]
+    uploads: list[Positive] | None = None  # expected, a round
+    uploads_in_all: list[Positive] | None = None
+    rounds: list[Count] | None = None
+    seeds: Count = 5
+    tuning: TuningConfig | None = None  # None: the file's own clip norm and step for all
+    data: list[DataEntry] = field(default_factory=list)
+    method: list[dict[str, Any]] = field(default_factory=list)
+    difference: list[DifferenceConfig] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Refuse a comparison of nothing, and seeds that tuning uses."""
+        if not self.method:
+            raise ValueError("compare.method is missing: expected [[compare.method]] tables")
+        if self.seeds > FIRST_TUNING_SEED:
+            raise ValueError(
+                f"compare.seeds = {self.seeds}: expected at most {FIRST_TUNING_SEED}; the seeds "
+                "from there on are for tuning"
+            )
+        labels = [entry.label for entry in self.data]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"compare.data.label = {label!r}: expected a label of its own")
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """A method: the settings of an arm, apart from those that the comparison fixes."""
+
+    name: str
+    settings: Mapping[str, Any]
+    cohort_per_upload: float
+    tuning: TuningConfig | None
+
+    @property
+    def rule(self) -> Rule:
+        """The rule behind the name."""
+        return find_rule(self.settings.get("rule", "uniform"), f"compare.method.{self.name}.rule")
+
+    @property
+    def uploads_follow_data(self) -> bool:
+        """Whether who uploads depends on values that are not released: then nothing holds the
+        uploads, and the cohort is chosen so that the wanted number comes out."""
+        return self.rule.asks is not None and not self.rule.released
+
+
+def method_entry(table: Mapping[str, Any], shared: TuningConfig | None) -> MethodEntry:
+    """A [[compare.method]] table."""
+    settings = dict(table)
+    if "name" not in settings:
+        raise ValueError("compare.method.name is missing")
+    name = settings.pop("name")
+    where = f"compare.method.{name}"
+    times = settings.pop("cohort_per_upload", 1.0)
+    if isinstance(times, bool) or not isinstance(times, int | float) or not 1 <= times < math.inf:
+        raise ValueError(f"{where}.cohort_per_upload = {times!r}: expected a number >= 1")
+    own = settings.pop("tuning", None)
+    for key, why in OF_A_CASE.items():
+        if key in settings:
+            raise ValueError(f"{where}.{key} = {settings[key]!r}: {why}")
+    for key in ("clip_norm", "step"):
+        if key in settings and shared is not None:
+            raise ValueError(f"{where}.{key} = {settings[key]!r}: compare.tuning chooses it")
+    unknown = [key for key in settings if key not in ARM_SETTINGS]
+    if unknown:
+        Arm.from_table({"name": name, unknown[0]: settings[unknown[0]]})  # refuses it
+    tuning = None
+    if own is not None:
+        if shared is None:
+            raise ValueError(f"{where}.tuning: only with compare.tuning, for all methods")
+        given = {"seeds": shared.seeds, "widen": shared.widen, **own}
+        tuning = build_table(TuningConfig, given, f"{where}.tuning")
+        mine, theirs = (len(grid.pairs) for grid in (tuning, shared))
+        if (mine, tuning.seeds, tuning.widen) != (theirs, shared.seeds, shared.widen):
+            raise ValueError(
+                f"{where}.tuning: {mine} settings, {tuning.seeds} seeds, widened {tuning.widen} "
+                f"times, where other methods have {theirs}, {shared.seeds} and {shared.widen}; "
+                "expected as much tuning for every method"
+            )
+    return MethodEntry(str(name), settings, float(times), tuning)
+
+
+def _rising(**settings: Sequence[float]) -> None:
+    for name, values in settings.items():
+        if not values or any(b <= a for a, b in pairwise(values)):
+            raise ValueError(f"{name} = {values!r}: expected numbers that rise")
