@@ -60,8 +60,9 @@ def one_of(choices: Iterable[str], **settings: str) -> None:
     """Refuse a word that is not among the choices, and offer the nearest one."""
     known = list(choices)
     for name, value in settings.items():
-        hint = f"one of {', '.join(known)}{nearest(value, known)}"
-        _check({name: value}, known.__contains__, hint)
+        if value not in known:  # only then is it worth looking for the nearest
+            hint = f"one of {', '.join(known)}{nearest(value, known)}"
+            raise ValueError(f"{name} = {value!r}: expected {hint}")
 
 
 def nearest(word: Any, known: Iterable[str]) -> str:

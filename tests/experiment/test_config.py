@@ -25,6 +25,7 @@ TYPOS = [
     ("train.optimizer", "momentun", "momentum"),
     ("privacy", "epsilom", "epsilon"),
     ("diagnostics", "evry", "every"),
+    ("plan", "progres", "progress"),
     ("arm.locks", "flor", "floor"),
 ]
 

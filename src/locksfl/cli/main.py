@@ -41,9 +41,9 @@ app = typer.Typer(
 )
 for commands in (data_app, privacy_app, theory_app, federation_app):
     app.add_typer(commands)
-privacy_app.command()(plan)
 privacy_app.command()(audit)
 app.command()(compare)
+app.command()(plan)
 app.command()(reproduce)
 
 # What typer raises for a wrong command line: click's class, or from 0.26 on that of its own copy of

@@ -24,6 +24,9 @@ def run_new(
     path = out or default_path(config.name)
     RunFolder.check_new(path)
     prepared = _prepare(config, as_json)
+    if config.plan is not None:
+        asked = ", ".join(f"{arm.name} {arm.cohort:g}" for arm in prepared.arms)
+        say_beside(f"planned: {config.train.rounds} rounds; clients asked a round: {asked}")
     folder = RunFolder.create(path, config)
     try:
         show_run(config, folder, prepared, as_json, play, again)

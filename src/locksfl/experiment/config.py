@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from locksfl._tables import Count, Positive, Probability, Settings, Whole, build_table
-from locksfl._validate import one_of, positive
+from locksfl._validate import one_of, positive, rate
 from locksfl.arm import Arm
 from locksfl.data.catalogue import NAMES
 from locksfl.data.datasets import find_folder, has_users, natural_clients
@@ -26,12 +26,14 @@ from locksfl.methods import TRUSTS
 from locksfl.methods.estimators import CONTRIBUTION_LENGTHS
 from locksfl.models.build import MODELS
 from locksfl.privacy import Accountant, Relation
+from locksfl.privacy.forecast import expected_round
 from locksfl.privacy.population import identifier
 from locksfl.round.randomness import arm_number
 from locksfl.round.server import OPTIMIZERS, SCHEDULES
 
 DEFAULT_CLIENTS = 100
 ENGINES = ("flower", "flower-simulation")
+AUTO = "auto"  # for train.rounds and an arm's cohort: left to the planner
 Accounting = Literal["sound", "as-printed"]  # the second reproduces the paper: no guarantee
 
 
@@ -344,6 +346,31 @@ class DiagnosticsConfig(Settings, where="diagnostics"):
 
 
 @dataclass(frozen=True)
+class PlanConfig(Settings, where="plan"):
+    """What the planner is told where train.rounds or an arm's cohort is "auto" (`experiment.auto`).
+
+    Attributes:
+        uploads_in_all: the most uploads that an arm may be expected to have in all its rounds.
+        norm_share: the mean clipped norm over the clip norm, a guess from elsewhere.
+        progress: the constant of the planner's criterion.
+    """
+
+    uploads_in_all: Positive | None = None
+    norm_share: Annotated[float, rate] | None = None
+    progress: Positive | None = None
+
+    def check_uploads(self, arms: Sequence[Arm]) -> None:
+        """Refuse arms that are expected to upload more often than the plan allows."""
+        for arm in arms if self.uploads_in_all is not None else ():
+            uploads = arm.rounds * expected_round(arm, 1, self.norm_share or 1.0).uploads
+            if uploads > (self.uploads_in_all or 0.0) * (1 + 1e-6):
+                raise ValueError(
+                    f"plan.uploads_in_all = {self.uploads_in_all:g}: expected at least what arm "
+                    f"{arm.name!r} is expected to upload in {arm.rounds} rounds, {uploads:.6g}"
+                )
+
+
+@dataclass(frozen=True)
 class Config(Settings):
     """A whole experiment."""
 
@@ -357,6 +384,7 @@ class Config(Settings):
     train: TrainConfig = field(default_factory=TrainConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
+    plan: PlanConfig | None = None  # what was "auto" is a number by now
     arm: list[dict[str, Any]] = field(default_factory=list)  # tables of `arm.Arm`, as typed
 
     def check(self) -> None:
@@ -373,7 +401,9 @@ class Config(Settings):
         if len({arm_number(name) for name in names}) < len(names):
             raise ValueError(f"arm names {names}: two would share their noise; rename one")
         if self.data.clients is not None:
-            self.arms()  # refuses what is not sound
+            arms = self.arms()  # refuses what is not sound
+            if self.plan is not None:
+                self.plan.check_uploads(arms)
 
     def arms(self) -> list[Arm]:
         """The arms, each table filled in with what the experiment says; not yet calibrated."""
@@ -432,6 +462,23 @@ def config_of(
     data = table.get("data")
     if isinstance(data, dict) and isinstance(data.get("name"), str) and has_users(data["name"]):
         data.setdefault("split", {"kind": "natural"})  # unless the file says otherwise
+    if is_open(table):
+        from locksfl.experiment.auto import settled  # it reads configurations too
+
+        table = settled(table)
+    return config_of(table)
+
+
+def is_open(table: dict[str, Any]) -> bool:
+    """Whether an experiment leaves something to the planner."""
+    train, arms = table.get("train"), table.get("arm")
+    tables = [train, *arms] if isinstance(arms, list) else [train]
+    names = ("rounds", "cohort")
+    return any(isinstance(t, dict) and AUTO in (t.get(name) for name in names) for t in tables)
+
+
+def config_of(table: dict[str, Any]) -> Config:
+    """The experiment in a table of numbers, with the number of its clients."""
     config: Config = build_table(Config, table, "")
     data = config.data
     if data.name not in NAMES:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from scipy import optimize
@@ -164,14 +165,8 @@ def calibrate_central(
         )
 
     if norm_multiplier is None and not norm_release:
-        start = _least_noise(
-            quick,
-            epsilon,
-            lambda z: SampledRound(sampling_rate, z, None, upload_probability),
-            1.0,
-            _SEARCH_TOLERANCE,
-        )
-        return finish(None, start.noise_multiplier)
+        rate = sampling_rate * upload_probability
+        return finish(None, search_noise(epsilon, delta, rounds, rate, relation))
     if norm_multiplier is not None:
         # Without a second release the pair is that of the norm sum alone.
         alone = full(SampledRound(sampling_rate, norm_multiplier))
@@ -235,6 +230,20 @@ def calibrate_rates(arm: Arm, epsilon: float, delta: float, relation: Relation) 
     if charged(found) > epsilon:
         raise AssertionError("the search for the noise ended above its target")
     return found
+
+
+@lru_cache(maxsize=4096)
+def search_noise(
+    epsilon: float, delta: float, rounds: int, rate: float, relation: Relation = "zero-out"
+) -> float:
+    """The noise multiplier of uniform sampling by RDP at few orders, for searches: in some
+    milliseconds, and a little more than is needed."""
+
+    def cost(event: SampledRound) -> float:
+        return rdp_epsilon([(event, rounds)], delta, relation, coarse=True)
+
+    found = _least_noise(cost, epsilon, lambda z: SampledRound(rate, z), 1.0, _SEARCH_TOLERANCE)
+    return found.noise_multiplier
 
 
 def calibrate_local(

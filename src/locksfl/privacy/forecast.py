@@ -30,21 +30,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special
 
 from locksfl import _validate
-from locksfl._tables import Count, Positive, Probability, Settings
-from locksfl.arm import DEFAULT_FLOOR, Arm
-from locksfl.methods import TRUSTS
-from locksfl.methods.releases import Accountant, Relation
-from locksfl.privacy.calibration import calibrate
+from locksfl.arm import Arm
 
 Floats = npt.NDArray[np.float64]
-Share = Annotated[float, _validate.rate]
 
 HOPELESS, HARD = 0.5, 1.5  # reach
 SPREAD = 1.0
@@ -118,7 +113,7 @@ def _norm_sums(arm: Arm, own: Floats) -> Floats:
     variance = m * (float(np.mean(own**2)) - q * float(np.mean(own.mean(axis=1) ** 2)))
     if trust.server_adds_noise:
         variance += arm.norm_multiplier**2
-    sums = m * float(own.mean()) + math.sqrt(max(0.0, variance)) * _normal(41)
+    sums = m * float(own.mean()) + math.sqrt(max(0.0, variance)) * _normal(15)
     result: Floats = rule.settle(sums, arm.dials(float), np)
     return result
 
@@ -200,52 +195,3 @@ def forecast_line(arm: Arm, parameters: int) -> str | None:
         f"{HOPELESS:g} needed). About {smallest_population(arm, found):,} clients would be needed; "
         f"{arm.clients:,} are there."
     )
-
-
-@dataclass(frozen=True)
-class Question(Settings):
-    """What `forecast` is asked."""
-
-    clients: int
-    parameters: Count
-    rounds: int
-    epsilon: Positive
-    delta: Probability
-    trust: str
-    cohort: float | None = None  # of rule norm
-    uploads: float | None = None  # of both rules
-    floor: float = DEFAULT_FLOOR
-    norm_low: Share | None = None
-    norm_share: Share | None = None  # mean clipped norm over C
-    alignment: Share | None = None  # length of the mean update over the mean length
-    relation: Relation = "zero-out"
-    accountant: Accountant = "pld"
-
-    def check(self) -> None:
-        """Refuse a trust that claims nothing, and what no arm could have."""
-        _validate.one_of([name for name, t in TRUSTS.items() if t.private], trust=self.trust)
-        cohort = self.clients if self.cohort is None else self.cohort
-        self.arm("norm", cohort=cohort, uploads=self.uploads, floor=self.floor)
-
-    def arm(self, rule: str, **numbers: Any) -> Arm:
-        """An arm of this question, not yet calibrated. `numbers` are settings of the arm."""
-        return Arm(
-            "", self.clients, rule=rule, trust=self.trust, **{"rounds": self.rounds} | numbers
-        )
-
-    def calibrated(self, arm: Arm, accountant: Accountant | None = None) -> Arm:
-        """The arm with the multipliers that a run at this question's epsilon would be given."""
-        by = accountant or self.accountant
-        return _calibrated(arm, self.epsilon, self.delta, self.relation, by)
-
-    def expected(self, arm: Arm, norm_share: float) -> Expected:
-        """A round of the arm with this question's model."""
-        return expected_round(arm, self.parameters, norm_share)
-
-
-@lru_cache(maxsize=256)
-def _calibrated(
-    arm: Arm, epsilon: float, delta: float, relation: Relation, accountant: Accountant
-) -> Arm:
-    plain = replace(arm, noise_multiplier=0.0, norm_multiplier=0.0)
-    return calibrate(plain, epsilon, delta, relation=relation, accountant=accountant)

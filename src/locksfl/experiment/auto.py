@@ -1,0 +1,126 @@
+"""`rounds = "auto"` and `cohort = "auto"`: numbers from the planner, before anything is drawn.
+
+They follow from public numbers alone (clients, parameters, epsilon, delta, rule and the [plan]
+table), and take the place of "auto" before the configuration is built: what is run, saved and
+published has numbers. The first arm decides on the rounds, which all arms share.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from locksfl._tables import build_table
+from locksfl.arm import Arm
+from locksfl.experiment.config import AUTO, Config, PlanConfig, config_of
+from locksfl.methods import TRUSTS, find_rule
+from locksfl.privacy.planner import FULL, PROGRESS, Plan, Question, choose, pick
+
+Table = dict[str, Any]
+
+
+def settled(table: Table) -> Table:
+    """The table of an experiment with a number in place of every "auto"."""
+    train, arms = dict(table.get("train", {})), [dict(arm) for arm in table["arm"]]
+    told: PlanConfig = build_table(PlanConfig, table.get("plan", {}), "plan")
+    config = _without_arms(table)
+    question = _question(config, told, "train.rounds" if _is_auto(train) else "arm.cohort")
+    if _is_auto(train):
+        train["rounds"] = _first(question, told, arms[0]).arm.rounds
+    for arm in arms:
+        if arm.get("cohort") == AUTO:
+            plan = _planned(question, told, arm, [train.get("rounds", config.train.rounds)])
+            arm |= {**_numbers(plan.arm), **{name: arm[name] for name in arm if name != "cohort"}}
+    return {**table, "train": train, "arm": arms, "plan": table.get("plan", {})}
+
+
+def _is_auto(train: Table) -> bool:
+    return bool(train.get("rounds") == AUTO)
+
+
+def _without_arms(table: Table) -> Config:
+    """The experiment with one arm that needs no numbers, and rounds of any number."""
+    train = dict(table.get("train", {}))
+    if _is_auto(train):
+        train["rounds"] = max(1, int(train.get("average_last", 1)))
+    kept = {name: value for name, value in table.items() if name != "plan"}
+    return config_of({**kept, "train": train, "arm": [{"name": "planned", "rule": FULL}]})
+
+
+def _question(config: Config, told: PlanConfig, setting: str) -> Question:
+    """What is known of an experiment."""
+    from locksfl.experiment.run import open_task
+
+    privacy = config.privacy
+    where, fixed = f"{setting} = {AUTO!r}", privacy.accounting == "sound" and not privacy.filter
+    if privacy.epsilon is None or not TRUSTS[privacy.trust].private or not fixed:
+        raise ValueError(
+            f"{where}: expected privacy.epsilon, which fixes the noise of any number of rounds "
+            "(with a trust that adds noise, sound accounting and no filter)"
+        )
+    _, model = open_task(config)
+    return Question(
+        config.data.clients or 0,
+        model.size,
+        privacy.epsilon,
+        privacy.delta,
+        privacy.trust,
+        uploads_in_all=told.uploads_in_all,
+        progress=told.progress or PROGRESS,
+        relation=privacy.relation,
+        accountant=privacy.accountant,
+    )
+
+
+def _first(question: Question, told: PlanConfig, table: Table) -> Plan:
+    """The plan of the arm that decides on the rounds: its cohort is open too, or given."""
+    if table.get("cohort") == AUTO:
+        return _planned(question, told, table)
+    arm = Arm.from_table(table, trust=question.trust, clients=question.clients, rounds=1)
+    share = told.norm_share or 1.0  # it changes the sampling alone
+    plans = [
+        question.rough_plan(replace(arm, rounds=rounds), share)
+        for rounds in question.rounds_to_try()
+    ]
+    total = question.uploads_in_all or math.inf
+    within = [plan for plan in plans if plan.arm.rounds * plan.expected.uploads <= total]
+    if not within:
+        raise ValueError(
+            f"plan.uploads_in_all = {total:g}: expected at least the uploads of one round of arm "
+            f"{arm.name!r}, {plans[0].expected.uploads:g}"
+        )
+    return pick(question, within)
+
+
+def _planned(
+    question: Question, told: PlanConfig, table: Table, rounds: list[int] | None = None
+) -> Plan:
+    """The plan of an arm whose cohort is open."""
+    where = f"arm.{table.get('name')}"
+    name = str(table.get("rule", "uniform"))
+    rule = find_rule(name, f"{where}.rule")
+    if name not in question.rules():
+        raise ValueError(
+            f"{where}.cohort = {AUTO!r}: expected a number with rule {name!r}; planned are "
+            f"{', '.join(question.rules())}"
+        )
+    if rule.asks is not None and told.norm_share is None:
+        raise ValueError(
+            f"plan.norm_share is missing: rule {name!r} of {where} uploads by norm, so that its "
+            "cohort depends on the mean norm; expected it, over the clip norm"
+        )
+    try:
+        return choose(question, name, told.norm_share or 1.0, rounds, table.get("uploads"))
+    except ValueError as error:
+        raise ValueError(f"{where}.cohort = {AUTO!r}: {error}") from None
+
+
+def _numbers(arm: Arm) -> Table:
+    """The settings that take the place of "auto", rounded down: a total is kept."""
+    found = {"cohort": math.floor(100 * arm.cohort) / 100}
+    if arm.releases_norms:
+        found["uploads"] = math.floor(100 * arm.uploads) / 100
+    if "floor" in arm.parts[0].takes:
+        found["floor"] = arm.floor
+    return found
