@@ -13,7 +13,7 @@ from typing import Any
 
 from locksfl._tables import build_table
 from locksfl.arm import Arm
-from locksfl.experiment.config import AUTO, Config, PlanConfig, config_of
+from locksfl.experiment.config import AUTO, Config, PlanConfig, numbered
 from locksfl.methods import TRUSTS, find_rule
 from locksfl.privacy.planner import FULL, PROGRESS, Plan, Question, choose, pick
 
@@ -45,7 +45,7 @@ def _without_arms(table: Table) -> Config:
     if _is_auto(train):
         train["rounds"] = max(1, int(train.get("average_last", 1)))
     kept = {name: value for name, value in table.items() if name != "plan"}
-    return config_of({**kept, "train": train, "arm": [{"name": "planned", "rule": FULL}]})
+    return numbered({**kept, "train": train, "arm": [{"name": "planned", "rule": FULL}]})
 
 
 def _question(config: Config, told: PlanConfig, setting: str) -> Question:

@@ -466,7 +466,7 @@ def config_of(
         from locksfl.experiment.auto import settled  # it reads configurations too
 
         table = settled(table)
-    return config_of(table)
+    return numbered(table)
 
 
 def is_open(table: dict[str, Any]) -> bool:
@@ -477,7 +477,7 @@ def is_open(table: dict[str, Any]) -> bool:
     return any(isinstance(t, dict) and AUTO in (t.get(name) for name in names) for t in tables)
 
 
-def config_of(table: dict[str, Any]) -> Config:
+def numbered(table: dict[str, Any]) -> Config:
     """The experiment in a table of numbers, with the number of its clients."""
     config: Config = build_table(Config, table, "")
     data = config.data

@@ -475,8 +475,8 @@ def read_log(first: int, slots: np.ndarray, log: Log) -> list[RoundLog]:
 
 def read_numbers(first: int, rounds: int, log: Log) -> list[RoundLog]:
     """The log of so many rounds without their members."""
-    columns = log._replace(norms=(), uploaded=())._asdict()
-    columns = {name: np.asarray(a)[:rounds].tolist() for name, a in columns.items() if len(a)}
+    names = [name for name in Log._fields if name not in ("norms", "uploaded")]
+    columns = {name: np.asarray(getattr(log, name))[:rounds].tolist() for name in names}
     found = []
     for r in range(rounds):
         row = {name: values[r] for name, values in columns.items()}
