@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -63,6 +64,9 @@ TEST_ROWS = 1000  # held-out records evaluated at a time
 TEST_FLOATS = 2**26  # floats that a model may hold while evaluating them, on a CPU
 KEEP_BYTES = 2**29  # what a core may keep of stage 1 for stage 2; a GPU keeps 1/8 of its memory
 MEMORY = 2**36  # bytes, for a device that does not report its memory
+SHARED_SLOTS = 256  # cohorts up to this size share a program
+SHARED_CHUNKS = 8  # that a full cohort has then: a smaller one skips those that are empty
+SMALL_MODEL = 2**17  # weights
 SHARE = 24  # bytes of memory per float held: 1/6 of memory going forward, as much going backward
 
 
@@ -140,6 +144,7 @@ class Simulator:
         released: tuple[np.ndarray, np.ndarray] | None = None,
         pause_every: int = 0,
         counts: Sequence[float] = (),
+        shared: bool = False,
     ) -> Iterator[BlockLog]:
         """Play an arm's rounds from `first_round` on, block by block.
 
@@ -157,6 +162,7 @@ class Simulator:
                 save the state.
             counts: the released counts of the rounds before `first_round`; read only under rate
                 control, where a block is one round: what it releases decides the next.
+            shared: many arms of similar cohorts will be played: one program for them all.
 
         Yields:
             The blocks, each with its rounds and the state after it.
@@ -174,7 +180,9 @@ class Simulator:
             SecretRounds(randomness, plan, self.model.size) if is_secret(randomness, plan) else None
         )
         classes, class_of = self.classes(work, secret is not None)
-        layout = self.layout(classes, class_of, plan.sampling_rate, work, exact=secret is not None)
+        shared = shared and secret is None
+        rate = self.shared_rate(plan, work) if shared else plan.sampling_rate
+        layout = self.layout(classes, class_of, rate, work, exact=secret is not None, shared=shared)
         most = secret.rounds_a_call if secret else 1 if control else ROUNDS_A_CALL
         public = self._replicate(plan.scaled_weights())
         key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
@@ -311,9 +319,11 @@ class Simulator:
         work: LocalWork,
         together: int = 1,
         exact: bool = False,
+        shared: bool = False,
     ) -> Layout:
         """Slots for the cohorts that a round is likely to have; `together`: settings at once. In a
-        secret run (`exact`) the size of a chunk is a public constant, whoever is in the class."""
+        secret run (`exact`) the size of a chunk is a public constant, whoever is in the class. If
+        smaller cohorts share the layout, chunks are small, so that most empty ones are skipped."""
         layout = []
         for number, shape in enumerate(classes):
             members = int(np.sum(class_of == number))
@@ -325,10 +335,24 @@ class Simulator:
                 layout.append(Bucket(shape, chunk, -(-on_device // chunk)))
                 continue
             usual = -(-usual_count(members, rate) // self.mesh.size)
+            if shared:
+                most = min(most, -(-usual // SHARED_CHUNKS))
             # equal chunks that the usual cohort fills: an extra chunk costs as much as a full one
             chunk = min(self.chunk or -(-usual // -(-usual // most)), on_device)
             layout.append(Bucket(shape, chunk, -(-on_device // chunk)))
         return tuple(layout)
+
+    def is_small(self, work: LocalWork) -> bool:
+        """Whether a round is so short that compiling takes longer than playing many of them."""
+        return work.update == "gradient" and self.model.size <= SMALL_MODEL
+
+    def shared_rate(self, plan: Arm, work: LocalWork) -> float:
+        """The rate that slots are made for where arms of similar cohorts share a program: that of
+        the next power of four, unless stage 1 could not keep that many updates."""
+        slots = SHARED_SLOTS * 4 ** max(0, math.ceil(math.log(plan.cohort / SHARED_SLOTS, 4)))
+        if not self.is_small(work) or 4 * self.model.size * slots > self.keep_bytes:
+            return plan.sampling_rate
+        return min(1.0, slots / plan.clients)
 
     def most_at_once(self, shape: SizeClass, work: LocalWork, exact: bool = False) -> int:
         """The number of clients to process at a time, to keep a core's caches or a GPU busy.

@@ -9,7 +9,7 @@ agree up to float rounding.
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from locksfl.arm import Arm
-from locksfl.round.client import LocalWork, uses_errors
+from locksfl.round.client import LocalWork
 from locksfl.round.draws import cohort_of
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
@@ -29,9 +29,9 @@ from locksfl.simulate.secret import is_secret
 from locksfl.simulate.simulator import RoundLog, Simulator, finish, read_log, read_numbers
 
 MOST_TOGETHER = 16  # more would not use a GPU better, and would wait longer for the largest cohort
-MOST_SMALL = 64  # of clients that are one product of matrices: a round is short, its start is not
+MOST_SMALL = 48  # of clients that are one product of matrices: a round is short, its start is not
+ROOMS = (4, 12, 24, MOST_SMALL)  # few sizes, so that such sweeps share programs
 LOG_BYTES = 2**30  # that the slots and logs of a call may take
-SHARED_SLOTS = 256  # smaller cohorts share a program: compiling takes longer than empty slots
 
 
 class Setting(NamedTuple):
@@ -67,8 +67,10 @@ def play_sweep(
     found: dict[int, Played] = {}
     for numbers in _groups(simulator, settings, work, at_once):
         group = [settings[number] for number in numbers]
-        if len(group) == 1:
-            played = [play_alone(simulator, *group[0], work, server, evaluate_every=evaluate_every)]
+        alone = _plays_alone(group[0]) or simulator.on_cpu or not brief
+        if len(group) == 1 and alone:
+            how = functools.partial(play_alone, evaluate_every=evaluate_every, shared=brief)
+            played = [how(simulator, *group[0], work, server)]
         else:
             played = _together(simulator, group, work, server, evaluate_every, brief)
         found |= zip(numbers, played, strict=True)
@@ -83,11 +85,15 @@ def play_alone(
     server: Server,
     *,
     evaluate_every: int = 1,
+    shared: bool = False,
     on_round: Callable[[RoundLog], None] = lambda log: None,
 ) -> Played:
-    """Play one setting to its end; `on_round` is called with every round once it is played."""
+    """Play one setting to its end; `on_round` is called with every round once it is played.
+    `shared`: see `Simulator.play`."""
     rounds: list[RoundLog] = []
-    for block in simulator.play(plan, work, server, randomness, evaluate_every=evaluate_every):
+    for block in simulator.play(
+        plan, work, server, randomness, evaluate_every=evaluate_every, shared=shared
+    ):
         rounds += block.rounds
         for log in block.rounds:
             on_round(log)
@@ -101,10 +107,9 @@ def _groups(
     public weights or secret draws have arrays of their own and are played alone, as are those whose
     rates follow what they release."""
     alike: dict[Any, list[int]] = {}
-    for number, (plan, source) in enumerate(settings):
-        own = plan.budget is not None or plan.weights is not None or is_secret(source, plan)
-        alone = number if own or plan.controlled else None
-        rate = _shared_rate(simulator, plan, work)
+    for number, setting in enumerate(settings):
+        plan, alone = setting.plan, number if _plays_alone(setting) else None
+        rate = plan.sampling_rate if simulator.on_cpu else simulator.shared_rate(plan, work)
         alike.setdefault((plan.method, rate, alone), []).append(number)
     for (_, rate, _), numbers in alike.items():
         most = at_once or _most_together(simulator, rate, work)
@@ -114,19 +119,10 @@ def _groups(
             yield numbers[first : first + size]
 
 
-def _shared_rate(simulator: Simulator, plan: Arm, work: LocalWork) -> float:
-    """The rate that slots are made for. Where empty slots are cheap, rates share a program: cohorts
-    are rounded up to a power of two."""
-    if simulator.on_cpu or not _is_small(simulator, work):
-        return plan.sampling_rate
-    slots = max(SHARED_SLOTS, 2 ** math.ceil(math.log2(plan.cohort)))
-    return min(1.0, slots / plan.clients)
-
-
-def _is_small(simulator: Simulator, work: LocalWork) -> bool:
-    """Whether the updates of a whole cohort are one product of matrices."""
-    classes, _ = simulator.classes(work)
-    return all(uses_errors(simulator.model, shape.rows, work) for shape in classes)
+def _plays_alone(setting: Setting) -> bool:
+    plan, source = setting
+    own = plan.budget is not None or plan.weights is not None or is_secret(source, plan)
+    return own or plan.controlled
 
 
 def _most_together(simulator: Simulator, rate: float, work: LocalWork) -> int:
@@ -134,7 +130,7 @@ def _most_together(simulator: Simulator, rate: float, work: LocalWork) -> int:
     if simulator.on_cpu:
         return 1
     classes, class_of = simulator.classes(work)
-    fits = [MOST_SMALL if _is_small(simulator, work) else MOST_TOGETHER]
+    fits = [MOST_SMALL if simulator.is_small(work) else MOST_TOGETHER]
     slots = 0
     for number, shape in enumerate(classes):
         usual = usual_count(int(np.sum(class_of == number)), rate)
@@ -142,12 +138,6 @@ def _most_together(simulator: Simulator, rate: float, work: LocalWork) -> int:
         slots += usual
     fits.append(LOG_BYTES // (9 * ROUNDS_A_CALL * slots))
     return max(1, min(fits))
-
-
-def _room(settings: int, most: int) -> int:
-    """Settings that a program is made for: few different numbers, so that programs are shared."""
-    ladder = (size for k in range(8) for size in (2**k, 3 * 2**k // 2))
-    return max(settings, min(most, next(size for size in ladder if size >= settings)))
 
 
 def _together(
@@ -159,15 +149,17 @@ def _together(
     brief: bool,
 ) -> list[Played]:
     """Like `Simulator.play`, with a leading axis of settings on everything that differs between
-    them. On a GPU the last setting fills the room that is left."""
+    them."""
     room = len(settings)
-    if not simulator.on_cpu:
-        room = _room(room, MOST_SMALL)
-    group = [*settings, *[settings[-1]] * (room - len(settings))]
+    if not simulator.on_cpu and simulator.is_small(work):
+        room = next(size for size in ROOMS if size >= room)
+    group = [*settings, *[settings[-1]] * (room - len(settings))]  # the last one fills the room
     (plan, _), model = group[0], simulator.model
     classes, class_of = simulator.classes(work)
-    rate = _shared_rate(simulator, plan, work)
-    layout = simulator.layout(classes, class_of, rate, work, len(group))
+    rate, shared = plan.sampling_rate, not simulator.on_cpu
+    if shared:
+        rate = simulator.shared_rate(plan, work)
+    layout = simulator.layout(classes, class_of, rate, work, len(group), shared=shared)
     keys = jnp.stack([source.arm_key(plan.name) for plan, source in group])
     dials = jax.tree.map(lambda *values: np.stack(values), *(plan.dials() for plan, _ in group))
     first = jnp.stack([model.init(source.model_key()) for _, source in group])

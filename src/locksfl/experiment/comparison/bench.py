@@ -18,7 +18,7 @@ import numpy as np
 from locksfl.arm import Arm
 from locksfl.experiment.comparison.grid import Case, Comparison
 from locksfl.experiment.comparison.noise import Noise
-from locksfl.experiment.comparison.runner import Record, Run, play_runs
+from locksfl.experiment.comparison.runner import Record, Run, halves, play_runs
 from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED
 from locksfl.experiment.run import open_task
 from locksfl.models.build import scores_of
@@ -39,15 +39,10 @@ class Bench:
 
     def __init__(self, comparison: Comparison, label: str, noise: Noise) -> None:
         self.comparison, self.noise = comparison, noise
-        whole = Simulator(*open_task(comparison.configs[label]))
         self.tuning: Simulator | None = None
-        self.report = whole
+        self.report = Simulator(*open_task(comparison.configs[label]))
         if comparison.axes.tuning is not None:
-            half = len(whole.population.test_labels) // 2
-            if not half:
-                raise ValueError("compare.tuning: expected 2 held-out records, one half for tuning")
-            self.tuning = whole.scoring(slice(0, 2 * half, 2))  # as many: programs are shared
-            self.report = whole.scoring(slice(1, None, 2))
+            self.tuning, self.report = halves(self.report)
 
     @property
     def on_cpu(self) -> bool:

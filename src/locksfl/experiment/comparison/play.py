@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import zip_longest
+
+import jax
 
 from locksfl.experiment.comparison.bench import Bench, Chosen
 from locksfl.experiment.comparison.folder import REPORT, TUNING, Folder
-from locksfl.experiment.comparison.grid import Case
+from locksfl.experiment.comparison.grid import Case, Comparison
 from locksfl.experiment.comparison.noise import Noise
 from locksfl.experiment.comparison.tuning import tune
 
@@ -32,13 +35,11 @@ def play(folder: Folder, on_stage: OnStage, say: Callable[[str], None]) -> None:
     comparison = folder.comparison
     folder.forget_failures()
     missing = folder.missing
+    labels = list(dict.fromkeys(case.data for case in missing))
     with Noise() as noise:
         for case in missing:  # in other processes, while the data are opened
-            arm = comparison.arm(case)
-            noise.ask(arm, comparison.privacy(case))
-        for label in dict.fromkeys(case.data for case in missing):
-            say(f"opening the data {label}".strip())
-            bench = Bench(comparison, label, noise)
+            noise.ask(comparison.arm(case), comparison.privacy(case))
+        for label, bench in _opened(comparison, labels, noise, say):
             mine = [case for case in missing if case.data == label]
             if bench.on_cpu:
                 for case in mine:
@@ -47,11 +48,28 @@ def play(folder: Folder, on_stage: OnStage, say: Callable[[str], None]) -> None:
                 _in_threads(folder, bench, mine, on_stage)
 
 
+def _opened(
+    comparison: Comparison, labels: Sequence[str], noise: Noise, say: Callable[[str], None]
+) -> Iterator[tuple[str, Bench]]:
+    """The data of each label; on a GPU the next ones are opened while these are played."""
+    ahead = jax.default_backend() != "cpu"
+    with ThreadPoolExecutor(1) as opener:
+        coming: Future[Bench] | None = None
+        for label, following in zip_longest(labels, labels[1:]):
+            say(f"opening the data {label}".strip())
+            bench = Bench(comparison, label, noise) if coming is None else coming.result()
+            if ahead and following is not None:
+                coming = opener.submit(Bench, comparison, following, noise)
+            yield label, bench
+
+
 def _in_threads(folder: Folder, bench: Bench, cases: Sequence[Case], on_stage: OnStage) -> None:
     """Ctrl-C takes effect when the stages that are being played end."""
     stop = threading.Event()
+    methods = folder.comparison.methods
+    longest_first = sorted(cases, key=lambda case: not methods[case.method].uploads_follow_data)
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
-        played = [pool.submit(_one, folder, bench, case, on_stage, stop) for case in cases]
+        played = [pool.submit(_one, folder, bench, case, on_stage, stop) for case in longest_first]
         try:
             wait(played)
         except BaseException:

@@ -53,6 +53,16 @@ class Run(NamedTuple):
         return {"seed": self.seed, "accuracy": accuracy, **totals(self.rounds)}
 
 
+def halves(simulator: Simulator) -> tuple[Simulator, Simulator]:
+    """Two simulators on the same clients: one to tune on, one to report from. Every other held-out
+    record is tuning's, and in no report; the halves are equally large, so that programs are
+    shared."""
+    half = len(simulator.population.test_labels) // 2
+    if not half:
+        raise ValueError("1 held-out record: expected 2 or more, half of them for tuning")
+    return simulator.scoring(slice(0, 2 * half, 2)), simulator.scoring(slice(1, None, 2))
+
+
 def grid(arms: Sequence[Arm], seeds: Iterable[int], **key: Any) -> list[Cell]:
     """Returns one cell per seed, with a run of every arm; `key` is what else names the lines."""
     return [Cell({**key, "seed": seed}, [(arm, seed) for arm in arms]) for seed in seeds]

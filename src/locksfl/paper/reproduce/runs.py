@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from locksfl.arm import Arm
-from locksfl.experiment.comparison.runner import Record, Run, grid, play_grid
+from locksfl.experiment.comparison.runner import Record, Run, grid, halves, play_grid
 from locksfl.experiment.config import Config, DiagnosticsConfig, PrivacyConfig
 from locksfl.experiment.costs import statement
 from locksfl.experiment.folder import RunFolder, write_atomically
@@ -74,11 +74,9 @@ class Bench:
         """The one of the configured model."""
         name = (config.model.name, tuning)
         if name not in self._simulators:
-            population, model = open_task(config)
-            tests = (population.test_features, population.test_labels)
-            features, labels = (test[0 if tuning else 1 :: 2] for test in tests)
-            half = dataclasses.replace(population, test_features=features, test_labels=labels)
-            self._simulators[name] = Simulator(half, model)
+            whole = Simulator(*open_task(config))
+            for mine, half in zip((True, False), halves(whole), strict=True):
+                self._simulators[config.model.name, mine] = half
         return self._simulators[name]
 
     def check_data(self) -> None:
