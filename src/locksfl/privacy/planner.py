@@ -4,7 +4,7 @@ The criterion, with all lengths in clip norms, is the rate of SGD with its best 
 
     error = A / T + sqrt((noise^2 + sampling^2) / T)
 
-(docs/theory.md has the proof; noise and sampling are those of `forecast.expected_round`, over what
+(docs/program.md has the proof; noise and sampling are those of `forecast.expected_round`, over what
 is kept of the mean). A = L D / C, `progress`, is the one number about optimisation: by how many
 clip norms the gradient changes on the way from the first model to the best one. PROGRESS was chosen
 on MNIST and is an assumption everywhere else.
