@@ -95,6 +95,9 @@ def test_without_a_total_the_plan_is_free():
         ),
         (("arm=[{name='a', cohort='most'}]",), "arm.a.cohort = 'most': expected a number"),
         (("train.rounds=500",), "arm.uniform.cohort = 'auto': rule 'uniform': the limits leave"),
+        (("arm=[]",), "arm is missing: expected at least one [[arm]] table"),
+        (("train.average_last=x",), "train.average_last = 'x': expected a whole number"),
+        (("train=3",), "train = 3: expected a table"),
         (("train.rounds=fast",), "train.rounds = 'fast': expected a whole number"),
         (
             ("arm=[{name='a', cohort=200}]", "plan.uploads_in_all=100"),
