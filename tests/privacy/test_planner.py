@@ -98,6 +98,22 @@ def test_more_is_never_worse():
     assert slow.arm.rounds > 40
 
 
+def test_a_number_of_rounds_that_is_far_behind_is_seen():
+    """The check of a played comparison: within 1 point on MNIST, within 2 elsewhere."""
+    from scripts.check_planner import judged
+
+    played = {10: 0.80, 20: 0.81, 40: 0.825, 60: 0.80}
+    rows = [
+        {"data": label, "rounds": rounds, "uploads": 1000 / rounds, "accuracy": accuracy}
+        for label in ("MNIST", "Fashion-MNIST")
+        for rounds, accuracy in played.items()
+    ]
+    mnist, fashion = judged(rows)
+    assert (mnist["planned"], mnist["best"], mnist["holds"]) == (20, 40, False)
+    assert fashion["behind"] == pytest.approx(0.015)
+    assert fashion["holds"]
+
+
 # --- Limits ------------------------------------------------
 
 
