@@ -13,7 +13,7 @@ from typing import Any
 
 from locksfl._tables import build_table
 from locksfl.arm import Arm
-from locksfl.experiment.config import AUTO, Config, PlanConfig, config_of
+from locksfl.experiment.config import AUTO, Config, PlanConfig, numbered
 from locksfl.methods import TRUSTS, find_rule
 from locksfl.privacy.planner import FULL, PROGRESS, Plan, Question, choose, pick
 
@@ -48,7 +48,7 @@ def _without_arms(table: Table) -> Config:
         for name, value in table.get("train", {}).items()
         if name != "average_last" and value != AUTO
     }
-    return config_of({**rest, "train": train, "arm": [{"name": "planned", "rule": FULL}]})
+    return numbered({**rest, "train": train, "arm": [{"name": "planned", "rule": FULL}]})
 
 
 def _question(config: Config, told: PlanConfig, setting: str) -> Question:

@@ -444,7 +444,7 @@ def parse_config(
         from locksfl.experiment.auto import settled  # it reads configurations too
 
         table = settled(table)
-    return config_of(table)
+    return numbered(table)
 
 
 def is_open(table: dict[str, Any]) -> bool:
@@ -456,7 +456,7 @@ def is_open(table: dict[str, Any]) -> bool:
     return any(AUTO in (one.get("rounds"), one.get("cohort")) for one in tables)
 
 
-def config_of(table: dict[str, Any]) -> Config:
+def numbered(table: dict[str, Any]) -> Config:
     """The experiment in a table of numbers, with the number of its clients."""
     config: Config = build_table(Config, table, "")
     data = config.data
