@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from typer.testing import CliRunner
 
+from locksfl.cli.main import app
 from locksfl.experiment.config import parse_config, read_config
 from locksfl.privacy.planner import Question, choose
-from small_runs import play
+from small_runs import play, summary
 
 TEXT = """
 seed = 0
@@ -51,8 +53,6 @@ def test_auto_is_what_the_planner_says():
 
 
 def test_a_run_saves_and_plays_the_numbers():
-    from small_runs import summary
-
     config = parse_config(TEXT, ("arm=[{name='uniform', cohort='auto'}]",))
     run = play(config)
     saved = read_config(run / "config.toml")
@@ -61,6 +61,18 @@ def test_a_run_saves_and_plays_the_numbers():
     (arm,) = summary(run)["arms"]
     assert arm["rounds"] == config.train.rounds
     assert "auto" not in (run / "config.toml").read_text()
+
+
+def test_the_command_says_what_was_planned(tmp_path):
+    file = tmp_path / "auto.toml"
+    file.write_text(TEXT)
+    one = "arm=[{name='a', cohort='auto'}]"
+    arguments = ["run", str(file), "--set", one, "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    config = read_config(tmp_path / "run" / "config.toml")
+    told = f"planned: {config.train.rounds} rounds; clients asked a round: a "
+    assert told + f"{config.arms()[0].cohort:g}" in done.output
 
 
 def test_one_of_the_two_may_be_given():
@@ -95,6 +107,9 @@ def test_without_a_total_the_plan_is_free():
         ),
         (("arm=[{name='a', cohort='most'}]",), "arm.a.cohort = 'most': expected a number"),
         (("train.rounds=500",), "arm.uniform.cohort = 'auto': rule 'uniform': the limits leave"),
+        (("arm=[]",), "arm is missing: expected at least one [[arm]] table"),
+        (("train.average_last=x",), "train.average_last = 'x': expected a whole number"),
+        (("train=3",), "train = 3: expected a table"),
         (("train.rounds=fast",), "train.rounds = 'fast': expected a whole number"),
         (
             ("arm=[{name='a', cohort=200}]", "plan.uploads_in_all=100"),

@@ -98,6 +98,22 @@ def test_more_is_never_worse():
     assert slow.arm.rounds > 40
 
 
+def test_a_number_of_rounds_that_is_far_behind_is_seen():
+    """The check of a played comparison: within 1 point on MNIST, within 2 elsewhere."""
+    from scripts.check_planner import judged
+
+    played = {10: 0.80, 20: 0.81, 40: 0.825, 60: 0.80}
+    rows = [
+        {"data": label, "rounds": rounds, "uploads": 1000 / rounds, "accuracy": accuracy}
+        for label in ("MNIST", "Fashion-MNIST")
+        for rounds, accuracy in played.items()
+    ]
+    mnist, fashion = judged(rows)
+    assert (mnist["planned"], mnist["best"], mnist["holds"]) == (20, 40, False)
+    assert fashion["behind"] == pytest.approx(0.015)
+    assert fashion["holds"]
+
+
 # --- Limits ------------------------------------------------
 
 
@@ -172,7 +188,7 @@ def test_the_coin_by_hand():
     uniform = MNIST.rough_plan(MNIST.arm("uniform", 20, share * asked, share), share)
     assert plan.arm.cohort == pytest.approx(asked)
     assert plan.expected.uploads == pytest.approx(share * asked)
-    wanted = plan.arm.noise_multiplier * math.sqrt(7850) / asked
+    wanted = plan.arm.dials(float).noise_multiplier * math.sqrt(7850) / asked
     assert plan.expected.noise == pytest.approx(wanted)
     points = norm_points(share)
     mean = sum(points) / len(points)
@@ -189,16 +205,13 @@ def test_the_coin_by_hand():
 def test_the_coin_is_never_behind_uniform_and_pays_where_norms_are_small():
     """Its gain grows as norms fall and is none where all pass the clip; the norm rule is a little
     behind it."""
-    q = replace(MANY, accountant="rdp")
-    found = {share: gains(q, 200, 60.0, share) for share in (0.1, 0.3, 1.0)}
+    found = {share: gains(MANY, 200, 60.0, share) for share in (0.1, 0.3, 1.0)}
     for ratio in ("noise", "sampling_variance", "error"):
         values = [found[share]["coin"][ratio] for share in (0.1, 0.3, 1.0)]
         assert values == sorted(values), ratio
-        assert values[-1] == pytest.approx(1.0, rel=1e-3)
-    assert found[0.1]["coin"]["worth"] == pytest.approx(10, rel=0.1)
-    assert found[1.0]["coin"]["worth"] == pytest.approx(1, rel=0.05)
-    for by_rule in found.values():
-        assert by_rule["coin"]["error"] <= by_rule["norm"]["error"] < 1.1
+        assert values[-1] == pytest.approx(1.0, rel=0.01)
+    for share in (0.1, 0.3):
+        assert found[share]["coin"]["error"] < found[share]["norm"]["error"] < 1
 
 
 def test_without_r_there_are_several_answers():
@@ -251,11 +264,11 @@ def test_the_command(tmp_path):
 
 def test_when_sampling_by_norm_pays_is_a_markdown_table():
     few = ("--clients", 10_000, "--uploads", 60, "--norm-share", 0.3)
-    said = command("--pays", *few, "--accountant", "rdp")
+    said = command("--pays", *few)
     lines = said.stdout.strip().splitlines()
     assert lines[0].startswith("| n | epsilon | uploads | r | asked | coin: noise |")
     assert len(lines) == 2 + 2  # epsilon 2 and 8
-    assert {line.count("|") for line in lines} == {14}
+    assert {line.count("|") for line in lines} == {12}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ LINES = (  # of the table of plans: label, key, form
 POPULATIONS = (100, 1_000, 10_000, 60_000)
 EPSILONS = (2.0, 8.0)
 UPLOADS = (20.0, 60.0, 300.0)
+PAID_SHARES = (0.1, 0.3, 0.7)
 PAID_ROUNDS, PAID_PARAMETERS = 200, 7850
 
 
@@ -209,14 +210,14 @@ def draw_frontier(told: dict[str, Any], path: Path) -> None:
 def _gain_rows(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The theory's columns of "when does sampling by norm pay": for each value of the flags, or the
     ones above, in which a cohort is not larger than the population."""
-    from locksfl.privacy.planner import SHARES, Question, gains
+    from locksfl.privacy.planner import Question, gains
 
     usual = {"rounds": PAID_ROUNDS, "parameters": PAID_PARAMETERS}
     for n in _values(settings, "clients", POPULATIONS):
         for epsilon in _values(settings, "epsilon", EPSILONS):
             q = Question(**usual | settings | {"clients": n, "epsilon": epsilon})
             for uploads in _values(settings, "uploads", UPLOADS):
-                for share in _values(settings, "norm_share", SHARES[:-1]):
+                for share in _values(settings, "norm_share", PAID_SHARES):
                     if uploads <= share * n:
                         found = gains(q, q.rounds or PAID_ROUNDS, uploads, share)
                         row = {"clients": n, "epsilon": epsilon, "uploads": uploads}
@@ -234,7 +235,7 @@ def gain_table(rows: list[dict[str, Any]]) -> Iterator[str]:
     names = list(rows[0]["gains"])
     heads = ["n", "epsilon", "uploads", "r", "asked"]
     for name in names:
-        heads += [f"{name}: noise", "sampling variance", "both", "worth"]
+        heads += [f"{name}: noise", "sampling variance", "both"]
     yield "| " + " | ".join(heads) + " |"
     yield "|" + "---|" * len(heads)
     for row in rows:
@@ -244,7 +245,6 @@ def gain_table(rows: list[dict[str, Any]]) -> Iterator[str]:
         for name in names:
             ratios = ("noise", "sampling_variance", "error")
             cells += [f"{gains[name][key]:.2f}" for key in ratios]
-            cells.append(f"{gains[name]['worth']:.1f}x")
         yield "| " + " | ".join(cells) + " |"
 
 

@@ -22,30 +22,33 @@ Table = dict[str, Any]
 
 def settled(table: Table) -> Table:
     """The table of an experiment with a number in place of every "auto"."""
-    train, arms = dict(table.get("train", {})), [dict(arm) for arm in table["arm"]]
-    told: PlanConfig = build_table(PlanConfig, table.get("plan", {}), "plan")
+    train, arms = dict(table.get("train", {})), [dict(arm) for arm in table.get("arm", ())]
     config = _without_arms(table)
-    question = _question(config, told, "train.rounds" if _is_auto(train) else "arm.cohort")
-    if _is_auto(train):
+    if not arms:
+        raise ValueError("arm is missing: expected at least one [[arm]] table")
+    told: PlanConfig = build_table(PlanConfig, table.get("plan", {}), "plan")
+    open_rounds = train.get("rounds") == AUTO
+    question = _question(config, told, "train.rounds" if open_rounds else "arm.cohort")
+    if open_rounds:
         train["rounds"] = _first(question, told, arms[0]).arm.rounds
     for arm in arms:
         if arm.get("cohort") == AUTO:
             plan = _planned(question, told, arm, [train.get("rounds", config.train.rounds)])
-            arm |= {**_numbers(plan.arm), **{name: arm[name] for name in arm if name != "cohort"}}
+            given = {name: value for name, value in arm.items() if name != "cohort"}
+            arm |= {**_numbers(plan.arm), **given}
     return {**table, "train": train, "arm": arms, "plan": table.get("plan", {})}
 
 
-def _is_auto(train: Table) -> bool:
-    return bool(train.get("rounds") == AUTO)
-
-
 def _without_arms(table: Table) -> Config:
-    """The experiment with one arm that needs no numbers, and rounds of any number."""
-    train = dict(table.get("train", {}))
-    if _is_auto(train):
-        train["rounds"] = max(1, int(train.get("average_last", 1)))
-    kept = {name: value for name, value in table.items() if name != "plan"}
-    return numbered({**kept, "train": train, "arm": [{"name": "planned", "rule": FULL}]})
+    """The experiment with one arm that needs no numbers, and with any number of rounds where that
+    is open."""
+    rest = {name: value for name, value in table.items() if name not in ("plan", "train")}
+    train = {
+        name: value
+        for name, value in table.get("train", {}).items()
+        if name != "average_last" and value != AUTO
+    }
+    return numbered({**rest, "train": train, "arm": [{"name": "planned", "rule": FULL}]})
 
 
 def _question(config: Config, told: PlanConfig, setting: str) -> Question:

@@ -471,10 +471,11 @@ def config_of(
 
 def is_open(table: dict[str, Any]) -> bool:
     """Whether an experiment leaves something to the planner."""
-    train, arms = table.get("train"), table.get("arm")
-    tables = [train, *arms] if isinstance(arms, list) else [train]
-    names = ("rounds", "cohort")
-    return any(isinstance(t, dict) and AUTO in (t.get(name) for name in names) for t in tables)
+    train, arms = table.get("train", {}), table.get("arm", [])
+    if not isinstance(train, dict) or not isinstance(arms, list):
+        return False  # and will be refused
+    tables = [train, *(arm for arm in arms if isinstance(arm, dict))]
+    return any(AUTO in (one.get("rounds"), one.get("cohort")) for one in tables)
 
 
 def numbered(table: dict[str, Any]) -> Config:

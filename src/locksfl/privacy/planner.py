@@ -4,7 +4,7 @@ The criterion, with all lengths in clip norms, is the rate of SGD with its best 
 
     error = A / T + sqrt((noise^2 + sampling^2) / T)
 
-(docs/theory.md has the proof; noise and sampling are those of `forecast.expected_round`, over what
+(docs/program.md has the proof; noise and sampling are those of `forecast.expected_round`, over what
 is kept of the mean). A = L D / C, `progress`, is the one number about optimisation: by how many
 clip norms the gradient changes on the way from the first model to the best one. PROGRESS was chosen
 on MNIST and is an assumption everywhere else.
@@ -295,46 +295,26 @@ def frontier(question: Question) -> list[dict[str, Any]]:
 
 def gains(question: Question, rounds: int, uploads: float, share: float) -> dict[str, Any]:
     """When does sampling by norm pay? Each rule that asks for norms beside the one that does not,
-    with the same rounds, expected uploads, clip norm and epsilon.
+    with the same rounds, expected uploads, clip norm and epsilon (by RDP, for all of them).
 
     Returns:
-        By rule: the cohort; the ratios of the noise, of the sampling variance, and of both together
-        (root mean square); and `worth`, how many times the uploads uniform sampling would need for
-        the same error (at most all clients').
+        By rule: the cohort, and the ratios of the noise, of the sampling variance, and of both
+        together (root mean square).
     """
     q = question
     plain, *others = q.rules()
-    theirs = q.plan(q.arm(plain, rounds, uploads, share), share).expected
+    theirs = q.rough_plan(q.arm(plain, rounds, uploads, share), share).expected
     found = {}
     for name in others:
-        plan = q.plan(q.arm(name, rounds, uploads, share), share)
+        plan = q.rough_plan(q.arm(name, rounds, uploads, share), share)
         ours, variance = plan.expected, theirs.sampling**2
-        ratio = ours.error / theirs.error
         found[name] = {
             "cohort": plan.arm.cohort,
             "noise": ours.noise / theirs.noise,
             "sampling_variance": ours.sampling**2 / variance if variance else 1.0,
-            "error": ratio,
-            "worth": _worth(q, plain, rounds, uploads, share, ratio),
+            "error": ours.error / theirs.error,
         }
     return found
-
-
-def _worth(
-    q: Question, rule: str, rounds: int, uploads: float, share: float, ratio: float
-) -> float:
-    """By how much to multiply a rule's uploads so that its error is multiplied by `ratio`."""
-
-    def error(log: float) -> float:
-        more = min(float(q.clients), uploads * math.exp(log))
-        return q.rough_plan(q.arm(rule, rounds, more, share), share).expected.error
-
-    wanted = ratio * error(0.0)
-    low, high = -1.0, math.log(q.clients / uploads)
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (middle, high) if error(middle) > wanted else (low, middle)
-    return math.exp((low + high) / 2)
 
 
 def _split(noise: float, norm_sum: float) -> tuple[float, float]:
