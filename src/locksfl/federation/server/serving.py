@@ -70,8 +70,8 @@ def as_federation(config: Config, engine: str = "flower") -> Config:
         rule, _, _ = arm.parts
         if rule.asks is not None and not rule.released and arm.rule not in RULES:
             raise ValueError(
-                f"arm.{arm.name}.rule = {arm.rule!r}: a device would decide by it, and runs no code "
-                f"that a server names; expected a rule that releases the {rule.asks.name}"
+                f"arm.{arm.name}.rule = {arm.rule!r}: a device would decide by it, and runs no "
+                f"code that a server names; expected a rule that releases the {rule.asks.name}"
             )
         if arm.estimator not in ESTIMATORS:
             raise ValueError(
