@@ -89,6 +89,7 @@ class Fault:
     secret: bool = False  # planted in runs without a seed
 
 
+COIN = "methods/test_coin.py"
 KEYS, RECORDED = "round/test_keys.py::test_every_key_is_drawn_once", "simulate/test_recorded.py"
 FOLLOWS = f"{RECORDED}::test_every_round_follows_from_the_draws_that_were_made"
 UPDATE = "methods/test_trusts.py::test_update_noise_is_as_charged"
@@ -398,7 +399,47 @@ FAULTS = [
         lambda: charged(upload_probability=lambda p: p / 2),
         CLAIM, ("central",), line="accountant",
     ),
+    # --- the coin ---
+    Fault(
+        "an uncharged count",
+        lambda: both(
+            mock.patch.object(Arm, "update_multiplier", property(lambda a: a.noise_multiplier)),
+            mock.patch.object(Arm, "count_noise", property(lambda a: 3 * a.noise_multiplier)),
+        ),
+        f"{COIN}::test_the_count_costs_half_a_percent_of_noise", (), "central-coin", "accountant",
+    ),
+    Fault(
+        "count noise missing",
+        lambda: wrapped(
+            algorithm.release_count, lambda real, m, uploads, noise, total: real(
+                m, uploads, 0 * noise, total
+            )
+        ),
+        f"{COIN}::test_played_rounds_have_the_mean_and_the_variance_of_the_formulas", (0.7,),
+        "central-coin", "noise as charged",
+    ),
+    Fault(
+        "a coin that uploads with more than r",
+        lambda: wrapped(
+            algorithm.upload_probability,
+            lambda real, method, own, *rest: jnp.minimum(1.0, 1.2 * real(method, own, *rest)),
+        ),
+        f"{COIN}::test_played_rounds_have_the_mean_and_the_variance_of_the_formulas", (0.0,),
+        "central-coin", "upload coins",
+    ),
+    Fault(
+        "an upload longer than C",
+        lambda: wrapped(algorithm.bounded_weight, lambda real, *given: 1.5 * real(*given)),
+        f"{COIN}::test_an_upload_has_the_length_of_the_clip_norm_or_is_nothing", (),
+        "central-coin", "contributions",
+    ),
     # --- in runs without a seed ---
+    Fault(
+        "no seed: count noise halved",
+        lambda: drawn(lambda one: one._replace(count_noise=one.count_noise // 2)),
+        "round/test_exact.py::test_the_noise_of_a_count_is_as_charged", (),
+        "central-coin", "noise as charged", secret=True,
+    ),
     Fault(
         "no seed: update noise halved",
         lambda: drawn(lambda one: one._replace(update_noise=one.update_noise // 2)),

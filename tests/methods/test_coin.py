@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -122,7 +123,7 @@ def variance_is(samples, truth):
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.7])
-def test_played_rounds_have_the_mean_and_the_variance_of_the_formulas(noise, monkeypatch):
+def test_played_rounds_have_the_mean_and_the_variance_of_the_formulas(noise):
     """Each check has a false-alarm rate of 1e-6."""
     arm = coin(trust="central", noise_multiplier=noise) if noise else coin(trust="none")
     shares = np.minimum(1.0, np.linalg.norm(VECTORS, axis=1) / CLIP)
@@ -147,8 +148,8 @@ def test_played_rounds_have_the_mean_and_the_variance_of_the_formulas(noise, mon
 
     rule = RULES["coin"]  # planted: a coin that is a little too likely
     planted = replace(rule, probability=lambda *a: jnp.minimum(1.0, 1.05 * rule.probability(*a)))
-    monkeypatch.setitem(RULES, "coin", planted)
-    updates, uploaded, _ = played(arm, VECTORS)
+    with mock.patch.dict(RULES, {"coin": planted}):
+        updates, uploaded, _ = played(arm, VECTORS)
     assert not mean_is(uploaded, q * shares)
     assert not variance_is(updates - mean, variance)
 

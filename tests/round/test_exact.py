@@ -243,3 +243,18 @@ def test_secret_noise_is_as_charged_and_never_repeats(trust):
         power = np.abs(np.fft.rfft(centred, 2 * centred.size)) ** 2
         shared = np.fft.irfft(power)[1 : centred.size] / np.sum(centred**2)
         assert np.abs(shared).max() < 6.7 / math.sqrt(centred.size)
+
+
+def test_the_noise_of_a_count_is_as_charged():
+    """Whole numbers, over 3,000 rounds (chi-square at 1e-6; 10% less is turned away), and none
+    where no count is released."""
+    arm = arm_for(Method("coin", "capped", "central"), USUAL | {"rounds": 3000})
+    noise = np.array([draw_secret(SECRET, arm, t, 1).count_noise for t in range(3000)])
+    assert noise.dtype == np.int32
+    assert arm.count_noise == pytest.approx(arm.noise_multiplier * math.sqrt(1.01) / 0.1)
+    rounded = math.sqrt(arm.count_noise**2 + 1 / 12)
+    assert std_is(noise, rounded)
+    assert not std_is(0.9 * noise, rounded)
+    assert (
+        draw_secret(SECRET, arm_for(Method("uniform", "capped", "central"), USUAL), 0, 1)[-1] == 0
+    )

@@ -8,13 +8,14 @@ likelihood ratio of what it sees, summed over the rounds:
 
 | trust   | observer | sees                              | ln of the ratio, one round           |
 |---------|----------|-----------------------------------|--------------------------------------|
-| central | PUBLIC   | K~ and the update                 | ln((1-q) + q e^(ax - a^2/2) M(y))    |
+| central | PUBLIC   | K~, the update and the count      | ln((1-q) + q e^(ax - a^2/2) M(y))    |
 | local   | SERVER   | each message, and who uploads     | the clipped norm's + c y - c^2/2     |
 | local   | PUBLIC   | the update, and how many uploaded | ln M(y), with q p instead of p       |
 
 with M(y) = (1-p) + p e^(cy - c^2/2);
 x and y in standard deviations of their noise, y along the canary; a = 1/z_K, c = 1/z; p is the
-canary's own probability at the released K'. Zero-out: the canary's update against zero. Replace:
+canary's own probability at the released K'. With a released count k, M has another shift of the
+same uploads, e^(cy - c^2/2 + bk - b^2/2). Zero-out: the canary's update against zero. Replace:
 against its negative, whose norm is the same (so a norm release shows under zero-out only).
 
 An audit can refute a claim. It cannot prove one: see docs/audit.md.
@@ -106,7 +107,7 @@ class Orthogonal(GivenClients):
 def shifts(arm: Arm) -> tuple[float, float]:
     """a and c: the canary's shifts of x and of y, in standard deviations."""
     norm = 1 / arm.norm_multiplier if arm.releases_norms else 0.0
-    return norm, 1 / arm.noise_multiplier
+    return norm, 1 / arm.update_multiplier
 
 
 def canary_weight(arm: Arm) -> float:
@@ -135,6 +136,7 @@ class Seen(NamedTuple):
     along: Array  # the averaged update along the canary
     uploads: Array  # how many uploaded
     canary: Array  # whether the canary did: the server's knowledge
+    counted: Array  # the released number of uploads; NaN if there is none
 
 
 Score = Callable[[Arm, str, Seen], Array]
@@ -158,9 +160,12 @@ def public_score(arm: Arm, relation: str, seen: Seen) -> Array:
     p = canary_probability(arm, clip, seen.used)
     x = seen.released * a / clip
     y, c = in_deviations(arm, seen.along, seen.used, p) / noises, of_one / noises
+    counted: Any = 0.0
+    if arm.count_noise:  # the others have no update, so that none of them uploads by its norm
+        counted = (seen.counted - 0.5) / arm.count_noise**2
 
     def world(sign: float) -> Array:
-        inner = _log_mixture(p, sign * c * y - c * c / 2)
+        inner = _log_mixture(p, sign * c * y - c * c / 2 + counted)
         return _log_mixture(arm.sampling_rate, a * x - a * a / 2 + inner)
 
     return world(1.0) - (world(-1.0) if relation == "replace" else 0.0)
@@ -243,6 +248,7 @@ def repeated_rounds(
                 result.update[0],
                 jnp.sum(uploads.uploaded),
                 uploads.uploaded[0],
+                result.released_count,
             )
 
         return jax.vmap(one)(jnp.arange(rounds), cohorts)

@@ -56,7 +56,9 @@ def accountant(
 def _loss(arm: Arm, rounds: int, sign: int, rng: np.random.Generator) -> Floats:
     """DRAWS privacy losses of a client with norm C: it is there (1), or its update is zero (-1)."""
     a = 1 / arm.norm_multiplier if arm.releases_norms else 0.0
-    c = 1 / arm.noise_multiplier
+    c = 1 / arm.update_multiplier
+    if arm.count_noise:  # an upload shifts the count too: together one shift
+        c = float(np.hypot(c, 1 / arm.count_noise))
     q, p = (arm.sampling_rate, _largest(arm)) if arm.parts[2].amplified else (1.0, 1.0)
     total = np.zeros(DRAWS)
     for _ in range(rounds):

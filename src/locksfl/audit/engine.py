@@ -85,6 +85,7 @@ class Transcript:
     seen: Bools  # [T, n] whether `uploaded` is known: told, or plain from the model
     released: Floats  # [T] K~
     used: Floats  # [T] K'
+    counts: Floats  # [T] the released number of uploads; NaN if there is none
     block: npt.NDArray[np.int64]  # [T] the block of each round
     sums: Floats  # [B, d] what the blocks added to the model, times the divisor
     own: slice  # the coordinates of the clients
@@ -155,6 +156,7 @@ class Engine:
             seen,
             np.array([log.released_norm_sum for log in logs], np.float64),
             np.array([log.used_norm_sum for log in logs], np.float64),
+            np.array([log.released_count for log in logs], np.float64),  # None is NaN
             np.array(block),
             np.array(sums) * divisor,
             self.own,

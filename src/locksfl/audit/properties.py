@@ -8,7 +8,7 @@ with what the arm states.
 
 * cohort coins: independent, with probability q; other ones in every round and every arm;
 * upload coins: the same with p_i, given everything that was released before;
-* noise as charged: both noises are normal, with the standard deviation that is charged;
+* noise as charged: all noises are normal, with the standard deviation that is charged;
 * no noise twice: rounds, purposes, arms and coordinates share no noise, in any of three views;
 * contributions: the sum is that of the clipped updates of who uploaded, times their weights, over a
   public divisor; a broken client counts as zero;
@@ -63,6 +63,7 @@ BINS = 64
 BUDGET_ROUNDS, BUDGET_CLIENTS = 24, 8
 DELTA = 1e-5  # of a budget: any would do
 FEW_COINS = 25  # variance of a number of heads that is compared with a normal
+SHOWS = 0.5  # std of a noise on a count, in uploads, that rounding does not hide
 SLACK = 2e-3  # of a contribution's bound: float32, and hushed norms
 
 Result = tuple[bool, str]  # whether a property holds, and what was found
@@ -95,6 +96,19 @@ class Play:
         """[T] what the released norm sum shows, in charged standard deviations."""
         std = self.played.arm.norm_multiplier * self.played.arm.clip_norm
         return np.asarray((self.played.released - self.said.norm_sum) / std, np.float64)
+
+    @property
+    def count_noise(self) -> Floats:
+        """[rounds] what the released count shows, in charged standard deviations, of the rounds in
+        which it is known who uploaded. Whole numbers hide a noise that is small beside them."""
+        noise, p = self.played.arm.count_noise, self.said.probability
+        if noise < SHOWS:
+            return np.zeros(0)
+        certain = self.played.seen | (p <= 0) | (p >= 1)
+        known = np.all(certain | ~self.played.member, axis=1)
+        uploaded = self.played.member & np.where(p >= 1, True, self.played.uploaded & (p > 0))
+        off = (self.played.counts - uploaded.sum(axis=1)) / noise
+        return np.asarray(off[known], np.float64)
 
     @property
     def by_round(self) -> bool:
@@ -269,6 +283,10 @@ def noise_as_charged(found: Plays) -> Result:
         evidence.add("mean of the norm noise", np.sum(every) / np.sqrt(every.size))
     if found.alone:
         evidence.add_p("norm noise", _clipped_normal(found.alone))
+    counted = np.concatenate([play.count_noise for play in found.each.values()])
+    if counted.size:
+        evidence.add("count noise", mean_square(counted))
+        evidence.add("mean of the count noise", np.sum(counted) / np.sqrt(counted.size))
     holds, told = evidence.verdict()
     worst = max(ratio, key=lambda r: abs(np.log(max(r, 1e-9))), default=1.0)
     return holds, f"update noise {worst:.3f} of the charged std; {told}"
@@ -300,6 +318,15 @@ def no_noise_twice(found: Plays) -> Result:
             update = view[np.concatenate(listed)]
             evidence.add("norm with update noise", products(other, update))
             evidence.add("norm with a round's update noise", products(other, _sums(update)))
+    for play in rounds:
+        noise = play.count_noise
+        if noise.size == len(play.noise):
+            for view in views(play.noise):
+                told = views(noise[:, None])[0]
+                evidence.add("count with update noise", products(told, view))
+                evidence.add("count with a round's update noise", products(told, _sums(view)))
+            for view in fixed_views(noise[None]):
+                evidence.add("count noise of rounds", lagged(view)[: view.size // 2])
     for other in norm:
         members = [play.members for play in rounds if _norms_seen(play)]
         evidence.add("coins with norm noise", products(np.concatenate(members), other))

@@ -1,4 +1,4 @@
-"""An audit: every attack and every check on the arms of an experiment, or on four of ours."""
+"""An audit: every attack and every check on the arms of an experiment, or on five of ours."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from locksfl import _validate
-from locksfl.arm import DERIVED, Arm
+from locksfl.arm import Arm
 from locksfl.audit.attacks import audit_arm, planned_attacks
 from locksfl.audit.properties import SIZE, check_arm, together
 from locksfl.experiment.config import PrivacyConfig, read_config
 from locksfl.experiment.plan import calibrated, plan_arms
-from locksfl.methods import TRUSTS
+from locksfl.methods import RULES, TRUSTS
 from locksfl.round.randomness import Randomness
 
 DEFAULT_EPSILON, DEFAULT_DELTA = 3.0, 1e-3
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "uniform": {"cohort": 50.0, "uploads": 50.0},
+    "norm": {"cohort": 60.0, "uploads": 50.0, "norm_low": 0.9},
+    "coin": {"cohort": 50.0},
+}
 
 # A fault of any of these kinds passes: tests of the program, or a reader, must find it.
 NOT_VISIBLE = (
@@ -107,21 +112,19 @@ def run_audit(
 
 
 def default_arms(rounds: int) -> list[tuple[Arm, PrivacyConfig]]:
-    """Uniform and LOCKS under both trusts, calibrated to claim 3 for these rounds.
+    """Uniform and LOCKS under both trusts, and the coin where it is sound, calibrated to claim 3
+    for these rounds.
 
     Delta is large: at a small one most of epsilon lies in tails that no repetition ever reaches.
     """
     arms = []
     for trust in (name for name, trust in TRUSTS.items() if trust.private):
         privacy = PrivacyConfig(trust=trust, epsilon=DEFAULT_EPSILON, delta=DEFAULT_DELTA)
-        for rule, cohort, norm_low in (("uniform", 50.0, DERIVED), ("norm", 60.0, 0.9)):
-            arm = Arm(
-                *(f"{trust}-{rule}", 100, rounds, rule),
-                trust=trust,
-                cohort=cohort,
-                uploads=50.0,
-                norm_low=norm_low,
-            )
+        for rule, settings in DEFAULTS.items():
+            asks_in_secret = RULES[rule].asks is not None and not RULES[rule].released
+            if asks_in_secret and TRUSTS[trust].guards_server:
+                continue  # refused
+            arm = Arm(f"{trust}-{rule}", 100, rounds, rule, trust=trust, **settings)
             arms.append((calibrated(arm, privacy), privacy))
     return arms
 
@@ -134,4 +137,12 @@ def _configured(file: Path, changes: list[str]) -> list[tuple[Arm, PrivacyConfig
         raise ValueError(
             f"privacy.trust = {trust!r}: it claims nothing, so there is nothing to attack"
         )
-    return [(arm, config.privacy) for arm in plan_arms(config)]
+    return [(one, config.privacy) for arm in plan_arms(config) for one in _rates(arm)]
+
+
+def _rates(arm: Arm) -> list[Arm]:
+    """The arm or, under rate control, those of its smallest and its largest rate."""
+    if not arm.controlled:
+        return [arm]
+    ends = {"smallest": arm.at_rung(0), "largest": arm.at_rung(-1)}
+    return [dataclasses.replace(one, name=f"{arm.name}-{end}") for end, one in ends.items()]

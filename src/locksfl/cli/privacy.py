@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,16 +100,32 @@ def calibrate(
     most = _client_counts(arm, norm_queries, update_releases)
     found = privacy.calibrate(arm, epsilon, delta, most=most, **kinds)
     amplified = arm.parts[2].amplified
-    answer = {
+    answer: dict[str, Any] = {
         "noise_multiplier": found.noise_multiplier,
         "norm_multiplier": found.norm_multiplier or None,
         "epsilon": epsilon,
         "delta": delta,
         "relation": relation,
-        "accountant": accountant if amplified else "gdp",
+        "accountant": "rdp" if arm.controlled else accountant if amplified else "gdp",
         "protects_from": "PUBLIC" if amplified else "SERVER and PUBLIC",
     }
     lines = [f"{name:<18}{answer[name]:.6g}" for name in MULTIPLIERS if answer[name]]
+    if arm.controlled:
+        answer["rates"] = [
+            {
+                "cohort": one.cohort,
+                "noise_multiplier": one.noise_multiplier,
+                "at_this_rate_alone": privacy.calibrate(
+                    replace(one, noise_multiplier=0.0), epsilon, delta, **kinds
+                ).noise_multiplier,
+            }
+            for one in (found.at_rung(k) for k in (0, len(found.ladder) // 2, -1))
+        ]
+        lines = [
+            f"cohort {rate['cohort']:.4g}: noise_multiplier {rate['noise_multiplier']:.6g} "
+            f"({rate['at_this_rate_alone']:.6g} in a run of this rate alone, {accountant})"
+            for rate in answer["rates"]
+        ]
     last = (
         f"epsilon {epsilon:g}, delta {delta:g} against {answer['protects_from']} "
         f"({relation}, {answer['accountant']}); the unit of privacy is one client"

@@ -96,7 +96,7 @@ def policy_for(config: Config, plans: list[Arm]) -> dict[str, object]:
         "trust": privacy.trust,
         "relation": privacy.relation,
         "max_clip_norm": max(plan.clip_norm for plan in plans),
-        "min_noise_multiplier": min(plan.noise_multiplier for plan in plans),
+        "min_noise_multiplier": min(z for p in plans for z in p.ladder or (p.noise_multiplier,)),
         "max_rounds": sum(plan.rounds for plan in plans),
     }
     if norms:

@@ -24,8 +24,9 @@ class Question:
     terms: Mapping[str, Any]
     weights: np.ndarray | None = None  # the model, float32, in the first question of a round
     estimator: str | None = None
-    probability: float | None = None  # p_i, with which this device was drawn
+    probability: float | None = None  # p_i, with which this device was drawn; with a rule, the most
     bound: float | None = None  # the norm bound of its contribution, the unit of its noise
+    rule: str | None = None  # by which the device decides whether it uploads; None: it was drawn
 
 
 @dataclass(frozen=True)

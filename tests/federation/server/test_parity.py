@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -18,11 +19,13 @@ from locksfl.federation.server.engine import Federation
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.wire import MemoryNetwork
 from locksfl.models.build import softmax
+from locksfl.privacy import calibrate
 from locksfl.privacy.budget import Budget
 from locksfl.privacy.ledger import LEDGER
 from locksfl.round.client import LocalWork
 from locksfl.round.draws import draw_members, draw_server
 from locksfl.round.randomness import Purpose, Randomness, client_keys, draw_key
+from locksfl.round.rates import RateControl
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
 
@@ -51,6 +54,18 @@ class InjectedNoise:
         return np.rint(std * self.share * drawn / grid).astype(np.int64)
 
 
+class InjectedCoin:
+    """A device's own coin, where a rule leaves it to the device: the simulator's."""
+
+    def __init__(self, plan, client):
+        self.plan, self.client, self.round = plan, client, 0
+
+    def __call__(self, size):
+        clients = np.array([self.client])
+        members = draw_members(SEED.arm_key(self.plan.name), self.round, clients, np.ones(1))
+        return int(float(members.coins[0]) * 2**64).to_bytes(size, "big")
+
+
 class InjectingNetwork(MemoryNetwork):
     """Tells every device's noise which round it is, and its part of the summed noise."""
 
@@ -58,7 +73,7 @@ class InjectingNetwork(MemoryNetwork):
         bounds = [q.bound for q in questions.values() if q.bound is not None]
         for number, question in questions.items():
             noise = self.devices[number].noise
-            noise.round = round_number - 1
+            noise.round = self.devices[number].entropy.round = round_number - 1
             if question.bound is not None:
                 noise.share = question.bound / math.sqrt(sum(b * b for b in bounds))
         return super().ask(questions, seconds, round_number)
@@ -68,6 +83,8 @@ def plan_for(trust, rule, **other):
     settings = {"clients": CLIENTS, "rounds": ROUNDS, "cohort": 7.0, "uploads": 4.0, "step": 0.7}
     settings |= {"clip_norm": 0.6, "noise_multiplier": 0.3, "norm_multiplier": 0.5}
     settings |= {"floor": 0.2, "norm_low": 0.6} if rule == "norm" else {"norm_multiplier": 0.0}
+    if rule == "coin":  # of one rate; its norms differ more
+        settings |= {"uploads": None, "clip_norm": 1.0}
     return Arm("arm", rule=rule, trust=trust, **(settings | other))
 
 
@@ -95,7 +112,8 @@ def federate(folder, plan, work=WORK, population=None, model=None):
         ledger = Witness(folder / f"{i}.sqlite", folder / f"{i}.key")
         ledger.create()
         noise = InjectedNoise(plan, i, model.size)
-        devices[i] = Device(update, policy_for(plan.method.trust), ledger, noise)
+        coin = InjectedCoin(plan, i)
+        devices[i] = Device(update, policy_for(plan.method.trust), ledger, noise, coin)
     network = InjectingNetwork(devices)
     privacy = PrivacyConfig(trust=plan.method.trust)
     return Federation(
@@ -112,9 +130,11 @@ def play(engine, plan, work):
     return rounds, state
 
 
-@pytest.mark.parametrize("trust", ["local", "central"])
-@pytest.mark.parametrize("rule", ["norm", "uniform"])
-def test_the_same_draws_give_the_same_model_and_ledgers(tmp_path, trust, rule):
+@pytest.mark.parametrize(
+    ("rule", "trust"),
+    [("norm", "local"), ("norm", "central"), ("uniform", "local"), ("uniform", "central")],
+)
+def test_the_same_draws_give_the_same_model_and_ledgers(tmp_path, rule, trust):
     plan = plan_for(trust, rule)
     population, model = ragged(SIZES), softmax(6, 3)
     expected, wanted = play(Simulator(population, model), plan, WORK)
@@ -146,6 +166,35 @@ def test_the_same_draws_give_the_same_model_and_ledgers(tmp_path, trust, rule):
             (arm,) = ledger.books.arms
         np.testing.assert_array_equal(arm.counts.norms, norms)
         np.testing.assert_array_equal(arm.counts.uploads, uploads)
+
+
+@pytest.mark.parametrize("uploads", [None, 3.0])
+def test_devices_flip_the_coin(tmp_path, uploads):
+    """Each device decides by its own norm and answers C u / |u| or nothing: at one rate, and under
+    rate control."""
+    plan = plan_for("central", "coin", uploads=uploads)
+    if uploads:
+        plan = calibrate(replace(plan, noise_multiplier=0.0), 100.0, 1e-3)
+        assert len({RateControl(plan, [0.0] * t).arm.cohort for t in range(ROUNDS)}) > 1
+    population, model = ragged(SIZES), softmax(6, 3)
+    expected, wanted = play(Simulator(population, model), plan, WORK)
+    found, state = play(federate(tmp_path, plan, WORK, population, model), plan, WORK)
+    np.testing.assert_allclose(state.weights, wanted.weights, rtol=2e-5, atol=2e-6)
+    silent = 0
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(mine.cohort, theirs.cohort)
+        np.testing.assert_array_equal(mine.received, theirs.uploaded)
+        assert mine.released_count == pytest.approx(theirs.released_count, abs=1e-4)
+        assert mine.expected_cohort == theirs.expected_cohort
+        np.testing.assert_allclose(mine.noise, theirs.noise, rtol=1e-5)
+        assert mine.stages["update"]["answered"] == len(mine.cohort)  # nothing is an answer
+        silent += int((~mine.received).sum())
+    assert silent > 3
+    for i in range(CLIENTS):  # the ledger knows what was asked, not how a coin fell
+        device = DeviceLedger.open(tmp_path / f"{i}.sqlite")
+        asked = sum(i in log.cohort for log in found)
+        assert sum(t.uploads for t in device.tallies()) == asked
+        device.close()
 
 
 def test_local_epochs_agree_too(tmp_path):

@@ -7,6 +7,7 @@ send it. A server gets a released value or the number of a refusal, nothing else
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
@@ -20,12 +21,14 @@ from locksfl.federation.device.update import (
     Vector,
     clip,
     contribution,
+    flip,
     norm,
     safe_update,
+    upload_probability,
 )
 from locksfl.federation.device.witness import Witness
 from locksfl.federation.wire import Answer, Question
-from locksfl.round.noise import SYSTEM, Noise
+from locksfl.round.noise import SYSTEM, Entropy, Noise
 
 log = logging.getLogger(__name__)
 Kept = MutableMapping[str, np.ndarray]  # from the first stage of a round to its second: secret
@@ -33,11 +36,19 @@ KEPT, KEPT_ROUND = "clipped", "round"
 
 
 def answer(
-    guard: Guard, terms: RoundTerms, question: Question, update: LocalUpdate, kept: Kept
+    guard: Guard,
+    terms: RoundTerms,
+    question: Question,
+    update: LocalUpdate,
+    kept: Kept,
+    entropy: Entropy = os.urandom,
 ) -> np.ndarray:
     """Answer a question, in the order on which every guarantee of the guard depends.
 
-    `update`: the device's training; `kept`: what it keeps until the next message of the round.
+    `update`: the device's training; `kept`: what it keeps until the next message of the round;
+    `entropy`: of its own coin, where a rule leaves it to the device whether it uploads. Then an
+    empty array is an answer too, paid for like any other: the ledger knows what was asked, not how
+    the coin fell.
     Returns the released value, which may be sent; otherwise raises `Refused`.
     """
 
@@ -64,10 +75,19 @@ def answer(
         clipped = kept[KEPT]
     else:  # a restart: the round continues without this device
         raise Refused(Refusal.LOST)
-    sent = contribution(question.estimator, clipped, question.probability, question.bound)
+    p = question.probability
+    uploads = True
+    if question.rule is not None:
+        if (
+            terms.asks_norms or terms.known_trust.guards_server
+        ):  # it would show a norm to the server
+            raise Refused(Refusal.MALFORMED)
+        p = upload_probability(question.rule, clipped, terms.clip_norm, p)
+        uploads = flip(p, entropy)
+    sent = contribution(question.estimator, clipped, p if uploads else 1.0, question.bound)
     released_update = guard.release_update(terms, sent, question.bound)
     kept.clear()
-    return released_update
+    return released_update if uploads else np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
@@ -78,6 +98,7 @@ class Device:
     policy: Policy
     ledger: Witness
     noise: Noise = SYSTEM
+    entropy: Entropy = os.urandom
 
     def __call__(self, run: str, question: Question, kept: Kept) -> Answer:
         """Answer one question, whatever it is."""
@@ -89,7 +110,8 @@ class Device:
                 log.error("%s refused: %s", question.stage, error)
                 return Answer(refusal=int(Refusal.LEDGER))
             with Guard(self.policy, ledger, self.noise) as guard:
-                return Answer(released=answer(guard, terms, question, self.update, kept))
+                released = answer(guard, terms, question, self.update, kept, self.entropy)
+                return Answer(released=released)
         except Refused as refused:
             log.warning("%s refused: %s", question.stage, refused.code.name)
             return Answer(refusal=int(refused.code))

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from locksfl.arm import Dials
 from locksfl.federation.device.terms import Refusal, Refused, within
-from locksfl.methods import ESTIMATORS
+from locksfl.methods import ESTIMATORS, RULES
 from locksfl.methods.estimators import SMALLEST_NORM
 
 Vector = npt.NDArray[np.float64]
@@ -79,6 +82,26 @@ def norm(vector: npt.ArrayLike) -> float:
     """The length of a vector; 0 if it is not finite."""
     length = float(np.linalg.norm(np.asarray(vector, np.float64)))
     return length if math.isfinite(length) else 0.0
+
+
+def upload_probability(rule: str, clipped: npt.ArrayLike, clip_norm: float, most: float) -> float:
+    """The probability with which a device uploads, where a rule of this program leaves that to the
+    device: a function of its own norm and the clip norm, at most `most`, which is what is charged.
+    Anything else that a server may name is `Refused`."""
+    known = RULES.get(rule) if isinstance(rule, str) else None
+    if known is None or known.asks is None or known.released or known.jointly:
+        raise Refused(Refusal.MALFORMED)
+    if not within((0.0, 1.0), most):
+        raise Refused(Refusal.MALFORMED)
+    dials = Dials(*[np.nan] * len(Dials._fields))._replace(clip_norm=np.float64(clip_norm))
+    own = np.float64(min(norm(clipped), clip_norm))
+    p = float(known.probability(own, np.float64(0.0), np.float64(1.0), dials, np))
+    return min(p, most) if p > 0 else 0.0
+
+
+def flip(probability: float, entropy: Callable[[int], bytes]) -> bool:
+    """A coin of 64 bits, compared as a whole number: never too likely."""
+    return int.from_bytes(entropy(8), "big") < int(Fraction(probability) * 2**64)
 
 
 def contribution(

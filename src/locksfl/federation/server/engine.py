@@ -39,9 +39,10 @@ from locksfl.privacy.journal import EVERYBODY
 from locksfl.privacy.ledger import LEDGER
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
+from locksfl.round.rates import RateControl
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.block import TestData, evaluate, in_batches
-from locksfl.simulate.simulator import TEST_ROWS, BlockLog, RoundLog
+from locksfl.simulate.simulator import TEST_ROWS, BlockLog, RoundLog, controlled
 
 DrawRound = Callable[[Arm, Randomness, int, int], Draws]
 
@@ -86,6 +87,7 @@ class Federation:
         evaluate_every: int = 1,
         state: ServerState | None = None,
         first_round: int = 0,
+        counts: Sequence[float] = (),
         **_: object,
     ) -> Iterator[BlockLog]:
         """Play an arm's rounds, one per block. The devices know their own work, and the ledger what
@@ -94,17 +96,19 @@ class Federation:
         if state is None:
             state = server.init(self.model.init(randomness.model_key()))
         waiting = np.zeros(plan.clients, bool)
+        control = RateControl(plan, counts) if plan.controlled else None
         for t in range(first_round, server.rounds):
             began = time.perf_counter()
-            draws = self._draw(plan, randomness, t, self.model.size)
+            now = control.arm if control else plan  # the arm of this round
+            draws = self._draw(now, randomness, t, self.model.size)
             number = self._first[plan.name] + t + 1
             interrupted, exhausted = self._interrupted(plan, t), self.journal.exhausted(plan.name)
             played = play_round(
-                plan,
+                now,
                 self.network,
                 np.asarray(state.weights, np.float32),
                 draws,
-                terms=round_terms(plan, self.network.run, number, self._privacy.relation),
+                terms=round_terms(now, self.network.run, number, self._privacy.relation),
                 seconds=self._seconds,
                 reserve=lambda cohort, t=t, before=interrupted: self._reserve(  # type: ignore[misc]
                     plan, t, cohort, before
@@ -121,6 +125,8 @@ class Federation:
                 accuracy, loss = (float(x) for x in self._score(server.model(state, t + 1)))
             charged = interrupted & self.journal.charges_each(plan.name)  # else: rounds are counted
             log = _log(t, played, charged, accuracy, loss, exhausted)
+            if control is not None:
+                log = controlled(log, control)
             yield BlockLog([log], state, time.perf_counter() - began, 0.0)
 
     def _interrupted(self, plan: Arm, t: int) -> np.ndarray:
@@ -167,7 +173,7 @@ def _log(
 ) -> RoundLog:
     """What the server may log. Clients asked before an interruption are charged in full."""
     cohort = np.flatnonzero(played.asked | interrupted)
-    result = played.result
+    result, count = played.result, float(played.result.released_count)
     return RoundLog(
         round=t,
         cohort=cohort,
@@ -183,6 +189,7 @@ def _log(
         exhausted=exhausted,
         received=played.received[cohort],
         stages={name: tally.as_dict() for name, tally in played.tallies.items()},
+        released_count=None if np.isnan(count) else count,
     )
 
 

@@ -3,7 +3,8 @@
     cohort      each client with probability q        (drawn before anything is asked)
     stage 1     "norm" to the cohort                  rule norm only; the others ask nothing here
     server      K', p_i, the draw of the uploaders    functions of what was released
-    stage 2     "update" to the uploaders only
+    stage 2     "update" to the uploaders only        or, if a rule leaves it to the devices who
+                                                      uploads, to the cohort: some answer nothing
     server      the sum divided by n q                n and q are public constants
 
 A round continues with the devices that answered in time. The effect on the estimator: device i's
@@ -160,18 +161,24 @@ def play_round(
         norms = no_norms(members, dials)
     uploads = choose_uploads(plan.method, norms.scores, members, norms.scores, norms.used, dials)
     drawn = np.asarray(uploads.uploaded)
+    decide = rule.asks is not None and not rule.released  # the devices, each by its own coin
     if not rule.released:
-        asked = drawn = mask(reserve(np.flatnonzero(drawn)), n)
+        asked = drawn = mask(reserve(draws.cohort if decide else np.flatnonzero(drawn)), n)
     known = (norms.scores, norms.used, members.weights)
     p = np.asarray(upload_probability(plan.method, *known, dials))
+    if decide:
+        p = np.full(n, plan.largest_probability)
+    named = plan.rule if decide else None
     bounds = np.asarray(uploads.scale, np.float64)
     model = None if rule.released else weights
     questions = {
-        int(i): Question("update", table, model, plan.estimator, float(p[i]), float(bounds[i]))
+        int(i): Question(
+            "update", table, model, plan.estimator, float(p[i]), float(bounds[i]), named
+        )
         for i in np.flatnonzero(drawn)
     }
     answers = network.ask(questions, seconds, terms.round)
-    updates = check_updates(plan, drawn, answers, weights.size, bounds)
+    updates = check_updates(plan, drawn, answers, weights.size, bounds, may_be_empty=decide)
     tallies["update"] = updates.tally
     summed, noise = _noised(plan, updates.summed, norms, draws)
     result = aggregate(
@@ -183,6 +190,9 @@ def play_round(
         dials,
         jnp.sum,
     )
+    if plan.counts:
+        count = jnp.float32(_count(plan, updates.received, draws))
+        result = result._replace(released_count=count)
     return Played(result, asked, drawn & ~updates.refused, updates.received, tallies)
 
 
@@ -211,9 +221,19 @@ def _noised(
     return add_noise(summed, _central_std(plan, norms), SYSTEM), silent
 
 
+def _count(plan: Arm, received: np.ndarray, draws: Draws) -> float:
+    """The number of uploads with its noise: a whole number unless the run is a simulation."""
+    uploads = int(received.sum())
+    if not plan.count_noise:
+        return float(uploads)
+    if draws.server is not None:
+        return uploads + plan.count_noise * float(draws.server.count_noise)
+    return float(uploads + int(SYSTEM.steps(plan.count_noise, 1.0, 1)[0]))
+
+
 def _central_std(plan: Arm, norms: Norms) -> float:
     bound = float(contribution_bound(plan.method, norms.used, plan.dials()))
-    return gaussian_std(plan.noise_multiplier, bound)
+    return gaussian_std(plan.update_multiplier, bound)
 
 
 def _on_grid(values: np.ndarray, std: float) -> np.ndarray:
@@ -263,14 +283,19 @@ def check_updates(
     answers: Mapping[int, Answer],
     size: int,
     bounds: np.ndarray,
+    may_be_empty: bool = False,
 ) -> Updates:
     """Sum the updates that have the right shape, are finite, and are no longer than an honest one
-    can be."""
+    can be. `may_be_empty`: a device may answer that it does not upload."""
     central = plan.parts[2].server_adds_noise
     limit = SLACK if central else update_limit(plan.noise_multiplier, size)
     summed = np.zeros(size, np.float64)
+    silent = np.zeros(asked.size, bool)
 
     def take(number: int, value: np.ndarray) -> bool:
+        if may_be_empty and value.size == 0:
+            silent[number] = True
+            return True
         if value.shape != (size,) or value.dtype != np.float32:
             return False
         update = value.astype(np.float64)
@@ -278,12 +303,13 @@ def check_updates(
         if not length <= limit * bounds[number]:  # also for NaN and Inf
             return False
         if central:
-            std = gaussian_std(plan.noise_multiplier, bounds[number])
+            std = gaussian_std(plan.update_multiplier, bounds[number])
             update = _on_grid(clip(update, bounds[number]), std)
         summed[:] += update
         return True
 
-    return Updates(summed, *_sort(asked, answers, take))
+    received, refused, tally = _sort(asked, answers, take)
+    return Updates(summed, received & ~silent, refused, tally)
 
 
 def _sort(

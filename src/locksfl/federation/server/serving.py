@@ -18,7 +18,7 @@ from locksfl.experiment.run import Prepared, run_experiment
 from locksfl.federation import certificates, settings
 from locksfl.federation.server.engine import Federation
 from locksfl.federation.wire import Network
-from locksfl.methods import ESTIMATORS, TRUSTS
+from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 from locksfl.models.build import Model
 from locksfl.privacy.journal import experiment_id
 
@@ -68,10 +68,10 @@ def as_federation(config: Config, engine: str = "flower") -> Config:
         raise ValueError("privacy.accounting = 'as-printed': expected 'sound' in a federation")
     for arm in config.arms():
         rule, _, _ = arm.parts
-        if rule.asks is not None and not rule.released:
+        if rule.asks is not None and not rule.released and arm.rule not in RULES:
             raise ValueError(
-                f"arm.{arm.name}.rule = {arm.rule!r}: its draw needs a {rule.asks.name} that is "
-                "not released, which only the device knows; expected a rule that releases it"
+                f"arm.{arm.name}.rule = {arm.rule!r}: a device would decide by it, and runs no "
+                f"code that a server names; expected a rule that releases the {rule.asks.name}"
             )
         if arm.estimator not in ESTIMATORS:
             raise ValueError(
