@@ -88,8 +88,11 @@ def rows_used(size, work, key):
 def client_update(flat, widths, features, labels, work, key):
     """u_i: the mean gradient, or w - w_i after some epochs."""
     rows = rows_used(len(labels), work, key)
+    counts = (
+        len(rows) / (work.reference_samples or work.max_samples) if work.weight == "size" else 1
+    )
     if work.update == "gradient":
-        return gradient(flat, widths, features[rows], labels[rows])
+        return counts * gradient(flat, widths, features[rows], labels[rows])
     local = flat.copy()
     for epoch in range(work.epochs):
         shuffled = rows[
@@ -98,7 +101,7 @@ def client_update(flat, widths, features, labels, work, key):
         for first in range(0, len(rows), work.batch):
             batch = shuffled[first : first + work.batch]
             local = local - work.step * gradient(local, widths, features[batch], labels[batch])
-    return flat - local
+    return counts * (flat - local)
 
 
 # --- The two stages ------------------------------------------------

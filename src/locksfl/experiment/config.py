@@ -166,7 +166,9 @@ class LocalConfig(Settings, where="local"):
     Attributes:
         update: what a client sends: its mean "gradient", or what "epochs" of local SGD change.
         epochs, batch, step: of the local SGD.
-        min_samples, max_samples: a client's number of samples is limited to these in its weight.
+        min_samples, max_samples: a client's number of samples is limited to these.
+        weight: "size": its update counts in proportion to that number, before it is clipped.
+        reference_samples: the number that counts once; `max_samples` if not given.
         precision: "full" float32, or "reduced" matrix products where the hardware is faster.
     """
 
@@ -177,11 +179,24 @@ class LocalConfig(Settings, where="local"):
     min_samples: Count = 1
     max_samples: Count | None = None
     precision: Literal["full", "reduced"] = "full"
+    weight: Literal["equal", "size"] | None = None  # equal
+    reference_samples: Count | None = None
 
     def check(self) -> None:
-        """Refuse settings of local SGD without it, and limits that leave no client."""
+        """Refuse settings of local SGD without it, limits that leave no client, and weights by
+        size without a public unit: one found in the clients' sizes would tell about them."""
         self.only_with("update", epochs="epochs", batch="epochs", step="epochs")
         self.in_order("min_samples", "max_samples")
+        if self.weight != "size" and self.reference_samples is not None:
+            raise ValueError(
+                f"local.reference_samples = {self.reference_samples}: only with local.weight = "
+                "'size'"
+            )
+        if self.weight == "size" and not (self.reference_samples or self.max_samples):
+            raise ValueError(
+                "local.weight = 'size': expected local.max_samples, or local.reference_samples, "
+                "the number of samples that counts once"
+            )
 
 
 @dataclass(frozen=True)
@@ -212,7 +227,7 @@ class TrainConfig(Settings, where="train"):
 
     rounds: Count = 100
     clip_norm: Positive = 1.0
-    lengths: Annotated[str, partial(one_of, CONTRIBUTION_LENGTHS)] = "clipped"
+    lengths: Annotated[str, partial(one_of, CONTRIBUTION_LENGTHS)] | None = None  # clipped
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     average_last: Whole = 0
     evaluate_every: Count = 1
@@ -380,7 +395,7 @@ class Config(Settings):
                 clients=self.data.clients,
                 rounds=self.train.rounds,
                 clip_norm=self.train.clip_norm,
-                lengths=self.train.lengths,
+                lengths=self.train.lengths or "clipped",
                 step=self.train.optimizer.step,
                 dropouts=self.engine is not None,
             )

@@ -46,7 +46,10 @@ CONFIG: Record = {  # data.name, features.file and model.options: see `public_ta
     "model": dict.fromkeys(("name", "hidden")),
     "features": dict.fromkeys(("name",)),
     "local": dict.fromkeys(
-        ("update", "epochs", "batch", "step", "min_samples", "max_samples", "precision")
+        (
+            "update", "epochs", "batch", "step", "min_samples", "max_samples", "precision",
+            "weight", "reference_samples",
+        )
     ),
     "train": {
         **dict.fromkeys(("rounds", "clip_norm", "lengths", "average_last", "evaluate_every")),
