@@ -7,7 +7,7 @@ that is computed from them is written out here, one client at a time, without pa
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -283,10 +283,30 @@ class Steps:
 
 def play(plan, work, server, widths, flat, population, randomness):
     """All rounds: (the rounds, the models after each of them, the steps taken)."""
-    steps = Steps(server, plan.step, np.asarray(flat, float))
+    steps, clip = Steps(server, plan.step, np.asarray(flat, float)), plan.clip_norm
     rounds, models = [], []
     for t in range(server.rounds):
-        rounds.append(play_round(plan, work, widths, steps.flat, population, randomness, t))
-        steps.take(rounds[-1].update)
+        now = replace(plan, clip_norm=clip)
+        found = play_round(now, work, widths, steps.flat, population, randomness, t)
+        rounds.append(found)
+        steps.take(found.update)
         models.append(steps.model())
+        if plan.clip_quantile is not None:
+            clip = next_clip(now, found.norms, bit_noise(plan, randomness, t))
     return rounds, models, steps
+
+
+def bit_noise(plan, randomness, t):
+    """Standard normal, as the program draws it."""
+    if randomness.simulated:
+        return float(draw_server(randomness.arm_key(plan.name), t, 1).clip_noise)
+    drawn, grid = draw_secret(randomness, plan, t, 1), grid_of(plan)
+    return float(drawn.clip_noise) / (grid.bits * plan.clip_multiplier)
+
+
+def next_clip(plan, norms, noise):
+    """Andrew et al. 2021: if more than the quantile are within C, it falls."""
+    bits = np.where(norms <= plan.clip_norm, 0.5, -0.5)
+    std = plan.clip_multiplier / 2 if plan.trust == "central" else 0.0
+    share = 0.5 + (bits.sum() + std * noise) / plan.cohort
+    return plan.clip_norm * np.exp(-plan.clip_rate * (share - plan.clip_quantile))

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from locksfl._tables import Count, Positive, Probability, Settings, Whole, build_table
 from locksfl._validate import one_of, positive
-from locksfl.arm import Arm
+from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.data.catalogue import NAMES
 from locksfl.data.datasets import find_folder, has_users, natural_clients
 from locksfl.methods import TRUSTS
@@ -228,17 +228,26 @@ class TrainConfig(Settings, where="train"):
     rounds: Count = 100
     clip_norm: Positive = 1.0
     lengths: Annotated[str, partial(one_of, CONTRIBUTION_LENGTHS)] | None = None  # clipped
+    clip_quantile: Probability | None = None  # the clip norm adapts to it
+    clip_rate: Positive | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     average_last: Whole = 0
     evaluate_every: Count = 1
 
     def check(self) -> None:
         """Refuse an average over more rounds than there are."""
+        if self.clip_rate is not None and self.clip_quantile is None:
+            raise ValueError(f"train.clip_rate = {self.clip_rate!r}: only with train.clip_quantile")
         if self.average_last > self.rounds:
             raise ValueError(
                 f"train.average_last = {self.average_last}: "
                 f"expected at most train.rounds = {self.rounds}"
             )
+
+    def adaptive(self) -> dict[str, float]:
+        """What the clip norm adapts to, and how fast, if it does."""
+        found = {"clip_quantile": self.clip_quantile, "clip_rate": self.clip_rate}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -309,7 +318,7 @@ class PrivacyConfig(Settings, where="privacy"):
         """Either a total epsilon or multipliers, never both, never neither."""
         where = f"arm.{arm.name}"
         if not arm.private:
-            for name in ("noise_multiplier", "norm_multiplier"):
+            for name in MULTIPLIERS:
                 if value := getattr(arm, name):
                     raise ValueError(
                         f"{where}.{name} = {value!r}: trust {self.trust!r} adds no noise; leave it "
@@ -329,6 +338,10 @@ class PrivacyConfig(Settings, where="privacy"):
         if arm.noise_multiplier and arm.releases_norms and not arm.norm_multiplier:
             raise ValueError(
                 f"{where}.norm_multiplier is missing: rule {arm.rule!r} releases norms"
+            )
+        if arm.noise_multiplier and arm.clip_quantile is not None and not arm.clip_multiplier:
+            raise ValueError(
+                f"{where}.clip_multiplier is missing: the clip norm adapts to a released count"
             )
 
 
@@ -396,6 +409,7 @@ class Config(Settings):
                 rounds=self.train.rounds,
                 clip_norm=self.train.clip_norm,
                 lengths=self.train.lengths or "clipped",
+                **self.train.adaptive(),
                 step=self.train.optimizer.step,
                 dropouts=self.engine is not None,
             )

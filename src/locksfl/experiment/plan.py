@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from locksfl._validate import naming
-from locksfl.arm import Arm
+from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.experiment.config import Config, PrivacyConfig
 from locksfl.methods.releases import Accountant, SampledRound
 from locksfl.privacy import Budget, calibrate, calibrate_central, central_epsilon, most_rounds
@@ -20,7 +20,8 @@ def plan_arms(config: Config, multipliers: Sequence[Sequence[float]] | None = No
 
     Args:
         config: the experiment.
-        multipliers: of each arm, (noise, norm), where they are known already: a run that goes on.
+        multipliers: of each arm, in the order of MULTIPLIERS, where they are known already: a run
+            that goes on.
 
     Returns:
         The arms with the noise that their epsilon asks for, or with the multipliers given; with
@@ -31,8 +32,8 @@ def plan_arms(config: Config, multipliers: Sequence[Sequence[float]] | None = No
     for arm in arms:
         privacy.check_noise(arm)
     if multipliers is not None:
-        pairs = zip(arms, multipliers, strict=True)
-        arms = [replace(a, noise_multiplier=z, norm_multiplier=zn) for a, (z, zn) in pairs]
+        known: list[Any] = [dict(zip(MULTIPLIERS, each, strict=False)) for each in multipliers]
+        arms = [replace(arm, **each) for arm, each in zip(arms, known, strict=True)]
     elif arms[0].private and privacy.epsilon is not None:
         arms = [arm if arm.noise_multiplier else calibrated(arm, privacy) for arm in arms]
     return [_limited(arm, privacy) for arm in arms]

@@ -19,7 +19,7 @@ from typing import Any
 
 import tomli_w
 
-from locksfl.arm import Arm
+from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.experiment import public
 from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered
@@ -35,8 +35,7 @@ def publish(run: Path, target: Path) -> list[Path]:
     if target.exists():
         raise ValueError(f"{target}: already exists; expected a new folder")
     config = folder.config
-    names = ("noise_multiplier", "norm_multiplier")
-    multipliers = [[arm[name] or 0.0 for name in names] for arm in summary["arms"]]
+    multipliers = [[arm.get(name) or 0.0 for name in MULTIPLIERS] for arm in summary["arms"]]
     arms = {arm.name: arm for arm in plan_arms(config, multipliers)}
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))

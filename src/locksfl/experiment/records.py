@@ -33,6 +33,8 @@ def round_record(arm: Arm, log: RoundLog, size: int, epsilon: float | None) -> d
         "released_norm_sum": _number(log.released_norm_sum) if arm.releases_norms else None,
         "used_norm_sum": _number(log.used_norm_sum) if arm.releases_norms else None,
     }
+    if arm.clip_quantile is not None:
+        record["clip_norm"] = log.clip_norm
     estimated = _traffic(arm, arm.cohort, upload_estimate(arm, record), size)
     if log.cohort is None or log.uploaded is None:
         record |= estimated
@@ -75,12 +77,13 @@ def diagnostics_record(arm: Arm, log: RoundLog) -> dict[str, Any]:
         raise AssertionError("a secret run has no diagnostics")
     norms = log.norms[np.isfinite(log.norms)]
     shares = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+    clip_norm = arm.clip_norm if arm.clip_quantile is None else log.clip_norm
     quantiles = {str(s): float(np.quantile(norms, s)) for s in shares} if norms.size else None
     return {
         "arm": arm.name,
         "round": log.round + 1,
         "norm_quantiles": quantiles,
-        "clipped_fraction": float(np.mean(norms > arm.clip_norm)) if norms.size else None,
+        "clipped_fraction": float(np.mean(norms > clip_norm)) if norms.size else None,
         "signal": _number(log.signal),
         "noise": _number(log.noise),
         "signal_to_noise": _number(log.signal / log.noise) if log.noise else None,

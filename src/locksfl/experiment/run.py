@@ -16,7 +16,7 @@ import numpy as np
 
 from locksfl import _loading
 from locksfl._validate import naming
-from locksfl.arm import Arm
+from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.data.datasets import open_population
 from locksfl.data.population import Population
 from locksfl.experiment import coverage, records
@@ -143,7 +143,7 @@ class Progress:
             "data": None if finished else self.data,
             "run": self.run,
             "noted": self.noted,
-            "multipliers": [[arm.noise_multiplier, arm.norm_multiplier] for arm in self.arms],
+            "multipliers": [[getattr(arm, m) for m in MULTIPLIERS] for arm in self.arms],
             "arms": self.finished,
             "rounds_done": self.rounds_done,
             "totals": self.totals,
@@ -337,7 +337,7 @@ def _run_arm(
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
     model, server = engine.model, server_for(config.train, arm.rounds)
-    state = restore(server, model, progress.state)
+    state = restore(server, model, progress.state, arm.first_clip)
     counts = progress.books.counts(arm.name)
     blocks = engine.play(
         arm,
@@ -400,11 +400,15 @@ def diagnostics_lines(
     return lines
 
 
-def restore(server: Server, model: Model, leaves: list[np.ndarray]) -> ServerState | None:
-    """The server's state from the arrays of a checkpoint; None before the first round."""
+def restore(
+    server: Server, model: Model, leaves: list[np.ndarray], clip_norm: np.float32 | None = None
+) -> ServerState | None:
+    """The server's state from the arrays of a checkpoint, with a clip norm if that adapts; None
+    before the first round."""
     if not leaves:
         return None
-    like = jax.eval_shape(server.init, jax.ShapeDtypeStruct((model.size,), jnp.float32))
+    weights = jax.ShapeDtypeStruct((model.size,), jnp.float32)
+    like = jax.eval_shape(lambda first: server.init(first, clip_norm), weights)
     state: ServerState = jax.tree.unflatten(jax.tree.structure(like), map(jnp.asarray, leaves))
     return state
 
@@ -430,12 +434,17 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "step": arm.step,
         "noise_multiplier": arm.noise_multiplier or None,
         "norm_multiplier": arm.norm_multiplier or None,
+        **({} if arm.clip_quantile is None else _adapted(arm, last)),
         "exhausted": last["exhausted"],  # clients that could not pay in the last round
         "answered": _answered(lines),
         "claimed_epsilon": claimed_epsilon(arm, config.privacy),
         "privacy": costs,
         "spent_so_far": so_far,  # never the guarantee
     }
+
+
+def _adapted(arm: Arm, last: Record) -> Record:
+    return {"clip_multiplier": arm.clip_multiplier or None, "last_clip_norm": last["clip_norm"]}
 
 
 def _answered(lines: list[Record]) -> dict[str, float] | None:

@@ -7,6 +7,7 @@ Here, in steps of a public grid (`draws.grid_of`),
     contribution c_i    floor(|c_i| steps / S), sign kept, in each coordinate: whole numbers, whose
                         sum of squares is checked exactly against steps^2; too long becomes zero
     norm |g_i|          floor(|g_i| steps / C), between 0 and steps
+    bit                 steps or -steps, if the clip norm adapts: |u_i| <= C or not
     sum                 of whole numbers, exact in any order: one client moves it by S or C, no more
     release             the sum + round(steps z N(0, 1)), drawn exactly on the host
 
@@ -37,6 +38,7 @@ from locksfl.round.algorithm import (
     contribution_bound,
     no_norms,
     settle_norms,
+    sum_of_bits,
 )
 from locksfl.round.draws import Grid, Members
 
@@ -138,6 +140,7 @@ class Noise(NamedTuple):
 
     norm: Array
     update: Array
+    bits: Any = None  # if the clip norm adapts
 
 
 class ExactClients(Protocol):
@@ -223,6 +226,9 @@ def play_exact(
         signal=jnp.full((), jnp.nan),
         noise=std * math.sqrt(noise.update.shape[-1]) / divisor,
     )
+    if noise.bits is not None:
+        whole = sum_of_bits(uploads, members, total) * grid.bits.astype(jnp.int32) + noise.bits
+        result = result._replace(released_bits=whole / (2 * grid.bits))
     return result, uploads
 
 

@@ -36,6 +36,7 @@ class Purpose(enum.IntEnum):
     LOCAL = 4  # a client's own shuffles and subsamples
     MODEL = 5  # the first weights, which all arms share
     SERVER_NORM_NOISE = 6
+    CLIP_NOISE = 8
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,8 @@ def _groups(
     for number, (plan, source) in enumerate(settings):
         own = plan.budget is not None or plan.weights is not None or is_secret(source, plan)
         alone = number if own else None
-        alike.setdefault((plan.method, plan.sampling_rate, alone), []).append(number)
+        adapts = plan.clip_quantile is not None
+        alike.setdefault((plan.method, plan.sampling_rate, adapts, alone), []).append(number)
     for numbers in alike.values():
         most = at_once or _most_together(simulator, settings[numbers[0]].plan, work)
         pieces = -(-len(numbers) // most)
@@ -127,7 +128,11 @@ def _together(
     keys = jnp.stack([source.arm_key(plan.name) for plan, source in group])
     dials = jax.tree.map(lambda *values: jnp.stack(values), *(plan.dials() for plan, _ in group))
     first = jnp.stack([model.init(source.model_key()) for _, source in group])
-    keys, dials, state = simulator.replicate_tree((keys, dials, jax.vmap(server.init)(first)))
+    clips = None
+    if plan.clip_quantile is not None:
+        clips = jnp.stack([jnp.float32(p.clip_norm) for p, _ in group])
+    state = jax.vmap(server.init)(first, clips)
+    keys, dials, state = simulator.replicate_tree((keys, dials, state))
     public = simulator.replicate_tree(jnp.float32(1.0))
     rounds: list[list[RoundLog]] = [[] for _ in group]
     for t in range(0, server.rounds, ROUNDS_A_CALL):
