@@ -7,7 +7,7 @@ that is computed from them is written out here, one client at a time, without pa
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -88,8 +88,11 @@ def rows_used(size, work, key):
 def client_update(flat, widths, features, labels, work, key):
     """u_i: the mean gradient, or w - w_i after some epochs."""
     rows = rows_used(len(labels), work, key)
+    counts = (
+        len(rows) / (work.reference_samples or work.max_samples) if work.weight == "size" else 1
+    )
     if work.update == "gradient":
-        return gradient(flat, widths, features[rows], labels[rows])
+        return counts * gradient(flat, widths, features[rows], labels[rows])
     local = flat.copy()
     for epoch in range(work.epochs):
         shuffled = rows[
@@ -98,7 +101,7 @@ def client_update(flat, widths, features, labels, work, key):
         for first in range(0, len(rows), work.batch):
             batch = shuffled[first : first + work.batch]
             local = local - work.step * gradient(local, widths, features[batch], labels[batch])
-    return flat - local
+    return counts * (flat - local)
 
 
 # --- The two stages ------------------------------------------------
@@ -290,10 +293,30 @@ class Steps:
 
 def play(plan, work, server, widths, flat, population, randomness):
     """All rounds: (the rounds, the models after each of them, the steps taken)."""
-    steps = Steps(server, plan.step, np.asarray(flat, float))
+    steps, clip = Steps(server, plan.step, np.asarray(flat, float)), plan.clip_norm
     rounds, models = [], []
     for t in range(server.rounds):
-        rounds.append(play_round(plan, work, widths, steps.flat, population, randomness, t))
-        steps.take(rounds[-1].update)
+        now = replace(plan, clip_norm=clip)
+        found = play_round(now, work, widths, steps.flat, population, randomness, t)
+        rounds.append(found)
+        steps.take(found.update)
         models.append(steps.model())
+        if plan.clip_quantile is not None:
+            clip = next_clip(now, found.norms, bit_noise(plan, randomness, t))
     return rounds, models, steps
+
+
+def bit_noise(plan, randomness, t):
+    """Standard normal, as the program draws it."""
+    if randomness.simulated:
+        return float(draw_server(randomness.arm_key(plan.name), t, 1).clip_noise)
+    drawn, grid = draw_secret(randomness, plan, t, 1), grid_of(plan)
+    return float(drawn.clip_noise) / (grid.bits * plan.clip_multiplier)
+
+
+def next_clip(plan, norms, noise):
+    """Andrew et al. 2021: if more than the quantile are within C, it falls."""
+    bits = np.where(norms <= plan.clip_norm, 0.5, -0.5)
+    std = plan.clip_multiplier / 2 if plan.trust == "central" else 0.0
+    share = 0.5 + (bits.sum() + std * noise) / plan.cohort
+    return plan.clip_norm * np.exp(-plan.clip_rate * (share - plan.clip_quantile))

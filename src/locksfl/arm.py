@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from locksfl._tables import typed_value
-from locksfl._validate import count, nearest, one_of, positive, rate
+from locksfl._validate import count, nearest, one_of, positive, probability, rate
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS, Method, find_estimator, find_rule
 from locksfl.methods.estimators import CONTRIBUTION_LENGTHS, SMALLEST_NORM, Estimator
-from locksfl.methods.releases import ClientReleases, RatedRound, Release, SampledRound
+from locksfl.methods.releases import (
+    BIT,
+    ClientReleases,
+    RatedRound,
+    Release,
+    SampledRound,
+    merged,
+)
 from locksfl.methods.rules import Rule
 from locksfl.methods.trusts import Trust
 
@@ -34,6 +41,7 @@ SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the othe
     **dict.fromkeys(("cohort", "uploads", "floor", "norm_low"), float),
     "weights": list[float],
     **dict.fromkeys(("noise_multiplier", "norm_multiplier", "clip_norm", "step"), float),
+    **dict.fromkeys(("clip_quantile", "clip_rate", "clip_multiplier"), float),
     **dict.fromkeys(("lengths", "sampling", "denominator"), str),
 }
 FIXED = (  # settings with one sound value
@@ -52,6 +60,9 @@ FIXED = (  # settings with one sound value
 )
 
 
+MULTIPLIERS = ("noise_multiplier", "norm_multiplier", "clip_multiplier")
+
+
 class Dials(NamedTuple):
     """The numbers of an arm that a compiled round takes as arguments (so it compiles once)."""
 
@@ -66,6 +77,18 @@ class Dials(NamedTuple):
     largest_probability: Any  # the most that the rule may give a client: what is charged
     shortest: Any = 1.0  # |u_i| / C from which on |g_i| = C: 1 clips, less lengthens too
     count_noise: Any = 0.0  # std of the noise on the released number of uploads
+    clip_quantile: Any = 0.5  # gamma, the share of updates that should be within C
+    clip_rate: Any = 0.0  # eta_C
+    clip_multiplier: Any = 0.0  # noise on the count of those within C, over its sensitivity 1/2
+
+    def at_clip(self, clip_norm: Any, xp: Any) -> Dials:
+        """The numbers of a round whose clip norm has been adapted: K_low stays a share of m C."""
+        ratio = clip_norm / self.clip_norm
+        return self._replace(
+            clip_norm=clip_norm,
+            least_norm_sum=self.least_norm_sum * ratio,
+            shortest=xp.where(self.shortest < 1, xp.maximum(self.shortest / ratio, 1e-30), 1.0),
+        )
 
 
 @dataclass(frozen=True)
@@ -88,11 +111,14 @@ class Arm:
     clip_norm: float = 1.0  # C
     lengths: str = "clipped"  # of the contributions: at most C, or "equal": all of them C
     step: float = 1.0
+    clip_quantile: float | None = None  # C adapts to this quantile of the norms, from clip_norm on
+    clip_rate: float = 0.2
     floor: float = DERIVED  # lambda
     norm_low: float = DERIVED  # K_low as a share of m C
     weights: tuple[float, ...] | None = None  # public, summing to 1
     noise_multiplier: float = 0.0
     norm_multiplier: float = 0.0
+    clip_multiplier: float = 0.0
     budget: Budget | None = None
     dropouts: bool = False
     ladder: tuple[float, ...] = ()  # of rate control: the noise multiplier of every rung
@@ -103,9 +129,10 @@ class Arm:
         named = self._named
         for name in ("clip_norm", "step"):  # cohort and uploads: `_derive`
             positive(**{named(name): getattr(self, name)})
-        for name in ("noise_multiplier", "norm_multiplier"):
+        for name in MULTIPLIERS:
             if getattr(self, name):
                 positive(**{named(name): getattr(self, name)})
+        self._check_adaptive()
         if self.cohort > self.clients:
             raise ValueError(
                 f"{named('cohort')} = {self.cohort:g}: expected at most the {self.clients} clients"
@@ -180,6 +207,35 @@ class Arm:
             found.append(("cohort", f"{self.cohort:g}", problem))
         return found
 
+    def _check_adaptive(self) -> None:
+        """Refuse adaptive clipping where the count of updates within C has no one to sum it."""
+        named, quantile = self._named, self.clip_quantile
+        if quantile is None:
+            if self.clip_multiplier:
+                raise ValueError(
+                    f"{named('clip_multiplier')} = {self.clip_multiplier!r}: only with "
+                    "clip_quantile, to which the clip norm adapts"
+                )
+            return
+        probability(**{named("clip_quantile"): quantile})
+        positive(**{named("clip_rate"): self.clip_rate})
+        if TRUSTS[self.trust].clients_add_noise:
+            others = _either(name for name, t in TRUSTS.items() if not t.clients_add_noise)
+            raise ValueError(
+                f"{named('clip_quantile')} = {quantile!r}: not with trust {self.trust!r}, whose "
+                f"clients would each have to release a bit; expected trust {others}"
+            )
+        if self.dropouts:
+            raise ValueError(
+                f"{named('clip_quantile')} = {quantile!r}: not in a federation; expected a fixed "
+                "clip norm"
+            )
+        if self.controlled:
+            raise ValueError(
+                f"{named('clip_quantile')} = {quantile!r}: not with uploads = {self.uploads:g} of "
+                f"rule {self.rule!r}, whose rates are charged at one order; leave one of them out"
+            )
+
     def _check_weights(self) -> None:
         where, takes = self._named("weights"), "weights" in self.method.parts[0].takes
         if self.weights is None:
@@ -247,7 +303,7 @@ class Arm:
         for name in ("floor", "norm_low", "norm_multiplier"):
             if name in given and not rule.accepts(name):
                 raise ValueError(f"{where}.{name} = {given[name]!r}: rule {word!r} takes no {name}")
-        for name in ("noise_multiplier", "norm_multiplier"):
+        for name in MULTIPLIERS:
             if name in given:
                 positive(**{f"{where}.{name}": given[name]})
         return cls(**{**experiment, **given})
@@ -359,16 +415,19 @@ class Arm:
     def releases(self) -> tuple[Release, ...]:
         """What one round releases to whom."""
         rule, _, trust = self.parts
+        bits = [] if self.clip_quantile is None else [(BIT, self.clip_multiplier or None)]
         return trust.releases(
             self.noise_multiplier or None,
             self.norm_multiplier or None,
             rule.asks if rule.released else None,
+            *bits,
         )
 
     def sampled_round(self) -> SampledRound | RatedRound:
         """One round as PUBLIC sees it if only sums over a secret cohort leave the server. Two draws
         with nothing released between them equal one draw with the product of their
-        probabilities."""
+        probabilities. What the whole cohort releases, norms and bits, is one Gaussian; if all of it
+        uploads, the update is part of that Gaussian too."""
         if self.controlled:
             if not self.ladder:
                 raise ValueError(
@@ -378,10 +437,15 @@ class Arm:
             each = (self.at_rung(number).sampled_round() for number in range(len(self.ladder)))
             return RatedRound(tuple(one for one in each if isinstance(one, SampledRound)))
         noise, p = self._noise("noise_multiplier"), self.largest_probability
-        if not self.releases_norms:
+        cohort = [self._noise("norm_multiplier")] if self.releases_norms else []
+        if self.clip_quantile is not None:
+            cohort.append(self._noise("clip_multiplier"))
+        if not cohort:
             return SampledRound(self.sampling_rate * p, noise)
-        norm = self._noise("norm_multiplier")
-        return SampledRound(self.sampling_rate, noise, norm, upload_probability=p)
+        if p == 1 and not self.releases_norms:
+            return SampledRound(self.sampling_rate, merged(noise, *cohort))
+        before = merged(*cohort) if len(cohort) > 1 else cohort[0]
+        return SampledRound(self.sampling_rate, noise, before, upload_probability=p)
 
     def client_releases(self, uploads: int, norms: int | None = None) -> ClientReleases:
         """One client's own noisy messages.
@@ -420,12 +484,20 @@ class Arm:
             self.largest_probability,
             1.0 if self.lengths == "clipped" else max(SMALLEST_NORM / self.clip_norm, 1e-30),
             self.count_noise,
+            self.clip_quantile or 0.5,
+            self.clip_rate,
+            self.clip_multiplier,
         )
         dials = Dials(*(kind(value) for value in values))
         most = dials.largest_probability
         if most > self.largest_probability:  # rounded up: nobody uploads more often than is charged
             dials = dials._replace(largest_probability=np.nextafter(most, kind(0.0)))
         return dials
+
+    @property
+    def first_clip(self) -> np.float32 | None:
+        """The clip norm of the first round, if it is a state; None if it never changes."""
+        return None if self.clip_quantile is None else np.float32(self.clip_norm)
 
     def scaled_weights(self) -> np.ndarray:
         """The public weights times n, as a round takes them; a single 1 if there are none."""
@@ -472,9 +544,9 @@ class Arm:
         if heaviest is not None:
             n = given["clients"]
             given["weights"] = (heaviest, *([(1 - heaviest) / max(1, n - 1)] * (n - 1)))
-        for multiplier in ("noise_multiplier", "norm_multiplier"):
+        for multiplier in MULTIPLIERS:
             given[multiplier] = given.get(multiplier) or 0.0
-        if not all(math.isfinite(given[m]) for m in ("noise_multiplier", "norm_multiplier")):
+        if not all(math.isfinite(given[m]) for m in MULTIPLIERS):
             raise ValueError("a multiplier is not finite")
         arm = cls(**given)
         if stated is not None and stated != arm.stated():

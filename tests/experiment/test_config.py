@@ -129,6 +129,8 @@ def test_a_wrong_type_is_refused(change, expected):
         (["train.evaluate_every=0"], "train.evaluate_every = 0"),
         (["train.optimizer.name=sdg"], "did you mean 'sgd'?"),
         (["train.optimizer.schedule=cosine"], "expected one of inverse-sqrt, constant, linear"),
+        (["local.weight=size"], "local.weight = 'size': expected local.max_samples, or local.ref"),
+        (["local.reference_samples=5"], "local.reference_samples = 5: only with local.weight"),
         (["train.lengths=long"], "train.lengths = 'long': expected one of clipped, equal"),
         (["arm.locks.lengths=long"], "arm.locks.lengths = 'long': expected one of clipped, equal"),
         (["train.optimizer.step=0"], "train.optimizer.step = 0.0"),

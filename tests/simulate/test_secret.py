@@ -102,16 +102,19 @@ def test_every_round_is_the_reference_within_the_grid(simulators, method, mode):
 
 @pytest.mark.parametrize("rule", ["uniform", "norm"])
 @pytest.mark.parametrize("trust", ["central", "local"])
-def test_contributions_of_one_length_are_the_reference(simulators, rule, trust):
-    simulator = simulators["softmax"]
+def test_one_length_and_weights_by_size_are_the_reference(simulators, rule, trust):
+    simulator, work = simulators["softmax"], replace(GRADIENT, weight="size", reference_samples=5)
     arm = arm_for(Method(rule, "capped", trust), USUAL | {"lengths": "equal"})
-    _, state = play(simulator, arm)
+    if rule == "norm":  # where lengths differ, so that the weights are seen
+        arm = replace(arm, lengths="clipped")
+    _, state = play(simulator, arm, work)
     first = np.asarray(simulator.model.init(SECRET.model_key()))
+    others = {"equal": "clipped", "clipped": "equal"}
     wanted = [
-        reference.play(
-            one, GRADIENT, Server(rounds=3), (6, 3), first, simulator.population, SECRET
-        )[2].flat
-        for one in (arm, replace(arm, lengths="clipped"))
+        reference.play(one, work, Server(rounds=3), (6, 3), first, simulator.population, SECRET)[
+            2
+        ].flat
+        for one in (arm, replace(arm, lengths=others[arm.lengths]))
     ]
     np.testing.assert_allclose(state.weights, wanted[0], rtol=4e-4, atol=2e-5)
     assert not np.allclose(state.weights, wanted[1], rtol=4e-4, atol=2e-5)

@@ -170,6 +170,65 @@ def test_contributions_of_one_length_are_the_reference(simulators, rule, trust):
     assert any(a.signal > 1.05 * b.signal for a, b in zip(rounds, clipped, strict=True))
 
 
+SIZED = {"weight": "size"}
+
+
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [
+        ("mlp", replace(GRADIENT, **SIZED)),  # both traces; K_ref is max_samples
+        ("softmax", replace(EPOCHS, **SIZED, reference_samples=7)),
+        ("wide", LocalWork(**SIZED, reference_samples=40)),
+    ],
+)
+def test_weights_by_size_are_the_reference(simulators, name, work):
+    plan = plan_for(Method("norm", "capped", "central"), noise=0.3)
+    weighted, _, _ = assert_same(simulators[name], plan, work)
+    equal, _ = play(simulators[name], plan, replace(work, weight="equal"))
+    assert not np.allclose(weighted[0].norms, equal[0].norms, rtol=0.01)
+
+
+def test_weights_by_size_give_the_weighted_mean_where_nothing_is_clipped(simulators):
+    """One round of everybody: the gradient of all records, K_ref / mean of K_i times as long; and
+    equal weights do not give that."""
+    simulator, server = simulators["mlp"], Server(rounds=1)
+    plan = plan_for(Method("full", "capped", "none"), clip_norm=1e6, rounds=1)
+    population, first = simulator.population, first_weights(simulator).astype(float)
+    features = population.features.reshape(len(population.labels), -1).astype(float)
+    pooled = reference.gradient(
+        first, WIDTHS["mlp"], features * population.scale, population.labels
+    )
+
+    def moved(work):
+        _, state = play(simulator, plan, work, server)
+        return (first - state.weights) / plan.step
+
+    work = LocalWork(**SIZED, reference_samples=10)
+    np.testing.assert_allclose(moved(work) * 10 / SIZES.mean(), pooled, rtol=2e-3, atol=2e-5)
+    assert not np.allclose(moved(LocalWork()), pooled, rtol=0.1, atol=1e-2)
+
+
+def test_a_client_s_size_changes_its_own_contribution_alone():
+    """Its records are left out one by one; the norms of all others stay, bit for bit."""
+    work = LocalWork(**SIZED, reference_samples=10)
+    plan = plan_for(Method("full", "capped", "none"), rounds=1)
+    found = []
+    for size in (30, 12):
+        whole = ragged(SIZES)
+        keep = np.ones(len(whole.labels), bool)
+        keep[whole.offsets[5] + size : whole.offsets[6]] = False
+        owner = np.repeat(np.arange(CLIENTS), SIZES)
+        fewer = Population.from_split(
+            whole.features[keep], whole.labels[keep], owner[keep],
+            whole.test_features, whole.test_labels, classes=3,
+        )  # fmt: skip
+        rounds, _ = play(Simulator(fewer, mlp(6, 3, (16,)), chunk=1), plan, work, Server(rounds=1))
+        found.append(rounds[0].norms)
+    others = np.arange(CLIENTS) != 5
+    np.testing.assert_allclose(found[0][others], found[1][others], rtol=1e-6)
+    assert abs(found[0][5] / found[1][5] - 1) > 0.2
+
+
 def test_linear_decay_is_the_reference(simulators):
     plan = plan_for(Method("norm", "capped", "central"), noise=0.3)
     assert_same(simulators["softmax"], plan, GRADIENT, Server(schedule="linear", rounds=3))

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from locksfl._tables import Count, Positive, Probability, Settings, Whole, build_table
 from locksfl._validate import one_of, positive, rate
-from locksfl.arm import Arm
+from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.data.catalogue import NAMES
 from locksfl.data.datasets import find_folder, has_users, natural_clients
 from locksfl.methods import TRUSTS
@@ -169,7 +169,9 @@ class LocalConfig(Settings, where="local"):
     Attributes:
         update: what a client sends: its mean "gradient", or what "epochs" of local SGD change.
         epochs, batch, step: of the local SGD.
-        min_samples, max_samples: a client's number of samples is limited to these in its weight.
+        min_samples, max_samples: a client's number of samples is limited to these.
+        weight: "size": its update counts in proportion to that number, before it is clipped.
+        reference_samples: the number that counts once; `max_samples` if not given.
         precision: "full" float32, or "reduced" matrix products where the hardware is faster.
     """
 
@@ -180,11 +182,24 @@ class LocalConfig(Settings, where="local"):
     min_samples: Count = 1
     max_samples: Count | None = None
     precision: Literal["full", "reduced"] = "full"
+    weight: Literal["equal", "size"] | None = None  # equal
+    reference_samples: Count | None = None
 
     def check(self) -> None:
-        """Refuse settings of local SGD without it, and limits that leave no client."""
+        """Refuse settings of local SGD without it, limits that leave no client, and weights by
+        size without a public unit: one found in the clients' sizes would tell about them."""
         self.only_with("update", epochs="epochs", batch="epochs", step="epochs")
         self.in_order("min_samples", "max_samples")
+        if self.weight != "size" and self.reference_samples is not None:
+            raise ValueError(
+                f"local.reference_samples = {self.reference_samples}: only with local.weight = "
+                "'size'"
+            )
+        if self.weight == "size" and not (self.reference_samples or self.max_samples):
+            raise ValueError(
+                "local.weight = 'size': expected local.max_samples, or local.reference_samples, "
+                "the number of samples that counts once"
+            )
 
 
 @dataclass(frozen=True)
@@ -215,18 +230,27 @@ class TrainConfig(Settings, where="train"):
 
     rounds: Count = 100
     clip_norm: Positive = 1.0
-    lengths: Annotated[str, partial(one_of, CONTRIBUTION_LENGTHS)] = "clipped"
+    lengths: Annotated[str, partial(one_of, CONTRIBUTION_LENGTHS)] | None = None  # clipped
+    clip_quantile: Probability | None = None  # the clip norm adapts to it
+    clip_rate: Positive | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     average_last: Whole = 0
     evaluate_every: Count = 1
 
     def check(self) -> None:
         """Refuse an average over more rounds than there are."""
+        if self.clip_rate is not None and self.clip_quantile is None:
+            raise ValueError(f"train.clip_rate = {self.clip_rate!r}: only with train.clip_quantile")
         if self.average_last > self.rounds:
             raise ValueError(
                 f"train.average_last = {self.average_last}: "
                 f"expected at most train.rounds = {self.rounds}"
             )
+
+    def adaptive(self) -> dict[str, float]:
+        """What the clip norm adapts to, and how fast, if it does."""
+        found = {"clip_quantile": self.clip_quantile, "clip_rate": self.clip_rate}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -297,7 +321,7 @@ class PrivacyConfig(Settings, where="privacy"):
         """Either a total epsilon or multipliers, never both, never neither."""
         where = f"arm.{arm.name}"
         if not arm.private:
-            for name in ("noise_multiplier", "norm_multiplier"):
+            for name in MULTIPLIERS:
                 if value := getattr(arm, name):
                     raise ValueError(
                         f"{where}.{name} = {value!r}: trust {self.trust!r} adds no noise; leave it "
@@ -322,6 +346,10 @@ class PrivacyConfig(Settings, where="privacy"):
         if arm.noise_multiplier and arm.releases_norms and not arm.norm_multiplier:
             raise ValueError(
                 f"{where}.norm_multiplier is missing: rule {arm.rule!r} releases norms"
+            )
+        if arm.noise_multiplier and arm.clip_quantile is not None and not arm.clip_multiplier:
+            raise ValueError(
+                f"{where}.clip_multiplier is missing: the clip norm adapts to a released count"
             )
 
 
@@ -416,7 +444,8 @@ class Config(Settings):
                 clients=self.data.clients,
                 rounds=self.train.rounds,
                 clip_norm=self.train.clip_norm,
-                lengths=self.train.lengths,
+                lengths=self.train.lengths or "clipped",
+                **self.train.adaptive(),
                 step=self.train.optimizer.step,
                 dropouts=self.engine is not None,
             )

@@ -34,6 +34,7 @@ from locksfl.round.client import (
     choose_rows,
     combine,
     measure,
+    size_weight,
     used_samples,
 )
 from locksfl.round.randomness import client_keys
@@ -64,6 +65,7 @@ def likeness(
         return found
     full = dataclasses.replace(GRADIENT, min_samples=work.min_samples, max_samples=work.max_samples)
     moved = work.step * local_steps(sizes[clients], work)
+    moved = moved * size_weight(used_samples(sizes[clients], work), work)
     drift = float(np.linalg.norm(np.mean(updates / moved[:, None], axis=0)))
     return {**found, "gradients": compare(updates_of(full)), "drift": drift}
 

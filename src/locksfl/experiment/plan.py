@@ -9,15 +9,21 @@ from functools import lru_cache
 from typing import Any
 
 from locksfl._validate import naming
-from locksfl.arm import Arm
+from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.experiment.config import Config, PrivacyConfig
 from locksfl.methods.releases import Accountant, SampledRound
 from locksfl.privacy import Budget, calibrate, calibrate_central, central_epsilon, most_rounds
 
 
 def known_noise(arm: Arm) -> list[float]:
-    """The noise of an arm as `plan_arms` takes it: noise and norm multiplier, then the ladder."""
-    return [arm.noise_multiplier, arm.norm_multiplier, *arm.ladder]
+    """The noise of an arm as `plan_arms` takes it: its MULTIPLIERS, then the ladder."""
+    return [*(getattr(arm, name) for name in MULTIPLIERS), *arm.ladder]
+
+
+def _known(arm: Arm, noise: Sequence[float]) -> Arm:
+    """The inverse; version 0.1 wrote the first two numbers only."""
+    known: dict[str, Any] = dict(zip(MULTIPLIERS, noise, strict=False))
+    return replace(arm, **known, ladder=tuple(noise[len(MULTIPLIERS) :]))
 
 
 def plan_arms(config: Config, multipliers: Sequence[Sequence[float]] | None = None) -> list[Arm]:
@@ -25,8 +31,8 @@ def plan_arms(config: Config, multipliers: Sequence[Sequence[float]] | None = No
 
     Args:
         config: the experiment.
-        multipliers: of each arm, (noise, norm), and its ladder if it has one, where they are known
-            already: a run that goes on.
+        multipliers: of each arm, in the order of MULTIPLIERS, and its ladder if it has one, where
+            they are known already: a run that goes on.
 
     Returns:
         The arms with the noise that their epsilon asks for, or with the multipliers given; with
@@ -37,11 +43,7 @@ def plan_arms(config: Config, multipliers: Sequence[Sequence[float]] | None = No
     for arm in arms:
         privacy.check_noise(arm)
     if multipliers is not None:
-        pairs = zip(arms, multipliers, strict=True)
-        arms = [
-            replace(arm, noise_multiplier=z, norm_multiplier=norm, ladder=tuple(ladder))
-            for arm, (z, norm, *ladder) in pairs
-        ]
+        arms = [_known(arm, each) for arm, each in zip(arms, multipliers, strict=True)]
     elif arms[0].private and privacy.epsilon is not None:
         arms = [arm if arm.noise_multiplier else calibrated(arm, privacy) for arm in arms]
     return [_limited(arm, privacy) for arm in arms]

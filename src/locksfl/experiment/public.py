@@ -46,10 +46,18 @@ CONFIG: Record = {  # data.name, features.file and model.options: see `public_ta
     "model": dict.fromkeys(("name", "hidden")),
     "features": dict.fromkeys(("name",)),
     "local": dict.fromkeys(
-        ("update", "epochs", "batch", "step", "min_samples", "max_samples", "precision")
+        (
+            "update", "epochs", "batch", "step", "min_samples", "max_samples", "precision",
+            "weight", "reference_samples",
+        )
     ),
     "train": {
-        **dict.fromkeys(("rounds", "clip_norm", "lengths", "average_last", "evaluate_every")),
+        **dict.fromkeys(
+            (
+                "rounds", "clip_norm", "lengths", "clip_quantile", "clip_rate", "average_last",
+                "evaluate_every",
+            )
+        ),
         "optimizer": dict.fromkeys(("name", "step", "schedule", "momentum")),
     },
     "privacy": dict.fromkeys(
@@ -103,6 +111,8 @@ def public_round(line: Record, arm: Arm, evaluated: bool) -> Record:
     told = _plain(line, (*ROUND, *(EVALUATED if evaluated else ())), {arm.name})
     told["expected_cohort"] = expected_cohort(arm, line)
     told["upload_estimate"] = upload_estimate(arm, line)
+    if arm.clip_quantile is not None:  # a function of releases
+        told |= _plain(line, ("clip_norm",), ())
     if arm.parts[2].guards_server:
         told |= _plain(line, (*COUNTED, "exhausted"), ())
     return told

@@ -19,7 +19,7 @@ from typing import Any
 
 import tomli_w
 
-from locksfl.arm import Arm
+from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.experiment import public
 from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered
@@ -35,9 +35,9 @@ def publish(run: Path, target: Path) -> list[Path]:
     if target.exists():
         raise ValueError(f"{target}: already exists; expected a new folder")
     config = folder.config
-    names = ("noise_multiplier", "norm_multiplier")
     multipliers = [
-        [*(arm[name] or 0.0 for name in names), *arm.get("ladder", ())] for arm in summary["arms"]
+        [*(arm.get(name) or 0.0 for name in MULTIPLIERS), *arm.get("ladder", ())]
+        for arm in summary["arms"]
     ]
     arms = {arm.name: arm for arm in plan_arms(config, multipliers)}
     target.parent.mkdir(parents=True, exist_ok=True)

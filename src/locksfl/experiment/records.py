@@ -37,6 +37,8 @@ def round_record(arm: Arm, log: RoundLog, size: int, epsilon: float | None) -> d
         record["released_count"] = _number(log.released_count)
     if arm.controlled:
         record["expected_cohort"] = log.expected_cohort
+    if arm.clip_quantile is not None:
+        record["clip_norm"] = log.clip_norm
     estimated = _traffic(arm, expected_cohort(arm, record), upload_estimate(arm, record), size)
     if log.counts is not None:
         record |= _traffic(arm, *log.counts, size)
@@ -82,12 +84,13 @@ def diagnostics_record(arm: Arm, log: RoundLog) -> dict[str, Any]:
         raise AssertionError("a secret run has no diagnostics")
     norms = log.norms[np.isfinite(log.norms)]
     shares = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+    clip_norm = arm.clip_norm if arm.clip_quantile is None else log.clip_norm
     quantiles = {str(s): float(np.quantile(norms, s)) for s in shares} if norms.size else None
     return {
         "arm": arm.name,
         "round": log.round + 1,
         "norm_quantiles": quantiles,
-        "clipped_fraction": float(np.mean(norms > arm.clip_norm)) if norms.size else None,
+        "clipped_fraction": float(np.mean(norms > clip_norm)) if norms.size else None,
         "signal": _number(log.signal),
         "noise": _number(log.noise),
         "signal_to_noise": _number(log.signal / log.noise) if log.noise else None,

@@ -338,7 +338,7 @@ def _run_arm(
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
     model, server = engine.model, server_for(config.train, arm.rounds)
-    state = restore(server, model, progress.state)
+    state = restore(server, model, progress.state, arm.first_clip)
     counts = progress.books.counts(arm.name)
     before = folder.lines("rounds.jsonl") if arm.controlled else []
     blocks = engine.play(
@@ -403,11 +403,15 @@ def diagnostics_lines(
     return lines
 
 
-def restore(server: Server, model: Model, leaves: list[np.ndarray]) -> ServerState | None:
-    """The server's state from the arrays of a checkpoint; None before the first round."""
+def restore(
+    server: Server, model: Model, leaves: list[np.ndarray], clip_norm: np.float32 | None = None
+) -> ServerState | None:
+    """The server's state from the arrays of a checkpoint, with a clip norm if that adapts; None
+    before the first round."""
     if not leaves:
         return None
-    like = jax.eval_shape(server.init, jax.ShapeDtypeStruct((model.size,), jnp.float32))
+    weights = jax.ShapeDtypeStruct((model.size,), jnp.float32)
+    like = jax.eval_shape(lambda first: server.init(first, clip_norm), weights)
     state: ServerState = jax.tree.unflatten(jax.tree.structure(like), map(jnp.asarray, leaves))
     return state
 
@@ -434,12 +438,17 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "noise_multiplier": arm.noise_multiplier or None,
         "norm_multiplier": arm.norm_multiplier or None,
         **({"ladder": list(arm.ladder)} if arm.ladder else {}),
+        **({} if arm.clip_quantile is None else _adapted(arm, last)),
         "exhausted": last["exhausted"],  # clients that could not pay in the last round
         "answered": _answered(lines),
         "claimed_epsilon": claimed_epsilon(arm, config.privacy),
         "privacy": costs,
         "spent_so_far": so_far,  # never the guarantee
     }
+
+
+def _adapted(arm: Arm, last: Record) -> Record:
+    return {"clip_multiplier": arm.clip_multiplier or None, "last_clip_norm": last["clip_norm"]}
 
 
 def _answered(lines: list[Record]) -> dict[str, float] | None:

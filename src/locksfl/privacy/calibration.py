@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy import optimize
@@ -23,6 +24,7 @@ from locksfl.methods.releases import (
     ClientReleases,
     Relation,
     SampledRound,
+    merged,
 )
 from locksfl.privacy import gdp
 from locksfl.privacy.accountant import central_epsilon
@@ -66,6 +68,8 @@ def calibrate(
     """
     if arm.controlled and arm.parts[2].amplified:
         return calibrate_rates(arm, epsilon, delta, relation)
+    if arm.clip_quantile is not None:
+        return _with_bits(arm, epsilon, delta, relation, accountant)
     joint, given = arm.releases_norms, arm.norm_multiplier or None
     found: ClientReleases | SampledRound
     if arm.parts[2].amplified:
@@ -98,6 +102,48 @@ def calibrate(
         noise_multiplier=found.noise_multiplier,
         norm_multiplier=found.norm_multiplier or 0.0,
     )
+
+
+def _with_bits(
+    arm: Arm, epsilon: float, delta: float, relation: Relation, accountant: Accountant
+) -> Arm:
+    """The same for an arm whose clip norm adapts: the bits are paid out of the same epsilon.
+
+    First the multipliers without bits. The bits then take a share of the release that comes from
+    the same sample (1/z^2 adds up): of the norms, or of the updates if the whole cohort uploads;
+    else they are a release of their own, at the rate of the cohort.
+
+    Without a multiplier of their own they get max(m / 10, 5 z), z that of the release beside them.
+    m / 10 is sigma_b = m / 20 (Andrew et al. 2021): the share of updates within C is then known to
+    .05, which costs nearly nothing in a large cohort. In a small one it would cost much; 5 z adds
+    2% to the noise of the other release, and what the count is off by averages out: C moves by
+    eta_C times it in a round.
+    """
+    plain = replace(arm, clip_quantile=None, clip_multiplier=0.0)
+    found = calibrate(plain, epsilon, delta, relation=relation, accountant=accountant)
+    shared = "norm_multiplier" if arm.releases_norms else "noise_multiplier"
+    whole: float = getattr(found, shared)
+    bits = arm.clip_multiplier or max(arm.cohort / 10, 5 * whole)
+    given = [arm.norm_multiplier] if arm.releases_norms and arm.norm_multiplier else []
+    if given or (arm.largest_probability < 1 and not arm.releases_norms):  # the updates pay
+        pair = calibrate_central(
+            epsilon,
+            delta,
+            arm.rounds,
+            arm.sampling_rate,
+            relation=relation,
+            accountant=accountant,
+            upload_probability=arm.largest_probability,
+            norm_multiplier=merged(bits, *given),
+        )
+        return replace(arm, noise_multiplier=pair.noise_multiplier, clip_multiplier=bits)
+    if bits <= whole:
+        raise ValueError(
+            f"clip_multiplier = {bits!r}: the bits alone cost more than epsilon = {epsilon:g} "
+            f"allows; expected more than {whole:.4g}"
+        )
+    rest: Any = {shared: (whole**-2 - bits**-2) ** -0.5 * (1 + 1e-12)}
+    return replace(found, clip_quantile=arm.clip_quantile, clip_multiplier=bits, **rest)
 
 
 def calibrate_central(

@@ -50,6 +50,7 @@ class Uploads(NamedTuple):
     uploaded: Array
     scale: Array  # norm bound of the contribution, the unit of its noise
     expected_weight: Array  # p_i times the weight: the share of g_i that arrives on average
+    within_clip: Array  # whether |u_i| <= C: of every member, asked for if C adapts
 
 
 class RoundResult(NamedTuple):
@@ -61,6 +62,7 @@ class RoundResult(NamedTuple):
     signal: Array  # norm of the noiseless update: only a simulation can know it
     noise: Array  # expected norm of its noise
     released_count: Array  # the number of uploads as released; NaN if the rule releases none
+    released_bits: Any = None  # if C adapts: the sum of b_i - 1/2 over the cohort, with noise
 
 
 def clip_factor(norms: Array, dials: Dials) -> Array:
@@ -218,7 +220,27 @@ def choose_uploads(
     weight = _each(lambda g, one, s: estimator.weight(g, one, s, jnp), clipped, p, bounds)
     weight = bounded_weight(weight, bounds, clipped)
     coefficient = jnp.where(uploaded, clip_factor(norms, dials) * weight, 0.0)
-    return Uploads(coefficient, uploaded, bounds, p * weight)
+    return Uploads(coefficient, uploaded, bounds, p * weight, norms <= dials.clip_norm)
+
+
+def sum_of_bits(uploads: Uploads, members: Members, total: Total) -> Array:
+    """The sum over the cohort of 2 b_i - 1, b_i = 1 if |u_i| <= C: a whole number that one client
+    moves by 1 at most. (A client whose update is not finite counts as zero, hence as within C.)"""
+    return total(jnp.where(members.present, jnp.where(uploads.within_clip, 1, -1), 0))
+
+
+LEAST_CLIP, LARGEST_CLIP = 2.0**-40, 2.0**40
+
+
+def adapted_clip(clip_norm: Array, released_bits: Array, dials: Dials) -> Array:
+    """The clip norm of the next round, a function of what was released (Andrew et al. 2021):
+
+        C <- C exp(-eta_C (share - gamma)),   share = 1/2 + (sum of b_i - 1/2, with noise) / m
+
+    If too many updates are within C, it falls. The denominator m is public."""
+    share = 0.5 + released_bits / dials.cohort
+    moved = clip_norm * jnp.exp(-dials.clip_rate * (share - dials.clip_quantile))
+    return jnp.clip(moved, LEAST_CLIP, LARGEST_CLIP)
 
 
 def bounded_weight(weight: Array, bound: Array, clipped: Array) -> Array:
@@ -322,6 +344,7 @@ def play(
     dials: Dials,
     total: Total = jnp.sum,
     together: Together = lambda function, *entries: function(*entries),
+    adapts: bool = False,
 ) -> tuple[RoundResult, Uploads, Array]:
     """Play a whole round.
 
@@ -333,6 +356,7 @@ def play(
         dials: the arm's numbers.
         total: sums over every client of the round.
         together: applies a function to the entries of all members at once.
+        adapts: whether the clip norm adapts, so that bits are released.
 
     Returns:
         The update for the server's step and the log of the round, what each member uploaded, and
@@ -354,4 +378,7 @@ def play(
     summed, uploads, client_norms = clients.weighted_sum(choose, (members, norms.scores), kept)
     noises = server_draws.update_noise, dials, total, server_draws.count_noise
     result = aggregate(method, summed, uploads, norms, *noises)
+    if adapts:
+        noise = dials.clip_multiplier * method.parts[2].server_adds_noise * server_draws.clip_noise
+        result = result._replace(released_bits=(sum_of_bits(uploads, members, total) + noise) / 2)
     return result, uploads, client_norms

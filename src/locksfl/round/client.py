@@ -25,6 +25,8 @@ class LocalWork:
     """How a client makes its update.
 
     "gradient": the mean gradient of its samples. "epochs": w - w_i after some epochs of SGD.
+    Weight "size" multiplies it by K_i / K_ref, K_i the samples that the client uses and K_ref
+    `reference_samples` or `max_samples`: before clipping, so that a client's bound stays C.
     Precision "reduced" lets a GPU round the factors of products on the way to an update: to TF32,
     in convolutions to 16 bits. Norms, clipping and sums are exact to float32 in either.
     """
@@ -36,6 +38,17 @@ class LocalWork:
     min_samples: int = 1
     max_samples: int | None = None
     precision: str = "full"
+    weight: str = "equal"
+    reference_samples: int | None = None
+
+    @property
+    def counts_once(self) -> int | None:
+        """K_ref, a public number; None if all clients count alike."""
+        if self.weight != "size":
+            return None
+        if not (found := self.reference_samples or self.max_samples):
+            raise ValueError("weight = 'size': expected reference_samples or max_samples")
+        return found
 
 
 class Records(NamedTuple):
@@ -74,6 +87,11 @@ PRECISIONS = {"full": "highest", "reduced": "default"}  # as JAX calls them
 def used_samples(sizes: Any, work: LocalWork) -> Any:
     """How many samples a client of each size uses in a round: K_i limited to [K_min, K_max]."""
     return sizes.clip(work.min_samples, work.max_samples or NO_LIMIT)
+
+
+def size_weight(used: Any, work: LocalWork) -> Any:
+    """What multiplies the update of a client that uses so many samples: K_i / K_ref, or 1."""
+    return used / (work.counts_once or used)
 
 
 def choose_rows(
@@ -248,11 +266,13 @@ def measure(
     """
     with jax.default_matmul_precision(PRECISIONS[work.precision]):
         if norms_of is None and uses_errors(model, chunk.rows.shape[-1], work):
-            return _measure_dense(model, weights, records, chunk)
+            return _measure_dense(model, weights, records, chunk, work)
         if work.update == "gradient":
             updates = gradient_update(model, weights, records, chunk)
         else:
             updates = epochs_update(model, weights, records, chunk, work)
+    if work.counts_once:
+        updates *= size_weight(jnp.sum(chunk.used, axis=1, keepdims=True), work)
     if norms_of is None:
         return _visit(_root(jnp.sum(jnp.square(updates), axis=-1)), updates)
     return _visit(norms_of(updates), updates)
@@ -314,7 +334,9 @@ def _layers(model: Model) -> Any:
     return jax.eval_shape(model.unravel, jax.ShapeDtypeStruct((model.size,), jnp.float32)).layers
 
 
-def _measure_dense(model: Model, weights: Array, records: Records, chunk: Chunk) -> Visit:
+def _measure_dense(
+    model: Model, weights: Array, records: Records, chunk: Chunk, work: LocalWork
+) -> Visit:
     """|sum_s x_s e_s^T|^2 = sum over pairs of (x_s . x_t)(e_s . e_t): no gradient is formed."""
     layers = model.unravel(weights).layers
     features, labels = read(records, chunk.rows)
@@ -324,7 +346,8 @@ def _measure_dense(model: Model, weights: Array, records: Records, chunk: Chunk)
         value = jax.nn.relu(value @ layer.weight.T + layer.bias)
         inputs.append(value)
     scores = value @ layers[-1].weight.T + layers[-1].bias
-    count = jnp.maximum(1, jnp.sum(chunk.used, axis=1, keepdims=True))
+    count: Any = jnp.maximum(1, jnp.sum(chunk.used, axis=1, keepdims=True))
+    count = work.counts_once or count  # the mean times K_i / K_ref is the sum over K_ref
     error = jax.nn.softmax(scores) - jax.nn.one_hot(labels, scores.shape[-1])
     error = error * (chunk.used / count)[..., None]
     errors = [error]

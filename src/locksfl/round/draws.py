@@ -37,6 +37,7 @@ class ServerDraws(NamedTuple):
     norm_noise: Array  # one number
     update_noise: Array  # one for each parameter
     count_noise: Any = 0.0  # one number
+    clip_noise: Any = 0.0  # one number, read if the clip norm adapts
 
 
 def draw_cohort(rng: np.random.Generator, clients: int, sampling_rate: float) -> np.ndarray:
@@ -68,6 +69,7 @@ class Grid(NamedTuple):
 
     norm: Any  # steps in the clip norm C
     update: Any  # steps in the bound S of a contribution
+    bits: Any = 1.0  # steps in 1/2, for the sum of bits
 
 
 FINEST, COARSEST = 23, 12  # bits: squares of steps are summed exactly, noise fits in 32 bits
@@ -87,7 +89,17 @@ def grid_of(arm: Arm) -> Grid:
         return np.float32(2.0**bits)
 
     norm = steps(arm.norm_multiplier, "norm_multiplier") if arm.releases_norms else np.float32(1)
-    return Grid(norm, steps(arm.update_multiplier, "noise_multiplier"))
+    update = steps(arm.update_multiplier, "noise_multiplier")
+    if arm.clip_quantile is None:
+        return Grid(norm, update)
+    # the sum over all clients and its noise fit in 32 bits; a whole number needs no finer grid
+    finest = min(FINEST, 29 - arm.clients.bit_length())
+    bits = int(np.clip(21 - np.frexp(arm.clip_multiplier)[1], 0, max(0, finest)))
+    if arm.clip_multiplier * 2.0**bits >= 2.0**27:
+        raise ValueError(
+            f"clip_multiplier = {arm.clip_multiplier:g}: expected less than {2**27} without a seed"
+        )
+    return Grid(norm, update, np.float32(2.0**bits))
 
 
 class SecretDraws(NamedTuple):
@@ -99,6 +111,7 @@ class SecretDraws(NamedTuple):
     norm_noise: NDArray[np.int32]  # in steps
     update_noise: NDArray[np.int32]
     count_noise: NDArray[np.int32]  # in uploads
+    clip_noise: NDArray[np.int32]  # one number, of the sum of bits if the clip norm adapts
 
 
 def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -> SecretDraws:
@@ -132,7 +145,10 @@ def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -
     count = np.zeros((), np.int32)
     if arm.count_noise:
         count = noise(arm.count_noise, 1.0, Purpose.COUNT_NOISE)
-    return SecretDraws(cohort, halves(coins), norms, update, count)
+    bits = np.zeros((), np.int32)
+    if arm.clip_quantile is not None:
+        bits = noise(arm.clip_multiplier, grid.bits, Purpose.CLIP_NOISE)
+    return SecretDraws(cohort, halves(coins), norms, update, count, bits)
 
 
 def halves(coins: NDArray[np.uint64]) -> NDArray[np.uint32]:
@@ -167,8 +183,11 @@ def draw_server(arm_key: Array, round_index: Array | int, size: int) -> ServerDr
     number of parameters."""
     norms = draw_key(arm_key, round_index, Purpose.SERVER_NORM_NOISE)
     update = draw_key(arm_key, round_index, Purpose.UPDATE_NOISE)
-    count = draw_key(arm_key, round_index, Purpose.COUNT_NOISE)
-    return ServerDraws(normal(norms, 1)[0], normal(update, size), normal(count, 1)[0])
+    purposes = (Purpose.COUNT_NOISE, Purpose.CLIP_NOISE)
+    count, bits = (draw_key(arm_key, round_index, purpose) for purpose in purposes)
+    return ServerDraws(
+        normal(norms, 1)[0], normal(update, size), normal(count, 1)[0], normal(bits, 1)[0]
+    )
 
 
 def second_sample(coins: Array, probability: Array, present: Array) -> Array:

@@ -7,6 +7,7 @@ Here, in steps of a public grid (`draws.grid_of`),
     contribution c_i    floor(|c_i| steps / S), sign kept, in each coordinate: whole numbers, whose
                         sum of squares is checked exactly against steps^2; too long becomes zero
     norm |g_i|          floor(|g_i| steps / C), between 0 and steps
+    bit                 steps or -steps, if the clip norm adapts: |u_i| <= C or not
     sum                 of whole numbers, exact in any order: one client moves it by S or C, no more
     release             the sum + round(steps z N(0, 1)), drawn exactly on the host
     number of uploads   a whole number as it is; + round(std N(0, 1)), if the rule releases it
@@ -39,6 +40,7 @@ from locksfl.round.algorithm import (
     no_norms,
     release_count,
     settle_norms,
+    sum_of_bits,
 )
 from locksfl.round.draws import Grid, Members
 
@@ -141,6 +143,7 @@ class Noise(NamedTuple):
     norm: Array
     update: Array
     counted: Array  # on the number of uploads
+    bits: Any = None  # if the clip norm adapts
 
 
 class ExactClients(Protocol):
@@ -227,6 +230,9 @@ def play_exact(
         noise=std * math.sqrt(noise.update.shape[-1]) / divisor,
         released_count=release_count(method, uploads, noise.counted, total),
     )
+    if noise.bits is not None:
+        whole = sum_of_bits(uploads, members, total) * grid.bits.astype(jnp.int32) + noise.bits
+        result = result._replace(released_bits=whole / (2 * grid.bits))
     return result, uploads
 
 

@@ -37,6 +37,7 @@ class Purpose(enum.IntEnum):
     MODEL = 5  # the first weights, which all arms share
     SERVER_NORM_NOISE = 6
     COUNT_NOISE = 7  # on the released number of uploads
+    CLIP_NOISE = 8
 
 
 @dataclass(frozen=True)

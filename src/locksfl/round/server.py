@@ -32,9 +32,10 @@ class Server:
             return optax.adam(1.0)
         return optax.sgd(1.0, momentum=self.momentum if self.optimizer == "momentum" else None)
 
-    def init(self, weights: Array) -> ServerState:
-        """The state before the first round."""
-        return ServerState(weights, self._rule().init(weights), jnp.zeros_like(weights))
+    def init(self, weights: Array, clip_norm: Any = None) -> ServerState:
+        """The state before the first round; with a clip norm if that adapts."""
+        first = None if clip_norm is None else jnp.asarray(clip_norm, jnp.float32)
+        return ServerState(weights, self._rule().init(weights), jnp.zeros_like(weights), first)
 
     def eta(self, base_step: Any, t: Any) -> Any:
         """The step of round t: eta_b / sqrt(t + 1), eta_b, or eta_b (1 - t / T), which is eta_b / T
@@ -58,7 +59,8 @@ class Server:
         eta = self.eta(base_step, t)
         change, inner = self._rule().update(update, state.optimizer, state.weights)
         weights = state.weights + eta * jnp.asarray(change)
-        return ServerState(weights, inner, self._average(state.average, weights, t))
+        average = self._average(state.average, weights, t)
+        return ServerState(weights, inner, average, state.clip_norm)
 
     def _average(self, average: Array, weights: Array, t: Array) -> Array:
         if not self.average_last:
@@ -81,3 +83,4 @@ class ServerState(NamedTuple):
     weights: Array
     optimizer: Any
     average: Array
+    clip_norm: Any = None  # of the next round, if it adapts

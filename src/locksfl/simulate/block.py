@@ -20,7 +20,7 @@ from jax import Array
 from locksfl.arm import Dials
 from locksfl.methods import Method
 from locksfl.models.build import Model
-from locksfl.round.algorithm import Uploads, play
+from locksfl.round.algorithm import Uploads, adapted_clip, play
 from locksfl.round.client import (
     PRECISIONS,
     LocalWork,
@@ -86,6 +86,7 @@ class Secrets(NamedTuple):
     update_noise: Array  # [rounds, size], or [rounds, devices, slots, size]
     count_noise: Array  # [rounds]
     grid: Grid
+    clip_noise: Array  # [rounds]
 
 
 class Log(NamedTuple):
@@ -101,6 +102,7 @@ class Log(NamedTuple):
     expected_weight: Array  # of a cohort member, on average
     accuracy: Array  # NaN where the model was not evaluated
     loss: Array
+    clip_norm: Array  # C of the round
 
 
 class ChunkedClients:
@@ -136,7 +138,7 @@ class ChunkedClients:
     ) -> tuple[Array, Uploads, Array]:
         """Sum of coefficient_i u_i on all devices, and what was chosen for each member here."""
         norms = jnp.zeros(self.members.present.shape)
-        chosen = Uploads(norms, norms > 1, norms, norms)
+        chosen = Uploads(norms, norms > 1, norms, norms, norms > 1)
         summed = jnp.zeros(self.program.model.size)
         for number, bucket in enumerate(self.program.layout):
 
@@ -169,7 +171,7 @@ class ChunkedClients:
         steps of their own."""
         own_steps = self.program.method.parts[1].own_bound
         nothing = jnp.zeros(self.members.present.shape)
-        chosen = Uploads(nothing, nothing > 1, nothing, nothing)
+        chosen = Uploads(nothing, nothing > 1, nothing, nothing, nothing > 1)
         zero = jnp.zeros(self.program.model.size, jnp.int32)
         summed: Any = zero.astype(jnp.float32) if own_steps else Words(zero, zero)
         for number, bucket in enumerate(self.program.layout):
@@ -204,8 +206,12 @@ class ChunkedClients:
         program, bucket = self.program, self.program.layout[number]
         clients, keys = _slice((self.members.clients, self.keys), start, bucket.chunk)
         chunk = choose_rows(self.records, clients, keys, bucket.shape, program.work)
-        norms_of = safe_norms if program.exact else None
-        return measure(program.model, self.weights, self.records, chunk, program.work, norms_of)
+        given = (program.model, self.weights, self.records, chunk, program.work)
+        if not program.exact:
+            return measure(*given)
+        # compiled apart from what becomes of it: else a compiler rounds it by its surroundings,
+        # which depend on others' sizes
+        return jax.lax.optimization_barrier(measure(*given, safe_norms))
 
     def _visit_shapes(self, number: int) -> Any:
         """The shapes of the results of all chunks of a size class."""
@@ -356,8 +362,12 @@ def play_block(
         expected = total(jnp.where(members.present, uploads.expected_weight, 0.0))
         return expected / jnp.maximum(1, total(members.present))
 
+    adapts = state.clip_norm is not None
+    fixed = dials
+
     def one_round(r: Array, carry: Any) -> Any:
         state, log, spending = carry
+        dials = fixed.at_clip(state.clip_norm, jnp) if adapts else fixed
         t = first_round + r
         clients = plan[r]
         if program.filtered:
@@ -369,13 +379,16 @@ def play_block(
             cohort = ChunkedClients(program, state.weights, records, members, keys)
             server_draws = draw_server(arm_key, t, program.model.size)
             result, uploads, norms = play(
-                program.method, cohort, members, server_draws, dials, total, together
+                program.method, cohort, members, server_draws, dials, total, together, adapts
             )
         else:
             drawn = (secrets.coins[r, 0], jnp.zeros(clients.shape))
             members = Members(clients, clients >= 0, mine, *drawn)
             cohort = ChunkedClients(program, state.weights, records, members, keys)
-            noise = Noise(secrets.norm_noise[r], secrets.update_noise[r], secrets.count_noise[r])
+            numbers = (secrets.norm_noise, secrets.update_noise, secrets.count_noise)
+            noise = Noise(*(drawn[r] for drawn in numbers))
+            if adapts:
+                noise = noise._replace(bits=secrets.clip_noise[r])
             if each_noises:  # this device's
                 noise = noise._replace(norm=noise.norm[0], update=noise.update[0])
             result, uploads = play_exact(
@@ -383,6 +396,9 @@ def play_block(
             )
             norms = jnp.full(clients.shape, jnp.nan)
         state = program.server.step(state, result.update, dials.step, t)
+        if adapts:
+            following = adapted_clip(dials.clip_norm, result.released_bits, dials)
+            state = state._replace(clip_norm=following)
 
         def score() -> tuple[Array, Array]:
             with jax.default_matmul_precision(PRECISIONS["full"]):  # reports are always exact
@@ -402,6 +418,7 @@ def play_block(
             expected_weight=jnp.full((), jnp.nan) if program.exact else _mean(uploads, members),
             accuracy=accuracy,
             loss=loss,
+            clip_norm=dials.clip_norm,
         )
         if program.filtered:
             spending = charge(spending, members, uploads.uploaded, asks_norms)
@@ -410,6 +427,6 @@ def play_block(
     most, slots = plan.shape
     per_slot = jnp.zeros((most, 1, slots))
     a_round = jnp.zeros(most)
-    log = Log(per_slot, per_slot > 1, *[a_round] * 8)
+    log = Log(per_slot, per_slot > 1, *[a_round] * 9)
     state, log, _ = jax.lax.fori_loop(0, rounds, one_round, (state, log, spending))
     return state, log

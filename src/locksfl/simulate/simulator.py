@@ -86,6 +86,7 @@ class RoundLog:
     expected_weight: float  # of a member: 1 if the estimator is unbiased
     accuracy: float | None
     loss: float | None
+    clip_norm: float | None = None  # C of the round, known to everybody
     exhausted: int | None = None  # clients that could not pay, with a filter
     received: np.ndarray | None = None  # in a federation: whether its update arrived
     stages: dict[str, Any] | None = None  # in a federation: the outcome of the requests
@@ -187,7 +188,7 @@ class Simulator:
         public = self._replicate(plan.scaled_weights())
         key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
         if state is None:
-            state = server.init(self.model.init(randomness.model_key()))
+            state = server.init(self.model.init(randomness.model_key()), plan.first_clip)
         state = self.replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:
@@ -252,12 +253,12 @@ class Simulator:
         if program.together > 1:
             axes = (0, None, None, None, 0, 0, 0, None, None, None, None)
             block, slots = jax.vmap(block, axes, axis_name=SETTINGS), P(None, None, AXIS)
-        logs: Any = Log(*[slots] * 2, *[P()] * 8)  # type: ignore[arg-type]
+        logs: Any = Log(*[slots] * 2, *[P()] * 9)  # type: ignore[arg-type]
         tests: Any = TestData(split, split, P())  # type: ignore[arg-type]
         secrets = None
         if program.exact:  # noise of the server is everywhere, that of members in their slots
             noise = slots if program.method.parts[2].clients_add_noise else P()
-            secrets = Secrets(slots, noise, noise, P(), P())  # type: ignore[arg-type]
+            secrets = Secrets(slots, noise, noise, P(), P(), P())  # type: ignore[arg-type]
         mapped = jax.shard_map(
             block,
             mesh=self.mesh,
@@ -298,6 +299,7 @@ class Simulator:
             put("update_noise", secret.each),
             put("count_noise", False),
             self.replicate_tree(grid_of(asked)),
+            put("clip_noise", False),
         )
 
     def classes(self, work: LocalWork, exact: bool = False) -> tuple[list[SizeClass], np.ndarray]:

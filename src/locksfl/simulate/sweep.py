@@ -110,8 +110,9 @@ def _groups(
     for number, setting in enumerate(settings):
         plan, alone = setting.plan, number if _plays_alone(setting) else None
         rate = plan.sampling_rate if simulator.on_cpu else simulator.shared_rate(plan, work)
-        alike.setdefault((plan.method, rate, alone), []).append(number)
-    for (_, rate, _), numbers in alike.items():
+        adapts = plan.clip_quantile is not None
+        alike.setdefault((plan.method, rate, adapts, alone), []).append(number)
+    for (_, rate, *_), numbers in alike.items():
         most = at_once or _most_together(simulator, rate, work)
         pieces = -(-len(numbers) // most)
         size = -(-len(numbers) // pieces)  # equal pieces share a compiled program
@@ -163,7 +164,11 @@ def _together(
     keys = jnp.stack([source.arm_key(plan.name) for plan, source in group])
     dials = jax.tree.map(lambda *values: np.stack(values), *(plan.dials() for plan, _ in group))
     first = jnp.stack([model.init(source.model_key()) for _, source in group])
-    keys, dials, state = simulator.replicate_tree((keys, dials, jax.vmap(server.init)(first)))
+    clips = None
+    if plan.clip_quantile is not None:
+        clips = jnp.stack([jnp.float32(p.clip_norm) for p, _ in group])
+    state = jax.vmap(server.init)(first, clips)
+    keys, dials, state = simulator.replicate_tree((keys, dials, state))
     public = simulator.replicate_tree(jnp.float32(1.0))
     # settings that differ in clip or step have the same cohorts: drawn, packed and sent once
     draws = [(one.randomness, one.plan.name, one.plan.sampling_rate) for one in group]

@@ -80,11 +80,16 @@ class Trust:
         return self.server is View.NOISED
 
     def releases(
-        self, noise_multiplier: float | None, norm_multiplier: float | None, asks: Domain | None
+        self,
+        noise_multiplier: float | None,
+        norm_multiplier: float | None,
+        asks: Domain | None,
+        *more: tuple[Domain, float | None],
     ) -> tuple[Release, ...]:
         """What one round releases, to whom, in which domain (hence with which sensitivity) and with
-        how much noise. `asks` is the value that the rule releases first, or None."""
-        kinds = [(UPDATE, noise_multiplier)]
+        how much noise. `asks` is the value that the rule releases first, or None; `more` is what
+        the round releases besides."""
+        kinds = [(UPDATE, noise_multiplier), *more]
         if asks is not None:
             kinds.insert(0, (asks, norm_multiplier))
         views: dict[Observer, View] = {"SERVER": self.server, "PUBLIC": self.public}

@@ -203,12 +203,14 @@ def bounds_by_round(
     e: Estimates, arm: Arm, server: Server, work: LocalWork, exact: bool
 ) -> tuple[dict[str, list[float] | None], dict[str, str]]:
     """Both bounds after each number of rounds, or why there is none. How gradients differ says
-    nothing about updates of local epochs: of those only the clip norm is known."""
+    nothing about updates of local epochs or weighted ones: of those only the clip norm is known."""
     sound = with_method(
         e,
         arm,
         sample_spread=0.0 if exact else e.sample_spread,
-        client_spread=e.client_spread if work.update == "gradient" else None,
+        client_spread=e.client_spread
+        if work.update == "gradient" and work.counts_once is None
+        else None,
     )
     paper = replace(
         sound,

@@ -62,7 +62,8 @@ class Observer:
     def exact(self) -> bool:
         """Whether every client's update is the gradient of all its records, in every round."""
         used = used_samples(self.population.sizes, self.work)
-        return self.work.update == "gradient" and bool((used == self.population.sizes).all())
+        plain = self.work.update == "gradient" and self.work.counts_once is None
+        return plain and bool((used == self.population.sizes).all())
 
     def look(self, weights: Array, dials: Dials, key: Array) -> Look:
         """Losses, gradients and what clipping takes, over all clients. `key` is for clients whose
