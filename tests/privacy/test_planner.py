@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -40,6 +41,26 @@ def test_the_criterion_by_hand():
     where half of the mean is kept."""
     assert predicted_error(Expected(3.0, 4.0, 1.0, 10.0), 25) == pytest.approx(0.06 + 1.0)
     assert predicted_error(Expected(3.0, 4.0, 0.5, 10.0), 25, 5.0) == pytest.approx(0.2 + 2.0)
+
+
+def test_the_criterion_bounds_the_loss_of_sgd():
+    """On a quadratic with known L, D, C and variance: F of the mean model is at most 2 D C times
+    the criterion, where the noise rules and where the curvature does. A thirtieth of it is passed."""
+    rng = np.random.default_rng(0)
+    curvature, clip = np.linspace(0.02, 1.0, 30), 0.5
+    first = np.full((400, 30), 0.4)  # 400 runs at once
+    distance = np.linalg.norm(first[0])
+    for variance, rounds in ((0.01, 40), (20.0, 40), (5.0, 400)):
+        step = min(0.5, distance / (clip * math.sqrt(variance * rounds)))
+        w, total = first, np.zeros_like(first)
+        for _ in range(rounds):
+            total = total + w
+            noise = clip * math.sqrt(variance / 30) * rng.standard_normal(w.shape)
+            w = w - step * (curvature * w + noise)
+        loss = np.mean(np.sum(curvature * (total / rounds) ** 2, axis=1) / 2)
+        expected = Expected(math.sqrt(variance / 2), math.sqrt(variance / 2), 1.0, 1.0)
+        bound = 2 * distance * clip * predicted_error(expected, rounds, distance / clip)
+        assert bound / 30 < loss < bound
 
 
 # Accuracy on MNIST by rounds, for three totals of uploads: 1,000 clients, epsilon 8, softmax on

@@ -10,8 +10,9 @@ clip norms the gradient changes on the way from the first model to the best one.
 on MNIST and is an assumption everywhere else.
 
 A total of uploads or downloads that is given is spent: the rounds and the cohort with the least
-error are taken. Where none is given, more rounds and larger cohorts help less and less: of the
-plans within NEAR of the least error, the one with the fewest uploads is taken.
+error are taken. Where none is given, more rounds, and larger cohorts up to what a round may have,
+help less and less: of the plans within NEAR of the least error, the one with the fewest uploads is
+taken.
 """
 
 from __future__ import annotations
@@ -203,7 +204,8 @@ def choose(
         rounds: the numbers to choose from; all within the question's limits if not given.
         uploads: a round, if they are fixed.
     """
-    parts = (1.0,) if uploads or question.totalled else PARTS
+    limits = (uploads, question.uploads, question.downloads)
+    parts = (1.0,) if any(limits) or question.totalled else PARTS
     found = []
     for tried in rounds or question.rounds_to_try():
         most = question.most_uploads(rule, tried, share)
