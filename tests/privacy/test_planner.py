@@ -45,7 +45,8 @@ def test_the_criterion_by_hand():
 
 def test_the_criterion_bounds_the_loss_of_sgd():
     """On a quadratic with known L, D, C and variance: F of the mean model is at most 2 D C times
-    the criterion, where the noise rules and where the curvature does. A thirtieth of it is passed."""
+    the criterion, where the noise rules and where the curvature does; more than a thirtieth of
+    it."""
     rng = np.random.default_rng(0)
     curvature, clip = np.linspace(0.02, 1.0, 30), 0.5
     first = np.full((400, 30), 0.4)  # 400 runs at once

@@ -45,7 +45,7 @@ PAYS = 0.97  # of the cost of a rule that asks for nothing; less is worth a larg
 SHARES = (0.1, 0.3, 0.5, 0.7, 1.0)  # mean norms over the clip norm, where it is not known
 DRAWN_SHARES = (0.1, 0.3, 1.0)
 # steps of about a third: the least error is flat
-ROUNDS = tuple(sorted({round(base * 10**k) for k in range(3) for base in (1, 1.5, 2, 3, 4, 6, 8)}))
+ROUNDS = tuple(sorted({round(base * 10**k) for k in range(5) for base in (1, 1.5, 2, 3, 4, 6, 8)}))
 MOST_ROUNDS = 1000  # unless the question says otherwise
 PARTS = tuple(10 ** (-k / 3) for k in range(10))  # of the most uploads that a round may have
 FULL = next(name for name, rule in RULES.items() if rule.everyone)
