@@ -8,11 +8,13 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from locksfl.arm import Arm
 from locksfl.cli.main import app
+from locksfl.cli.plan import words
 from locksfl.privacy import calibrate
 from locksfl.privacy.forecast import Expected, expected_round
 from locksfl.privacy.planner import (
@@ -39,6 +41,27 @@ def test_the_criterion_by_hand():
     where half of the mean is kept."""
     assert predicted_error(Expected(3.0, 4.0, 1.0, 10.0), 25) == pytest.approx(0.06 + 1.0)
     assert predicted_error(Expected(3.0, 4.0, 0.5, 10.0), 25, 5.0) == pytest.approx(0.2 + 2.0)
+
+
+def test_the_criterion_bounds_the_loss_of_sgd():
+    """On a quadratic with known L, D, C and variance: F of the mean model is at most 2 D C times
+    the criterion, where the noise rules and where the curvature does; more than a thirtieth of
+    it."""
+    rng = np.random.default_rng(0)
+    curvature, clip = np.linspace(0.02, 1.0, 30), 0.5
+    first = np.full((400, 30), 0.4)  # 400 runs at once
+    distance = np.linalg.norm(first[0])
+    for variance, rounds in ((0.01, 40), (20.0, 40), (5.0, 400)):
+        step = min(0.5, distance / (clip * math.sqrt(variance * rounds)))
+        w, total = first, np.zeros_like(first)
+        for _ in range(rounds):
+            total = total + w
+            noise = clip * math.sqrt(variance / 30) * rng.standard_normal(w.shape)
+            w = w - step * (curvature * w + noise)
+        loss = np.mean(np.sum(curvature * (total / rounds) ** 2, axis=1) / 2)
+        expected = Expected(math.sqrt(variance / 2), math.sqrt(variance / 2), 1.0, 1.0)
+        bound = 2 * distance * clip * predicted_error(expected, rounds, distance / clip)
+        assert bound / 30 < loss < bound
 
 
 # Accuracy on MNIST by rounds, for three totals of uploads: 1,000 clients, epsilon 8, softmax on
@@ -225,6 +248,19 @@ def test_without_r_there_are_several_answers():
     assert told["full"]["error"] < told["answers"][-1]["plans"]["uniform"]["error"]
 
 
+def test_without_a_total_the_rule_with_the_fewest_uploads_is_taken():
+    """At r = .3 the coin is as good as uniform sampling with a third of the uploads; where all
+    norms pass the clip there is nothing to choose by."""
+    told = advise(replace(MNIST, norm_share=0.3, accountant="rdp"))
+    (answer,) = told["answers"]
+    coin, uniform = (answer["plans"][name] for name in ("coin", "uniform"))
+    assert answer["rule"] == "coin"
+    assert coin["error"] == pytest.approx(uniform["error"], rel=0.02)
+    assert coin["uploads_in_all"] == pytest.approx(0.3 * uniform["uploads_in_all"], rel=0.1)
+    (answer,) = advise(replace(MNIST, norm_share=1.0, accountant="rdp"))["answers"]
+    assert answer["rule"] == "uniform"
+
+
 def test_local_trust_is_planned_too():
     """The coin is not sound there; 100 clients at epsilon 10 are hopeless, as measured."""
     q = Question(100, 7850, 10.0, trust="local")
@@ -247,19 +283,22 @@ USUAL = ("--clients", 1000, "--parameters", 7850, "--epsilon", 8, "--uploads-in-
 
 def test_the_command(tmp_path):
     figure = tmp_path / "frontier.png"
-    said = command(*USUAL, "--figure", figure)
+    many = ("--clients", 60_000, "--parameters", 7850, "--epsilon", 8, "--uploads", 60)
+    said = command(*many, "--figure", figure)
     assert said.exit_code == 0, said.output
     assert said.stdout.startswith("Training can work")
     assert "r, the mean norm over the clip norm, is not known" in said.stdout
+    assert "No more than 1,000 rounds were tried" in said.stdout
     assert figure.read_bytes().startswith(b"\x89PNG")
-    rdp = (*USUAL, "--accountant", "rdp", "--norm-share", 1)
-    said = command(*rdp)
-    assert "Take rule uniform: 20 rounds, 50 clients asked and 50.0 uploads a round." in said.stdout
-    found = json.loads(command(*rdp, "--json").stdout)
-    (answer,) = found["answers"]
+    told = json.loads(command(*USUAL, "--accountant", "rdp", "--norm-share", 1, "--json").stdout)
+    (answer,) = told["answers"]
     assert answer["plans"]["uniform"]["bytes_up"] == pytest.approx(4 * 7850 * 1000)
-    assert found["frontier"][0]["rule"] == "uniform"
-    assert "Warning: delta" in command(*rdp, "--delta", 0.02).stdout
+    assert told["frontier"][0]["rule"] == "uniform"
+    lines = "\n".join(words(told))
+    assert "Take rule uniform: 20 rounds, 50 clients asked and 50.0 uploads a round." in lines
+    assert "Warning" not in lines
+    told["question"]["delta"] = 0.02
+    assert "Warning: delta = 0.02 is not below 1/n" in "\n".join(words(told))
 
 
 def test_when_sampling_by_norm_pays_is_a_markdown_table():

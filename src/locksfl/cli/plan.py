@@ -91,6 +91,9 @@ def words(told: dict[str, Any]) -> Iterator[str]:
     yield from _frontier_table(told["frontier"])
     yield f"Criterion: A / T + sqrt((noise^2 + sampling variance) / T), A = {q['progress']:g}."
     yield f"  Lengths are in clip norms; norms: {told['assumed']['norms']}."
+    tried = {plan["rounds"] for answer in answers for plan in answer["plans"].values()}
+    if q["rounds"] is None and told["assumed"]["most_rounds"] in tried:
+        yield f"  No more than {max(tried):,} rounds were tried: --rounds allows more."
     if q["delta"] >= 1 / q["clients"]:
         yield (
             f"Warning: delta = {q['delta']:g} is not below 1/n = {1 / q['clients']:g}: publishing "

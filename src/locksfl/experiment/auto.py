@@ -87,7 +87,7 @@ def _first(question: Question, told: PlanConfig, table: Table) -> Plan:
         for rounds in question.rounds_to_try()
     ]
     total = question.uploads_in_all or math.inf
-    within = [plan for plan in plans if plan.arm.rounds * plan.expected.uploads <= total]
+    within = [plan for plan in plans if plan.uploads_in_all <= total]
     if not within:
         raise ValueError(
             f"plan.uploads_in_all = {total:g}: expected at least the uploads of one round of arm "

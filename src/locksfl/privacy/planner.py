@@ -10,8 +10,9 @@ clip norms the gradient changes on the way from the first model to the best one.
 on MNIST and is an assumption everywhere else.
 
 A total of uploads or downloads that is given is spent: the rounds and the cohort with the least
-error are taken. Where none is given, more rounds and larger cohorts help less and less: of the
-plans within NEAR of the least error, the one with the fewest uploads is taken.
+error are taken. Where none is given, more rounds, and larger cohorts up to what a round may have,
+help less and less: of the plans within NEAR of the least error, the one with the fewest uploads is
+taken.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from locksfl.privacy.forecast import (
 
 PROGRESS = 1.5
 NEAR = 1.1
-PAYS = 0.97  # of the error of a rule that asks for nothing; less is worth a larger cohort
+PAYS = 0.97  # of the cost of a rule that asks for nothing; less is worth a larger cohort
 SHARES = (0.1, 0.3, 0.5, 0.7, 1.0)  # mean norms over the clip norm, where it is not known
 DRAWN_SHARES = (0.1, 0.3, 1.0)
 # steps of about a third: the least error is flat
-ROUNDS = tuple(sorted({round(base * 10**k) for k in range(3) for base in (1, 1.5, 2, 3, 4, 6, 8)}))
+ROUNDS = tuple(sorted({round(base * 10**k) for k in range(5) for base in (1, 1.5, 2, 3, 4, 6, 8)}))
 MOST_ROUNDS = 1000  # unless the question says otherwise
 PARTS = tuple(10 ** (-k / 3) for k in range(10))  # of the most uploads that a round may have
 FULL = next(name for name, rule in RULES.items() if rule.everyone)
@@ -154,6 +155,11 @@ class Plan:
     error: float  # predicted
     norm_share: float
 
+    @property
+    def uploads_in_all(self) -> float:
+        """Expected."""
+        return self.arm.rounds * self.expected.uploads
+
     def told(self, parameters: int) -> dict[str, Any]:
         """As plain numbers, for a model of this size."""
         arm, expected = self.arm, self.expected
@@ -164,7 +170,7 @@ class Plan:
             "rounds": arm.rounds,
             "cohort": arm.cohort,
             "uploads": expected.uploads,
-            "uploads_in_all": arm.rounds * expected.uploads,
+            "uploads_in_all": self.uploads_in_all,
             "downloads_in_all": arm.rounds * arm.cohort,
             "noise_multiplier": arm.noise_multiplier,
             "norm_multiplier": arm.norm_multiplier or None,
@@ -198,7 +204,8 @@ def choose(
         rounds: the numbers to choose from; all within the question's limits if not given.
         uploads: a round, if they are fixed.
     """
-    parts = (1.0,) if uploads or question.totalled else PARTS
+    limits = (uploads, question.uploads, question.downloads)
+    parts = (1.0,) if any(limits) or question.totalled else PARTS
     found = []
     for tried in rounds or question.rounds_to_try():
         most = question.most_uploads(rule, tried, share)
@@ -221,7 +228,7 @@ def pick(question: Question, plans: Sequence[Plan]) -> Plan:
     if question.totalled:
         return least
     near = (plan for plan in plans if plan.error <= NEAR * least.error)
-    return min(near, key=lambda plan: (plan.arm.rounds * plan.expected.uploads, plan.arm.rounds))
+    return min(near, key=lambda plan: (plan.uploads_in_all, plan.arm.rounds))
 
 
 def advise(question: Question) -> dict[str, Any]:
@@ -231,8 +238,9 @@ def advise(question: Question) -> dict[str, Any]:
     shares = SHARES if q.norm_share is None else (q.norm_share,)
     answers = [_answer(q, share, exact=known) for share in shares]
     share = shares[-1]
-    taken = answers[-1][_taken(answers[-1])]
-    full = q.plan(q.arm(FULL, taken.arm.rounds, q.clients, share), share)
+    taken = answers[-1][_taken(q, answers[-1])]
+    every = q.arm(FULL, taken.arm.rounds, q.clients, share)
+    full = q.plan(every, share) if known else q.rough_plan(every, share)
     found = reach(taken.arm, taken.expected.noise)
     return {
         "question": asdict(q),
@@ -243,7 +251,7 @@ def advise(question: Question) -> dict[str, Any]:
         "answers": [
             {
                 "norm_share": share,
-                "rule": _taken(plans),
+                "rule": _taken(q, plans),
                 "plans": {name: plan.told(q.parameters) for name, plan in plans.items()},
             }
             for share, plans in zip(shares, answers, strict=True)
@@ -253,6 +261,7 @@ def advise(question: Question) -> dict[str, Any]:
         "assumed": {
             "norms": f"log-normal (log-std {SPREAD:g}) cut at the clip norm, with the mean named",
             "progress": q.progress,
+            "most_rounds": q.rounds or MOST_ROUNDS,
         },
     }
 
@@ -269,11 +278,20 @@ def _answer(q: Question, share: float, *, exact: bool) -> dict[str, Plan]:
     return {name: q.plan(arm, share) for name, arm in bare.items()}
 
 
-def _taken(plans: dict[str, Plan]) -> str:
-    """The rule to take: one that asks for norms only if that is worth it."""
-    by_error = sorted(plans, key=lambda name: plans[name].error)
-    plain = next(name for name in by_error if RULES[name].asks is None)
-    return by_error[0] if plans[by_error[0]].error < PAYS * plans[plain].error else plain
+def _taken(q: Question, plans: dict[str, Plan]) -> str:
+    """The rule to take: the one with the least error where a total is spent, else the one with the
+    fewest uploads of those that are nearly as good. It asks for norms only if that is worth it."""
+    least = min(plan.error for plan in plans.values())
+
+    def cost(name: str) -> float:
+        plan = plans[name]
+        if q.totalled:
+            return plan.error
+        return plan.uploads_in_all if plan.error <= NEAR * least else math.inf
+
+    by_cost = sorted(plans, key=cost)
+    plain = next(name for name in by_cost if RULES[name].asks is None)
+    return by_cost[0] if cost(by_cost[0]) < PAYS * cost(plain) else plain
 
 
 def frontier(question: Question) -> list[dict[str, Any]]:
