@@ -9,6 +9,7 @@ agree up to float rounding.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -125,7 +126,10 @@ def _together(
     them."""
     (plan, _), model = group[0], simulator.model
     classes, class_of = simulator.classes(work)
-    layout = simulator.layout(classes, class_of, plan.sampling_rate, work, len(group))
+    layout_at = functools.cache(
+        lambda rate: simulator.layout(classes, class_of, rate, work, len(group))
+    )
+    layout = layout_at(plan.sampling_rate)
     keys = jnp.stack([source.arm_key(plan.name) for plan, source in group])
     dials = _dials(group)
     first = jnp.stack([model.init(source.model_key()) for _, source in group])
@@ -139,7 +143,7 @@ def _together(
         if controls:
             group = [Setting(c.arm, s.randomness) for c, s in zip(controls, group, strict=True)]
             rate = usual_rate(max(plan.sampling_rate for plan, _ in group))
-            layout = simulator.layout(classes, class_of, rate, work, len(group))
+            layout = layout_at(rate)
             dials = simulator.replicate_tree(_dials(group))
         cohorts = [_cohorts(setting, t, length) for setting in group]
         layout = simulator.fit(layout, [one for each in cohorts for one in each], class_of)
