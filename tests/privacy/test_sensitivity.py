@@ -48,7 +48,8 @@ def dials_for(rng, rule):
     low = share + (1 - share) * rng.choice([0.0, 0.0, 0.5, 1.0], CASES)
     floor = rng.choice([0.05, 0.3, 0.9], CASES)
     values = (cohort, uploads, clip, floor, low * cohort * clip, clip * 0 + 1, clip * 0 + 1)
-    return Dials(*(jnp.asarray(v, jnp.float32) for v in (*values, clip * 0 + 1, clip * 0 + 1)))
+    values = (*values, clip * 0 + 1, clip * 0 + 1, clip * 0)
+    return Dials(*(jnp.asarray(v, jnp.float32) for v in values))
 
 
 def worlds(rng, clip, relation):
