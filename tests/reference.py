@@ -291,12 +291,30 @@ class Steps:
         return np.mean(late, axis=0) if late else self.flat
 
 
+def controlled(plan, counts):
+    """The arm of the round after these released counts: b / r members, r from counts with a memory
+    of some rounds, to the nearest rung of the ladder, whose noise it has."""
+    b, m = plan.uploads, plan.cohort
+    cohorts = np.geomspace(b, m, 1 + int(np.ceil(np.log(m / b) / np.log(1.1))))
+    noise = max(plan.ladder) * np.sqrt(1.01) / 0.1
+    memory = max(5.0, (b + noise**2) / (0.2 * b) ** 2)
+    counted = asked = 5 * b
+    for count in [*counts, 0.0]:
+        share = min(1.0, max(counted / asked, b / m))
+        k = int(np.argmin(np.abs(np.log(cohorts / (b / share)))))
+        counted = (1 - 1 / memory) * counted + count
+        asked = (1 - 1 / memory) * asked + cohorts[k]
+    size = min(cohorts[k], plan.clients)
+    return replace(plan, cohort=size, uploads=size, noise_multiplier=plan.ladder[k], ladder=())
+
+
 def play(plan, work, server, widths, flat, population, randomness):
     """All rounds: (the rounds, the models after each of them, the steps taken)."""
     steps, clip = Steps(server, plan.step, np.asarray(flat, float)), plan.clip_norm
     rounds, models = [], []
     for t in range(server.rounds):
-        now = replace(plan, clip_norm=clip)
+        asked = controlled(plan, [one.count for one in rounds]) if plan.ladder else plan
+        now = replace(asked, clip_norm=clip)
         found = play_round(now, work, widths, steps.flat, population, randomness, t)
         rounds.append(found)
         steps.take(found.update)

@@ -202,6 +202,13 @@ def test_an_uncharged_norm_is_caught(arms, trust, monkeypatch):
     assert attack(claim)[observer, "zero-out", *REPEATED].refuted
 
 
+def test_an_uncharged_count_is_caught(arms, monkeypatch):
+    """A count with little noise, beside an update whose noise takes no account of it."""
+    monkeypatch.setattr(Arm, "update_multiplier", property(lambda arm: arm.noise_multiplier))
+    monkeypatch.setattr(Arm, "count_noise", property(lambda arm: 0.5 * arm.noise_multiplier))
+    assert attack(arms["central-coin"])["PUBLIC", "zero-out", *REPEATED].refuted
+
+
 @pytest.mark.parametrize("name", ["central-uniform", "local-uniform"])
 def test_skipped_clipping_is_caught(arms, name, monkeypatch):
     monkeypatch.setattr(algorithm, "clip_factor", lambda norms, clip: jnp.ones_like(norms))

@@ -82,6 +82,8 @@ def test_a_bundle_estimates_uploads_from_the_released_counts():
         assert [line["upload_estimate"] for line in told] == counts
         cohorts = [line["expected_cohort"] for line in told]
         assert cohorts == [line.get("expected_cohort", 9.0) for line in lines(run)]
+        said = "rate control: how many clients" in (bundle / "STATEMENT.md").read_text("utf-8")
+        assert said == bool(changes)
         (arm,) = summary(run)["arms"]
         assert arm["public"]["uploads"] == max(0, sum(counts))
         known = play(parse_config(COIN, changes, 3))

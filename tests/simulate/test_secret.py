@@ -16,6 +16,7 @@ from checks import SOUND, arm_for, ragged
 from locksfl.data.population import Population
 from locksfl.methods import TRUSTS, Method
 from locksfl.models.build import build_model, from_equinox, mlp, softmax
+from locksfl.privacy import calibrate
 from locksfl.round import exact
 from locksfl.round.client import LocalWork
 from locksfl.round.draws import draw_secret
@@ -118,6 +119,25 @@ def test_one_length_and_weights_by_size_are_the_reference(simulators, rule, trus
     ]
     np.testing.assert_allclose(state.weights, wanted[0], rtol=4e-4, atol=2e-5)
     assert not np.allclose(state.weights, wanted[1], rtol=4e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("source", [SECRET, Randomness.seeded(4)], ids=["no seed", "seed"])
+def test_rates_follow_the_counts_as_in_the_reference(simulators, source):
+    """The cohort, the noise and the model of every round under rate control."""
+    method = Method("coin", "capped", "central")
+    plain = arm_for(method, USUAL, uploads=4.0, cohort=20.0, rounds=6, noise_multiplier=0.0)
+    arm = calibrate(replace(plain, norm_multiplier=0.0), 400.0, 1e-2)
+    simulator = simulators["softmax"]
+    rounds, state = play(simulator, arm, EPOCHS, source)
+    first = np.asarray(simulator.model.init(source.model_key()))
+    expected, _, steps = reference.play(
+        arm, EPOCHS, Server(rounds=6), (6, 3), first, simulator.population, source
+    )
+    for found, wanted in zip(rounds, expected, strict=True):
+        assert found.released_count == pytest.approx(wanted.count, abs=1e-3)
+        np.testing.assert_allclose(found.noise, wanted.noise, rtol=4e-4)
+    assert len({found.expected_cohort for found in rounds}) > 2
+    np.testing.assert_allclose(state.weights, steps.flat, rtol=4e-4, atol=2e-5)
 
 
 def test_blocks_devices_and_resumes_change_nothing(simulators):

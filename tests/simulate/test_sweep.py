@@ -10,6 +10,7 @@ import pytest
 from checks import ragged
 from locksfl.arm import Arm
 from locksfl.models.build import mlp
+from locksfl.privacy import calibrate
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
@@ -72,6 +73,20 @@ def test_together_is_one_by_one(simulator, work):
     assert min(apart) > 1e-3, "settings that give one result would prove nothing"
     programs = [program for program, _ in many._compiled]
     assert sorted(program.together for program in programs) == [2, 4], "one program for each piece"
+
+
+def test_rates_are_controlled_for_each_setting(simulator):
+    """Two seeds and two clips of the coin: each has cohorts of its own, round by round."""
+    coin = Arm("coin", 24, 4, "coin", cohort=16.0, uploads=4.0, clip_norm=2.0)
+    plans = [calibrate(coin, 500.0, 1e-2), replace(calibrate(coin, 500.0, 1e-2), clip_norm=0.5)]
+    given = [Setting(plan, Randomness.seeded(seed)) for plan in plans for seed in (5, 6)]
+    wanted = play_sweep(simulator, given, GRADIENT, SERVER, at_once=1)
+    found = play_sweep(simulator, given, GRADIENT, SERVER, at_once=4)
+    assert_same(found, wanted)
+    cohorts = [[log.expected_cohort for log in played.rounds] for played in found]
+    assert cohorts == [[log.expected_cohort for log in played.rounds] for played in wanted]
+    assert len(set(map(tuple, cohorts))) > 1
+    assert {one[0] for one in cohorts} == {4.0}
 
 
 def test_blocks_and_wide_cohorts_do_not_matter(simulator, monkeypatch):

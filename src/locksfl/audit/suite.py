@@ -31,8 +31,8 @@ NOT_VISIBLE = (
     "other ways out: files, bundles, figures, messages on a network, the time that a round takes",
     "a generator that somebody can predict, the last digits of a float, and noise that repeats "
     f"only after {SIZE:,} coordinates or a few hundred rounds",
-    "small deviations: noise less than 1% short (norm noise: 20%), coins less than 10% too likely, "
-    "an epsilon less than 5% too small",
+    "small deviations: noise less than 1% short (norm noise: 20%, count noise: 30%), coins less "
+    "than 10% too likely, an epsilon less than 5% too small",
     "the accounting under replace and at other deltas than 1e-3, beyond what the attacks reach",
 )
 NOTE = (

@@ -37,6 +37,9 @@ RESERVATIONS = {
     "client that could exceed it is not asked any more.",
     "max_epsilon": "max_epsilon: an arm ended early, before a round would have exceeded this "
     "limit. The settings alone decided that, not the data, so only the rounds played are charged.",
+    "rate_control": "rate control: how many clients an arm asked in a round depended on the "
+    "numbers of uploads that were released, with noise, before. Whatever was chosen, a round costs "
+    "the same at the one order that was fixed beforehand, so the epsilons hold.",
     "simulated": "simulated: a seed was given, so THIS RUN PROTECTS NOBODY. Its epsilons are what "
     "a run with secret random numbers would have.",
     "tuned_without_privacy": "tuned_without_privacy: settings (clip norm, step or rule) were "
@@ -90,7 +93,7 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
     lines += [
         TRUSTS[config.privacy.trust].statement,
         *_in_short(public),
-        *_reservations(public),
+        *_reservations(public, config),
         "",
         "## What is protected, and from whom",
         "",
@@ -136,9 +139,10 @@ def _epsilon(cost: dict[str, Any]) -> str:
     return epsilon_text(cost["epsilon"], 3, "infinite")
 
 
-def _reservations(public: dict[str, Any]) -> list[str]:
+def _reservations(public: dict[str, Any], config: Config) -> list[str]:
     ended = any(arm["rounds"] < arm["asked_rounds"] for arm in public["arms"])
-    holds = {**public, "max_epsilon": ended}
+    chosen = any(arm.controlled and arm.private for arm in config.arms())
+    holds = {**public, "max_epsilon": ended, "rate_control": chosen}
     return [part for key, text in RESERVATIONS.items() if holds[key] for part in ("", text)]
 
 

@@ -386,4 +386,5 @@ def _composed(
     if observer == SERVER:
         return None, delta, "none"
     epsilon = central_epsilon([arm.sampled(relation) for arm in arms], delta, relation, "pld")
-    return epsilon if math.isfinite(epsilon) else None, delta, "pld"
+    by = "rdp" if any(isinstance(arm.round, RatedRound) for arm in arms) else "pld"
+    return epsilon if math.isfinite(epsilon) else None, delta, by

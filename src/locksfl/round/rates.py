@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -31,7 +32,8 @@ class RateControl:
         arm: an arm with rate control.
         counts: the released counts of the rounds that were played already.
         """
-        self._arm, self._each = arm, [arm.at_rung(k) for k in range(len(arm.rungs))]
+        self._arm, self._each = arm, _rungs(arm)
+        self._sizes = np.log(arm.rungs)
         b = arm.uploads
         noise = max(one.count_noise for one in self._each)
         self._memory = max(LEAST_MEMORY, (b + noise**2) / (STEADY * b) ** 2)
@@ -44,10 +46,16 @@ class RateControl:
         """The arm of the next round."""
         share = min(1.0, max(self._counted / self._asked, self._arm.uploads / self._arm.cohort))
         wanted = math.log(self._arm.uploads / share)
-        return self._each[int(np.argmin(np.abs(np.log(self._arm.rungs) - wanted)))]
+        return self._each[int(np.argmin(np.abs(self._sizes - wanted)))]
 
     def enter(self, count: float) -> None:
         """Take in the released count of the round that `arm` was for."""
         kept, asked = 1 - 1 / self._memory, self.arm.cohort
         self._counted = kept * self._counted + count
         self._asked = kept * self._asked + asked
+
+
+@lru_cache(maxsize=32)
+def _rungs(arm: Arm) -> tuple[Arm, ...]:
+    """The arm of every rung of the ladder."""
+    return tuple(arm.at_rung(number) for number in range(len(arm.rungs)))

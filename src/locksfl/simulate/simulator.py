@@ -181,9 +181,11 @@ class Simulator:
             SecretRounds(randomness, plan, self.model.size) if is_secret(randomness, plan) else None
         )
         classes, class_of = self.classes(work, secret is not None)
-        shared = shared and secret is None
-        rate = self.shared_rate(plan, work) if shared else plan.sampling_rate
-        layout = self.layout(classes, class_of, rate, work, exact=secret is not None, shared=shared)
+        shared, exact = shared and secret is None, secret is not None
+        layout_at = functools.cache(
+            lambda rate: self.layout(classes, class_of, rate, work, exact=exact, shared=shared)
+        )
+        layout = layout_at(self.shared_rate(plan, work) if shared else plan.sampling_rate)
         most = secret.rounds_a_call if secret else 1 if control else ROUNDS_A_CALL
         public = self._replicate(plan.scaled_weights())
         key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
@@ -194,8 +196,7 @@ class Simulator:
         while t < server.rounds:
             if control is not None:
                 asked = control.arm
-                rate = min(plan.sampling_rate, usual_rate(asked.sampling_rate))
-                layout = self.layout(classes, class_of, rate, work, exact=secret is not None)
+                layout = layout_at(min(plan.sampling_rate, usual_rate(asked.sampling_rate)))
                 dials = self.replicate_tree(asked.dials())
             length = min(length, most, server.rounds - t)
             if pause_every:

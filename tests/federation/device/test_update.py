@@ -142,3 +142,68 @@ def test_odd_numbers_of_a_server_are_malformed(estimator, probability):
 def test_a_tiny_probability_overflows_to_nothing_or_is_cut():
     assert not clip(contribution("horvitz-thompson", np.ones(3), 5e-324, 1.0), 1.0).any()
     assert np.linalg.norm(clip(contribution("capped", np.ones(3), 5e-324, 1.0), 1.0)) <= 1.0
+
+
+# --- A device that decides by itself ------------------------------------------------
+
+TRUSTING = Policy(trust="central", max_clip_norm=10.0, min_noise_multiplier=0.001, max_rounds=1000)
+
+
+def decided(tmp_path, update, coins=(0,), rule="coin", most=1.0, trust="central", policy=TRUSTING):
+    """The answers to one question a round, with these coins of 64 bits."""
+    if not (tmp_path / "l.db").exists():
+        DeviceLedger.create(tmp_path / "l.db").close()
+    found = []
+    with Guard.open(policy, tmp_path / "l.db", Silent()) as guard:
+        for number, coin in enumerate(coins, 1):
+            terms = RoundTerms("one", number, False, 2.0, 0.01, trust=trust)
+            question = Question("update", terms.as_dict(), WEIGHTS, "capped", most, 2.0, rule)
+            entropy = lambda size, coin=coin: coin.to_bytes(size, "big")  # noqa: E731
+            found.append(answer(guard, terms, question, lambda *_: update, {}, entropy))
+    return found
+
+
+def test_a_device_flips_the_coin(tmp_path):
+    """r = 1/4: it uploads at length C below that, exactly, and else answers an empty array. Both
+    are paid for, so that the ledger does not tell them apart."""
+    update = np.array([0.3, 0.4, *[0.0] * (WEIGHTS.size - 2)])  # a quarter of C = 2
+    quarter = 2**62
+    coins = (0, quarter - 1, quarter, 2**64 - 1)
+    sent = decided(tmp_path, update, coins)
+    assert [one.size > 0 for one in sent] == [True, True, False, False]
+    assert all(one.dtype == np.float32 for one in sent)
+    for one in sent[:2]:
+        assert np.linalg.norm(one) == pytest.approx(2.0, rel=1e-6)
+        np.testing.assert_allclose(one / 2, update / 0.5, atol=1e-6)
+    with DeviceLedger.open(tmp_path / "l.db") as ledger:
+        assert sum(tally.sent for tally in ledger.tallies()) == 4
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-300, 1e-13, math.nan, math.inf])
+def test_a_device_without_an_update_answers_nothing(tmp_path, value):
+    (sent,) = decided(tmp_path, np.full(WEIGHTS.size, value))
+    assert sent.size == 0
+
+
+@pytest.mark.parametrize("rule", ["norm", "uniform", "full", "weights", "", "package.module:name"])
+def test_a_device_decides_by_no_other_rule(tmp_path, rule):
+    with pytest.raises(Refused) as caught:
+        decided(tmp_path, np.ones(WEIGHTS.size), rule=rule)
+    assert caught.value.code is Refusal.MALFORMED
+
+
+def test_a_device_under_local_trust_tells_no_norm_by_uploading(tmp_path):
+    with pytest.raises(Refused) as caught:
+        decided(tmp_path, np.ones(WEIGHTS.size), trust="local", policy=POLICY)
+    assert caught.value.code is Refusal.MALFORMED
+
+
+def test_a_device_uploads_no_more_often_than_the_server_says(tmp_path):
+    """A smaller largest probability holds; one above 1 is no number that a server may name."""
+    far = np.full(WEIGHTS.size, 5.0)
+    assert [one.size > 0 for one in decided(tmp_path, far, (2**63 - 1, 2**63), most=0.5)] == [
+        True,
+        False,
+    ]
+    with pytest.raises(Refused):
+        decided(tmp_path, far, most=1.5)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 
-from checks import ragged
+from checks import ragged, std_is
 from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.federation.device import DeviceLedger, Policy, Witness
@@ -195,6 +196,23 @@ def test_devices_flip_the_coin(tmp_path, uploads):
         asked = sum(i in log.cohort for log in found)
         assert sum(t.uploads for t in device.tallies()) == asked
         device.close()
+
+
+def test_without_a_seed_the_count_is_a_whole_number(tmp_path):
+    """The server's noise on it is exact, and the devices' coins are the operating system's."""
+    plan = replace(plan_for("central", "coin"), rounds=30)
+    federation = federate(tmp_path, plan)
+    for number, device in federation.network.devices.items():
+        flip = type("", (), {"__call__": lambda _, size: os.urandom(size), "round": 0})()
+        federation.network.devices[number] = replace(device, entropy=flip)
+    secret, rounds = Randomness(2**99, simulated=False), []
+    for block in federation.play(plan, WORK, Server(rounds=30), secret):
+        rounds += block.rounds
+    beyond = np.array([log.released_count - log.received.sum() for log in rounds])
+    assert (beyond == np.round(beyond)).all()
+    # chi-square at 1e-6, both sides; a seventh of the noise is turned away
+    assert std_is(beyond, plan.count_noise)
+    assert not std_is(0.15 * beyond, plan.count_noise)
 
 
 def test_local_epochs_agree_too(tmp_path):
