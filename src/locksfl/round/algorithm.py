@@ -50,7 +50,7 @@ class Uploads(NamedTuple):
     uploaded: Array
     scale: Array  # norm bound of the contribution, the unit of its noise
     expected_weight: Array  # p_i times the weight: the share of g_i that arrives on average
-    within_clip: Array  # whether |u_i| <= C: of every member, asked for if C adapts
+    within_clip: Any = False  # whether |u_i| <= C: of every member, asked for if C adapts
 
 
 class RoundResult(NamedTuple):

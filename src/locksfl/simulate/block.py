@@ -206,12 +206,8 @@ class ChunkedClients:
         program, bucket = self.program, self.program.layout[number]
         clients, keys = _slice((self.members.clients, self.keys), start, bucket.chunk)
         chunk = choose_rows(self.records, clients, keys, bucket.shape, program.work)
-        given = (program.model, self.weights, self.records, chunk, program.work)
-        if not program.exact:
-            return measure(*given)
-        # compiled apart from what becomes of it: else a compiler rounds it by its surroundings,
-        # which depend on others' sizes
-        return jax.lax.optimization_barrier(measure(*given, safe_norms))
+        norms_of = safe_norms if program.exact else None
+        return measure(program.model, self.weights, self.records, chunk, program.work, norms_of)
 
     def _visit_shapes(self, number: int) -> Any:
         """The shapes of the results of all chunks of a size class."""
