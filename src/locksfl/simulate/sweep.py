@@ -158,9 +158,11 @@ def _together(
     if shared:
         rate = simulator.shared_rate(plan, work)
     layout = simulator.layout(classes, class_of, rate, work, len(group), shared=shared)
-    keys = jnp.stack([source.arm_key(plan.name) for plan, source in group])
+    arm_keys = {(plan.name, source): source.arm_key(plan.name) for plan, source in group}
+    keys = jnp.stack([arm_keys[plan.name, source] for plan, source in group])
     dials = jax.tree.map(lambda *values: np.stack(values), *(plan.dials() for plan, _ in group))
-    first = jnp.stack([model.init(source.model_key()) for _, source in group])
+    models = {source: model.init(source.model_key()) for source in {one[1] for one in group}}
+    first = jnp.stack([models[source] for _, source in group])
     keys, dials, state = simulator.replicate_tree((keys, dials, jax.vmap(server.init)(first)))
     public = simulator.replicate_tree(jnp.float32(1.0))
     # settings that differ in clip or step have the same cohorts: drawn, packed and sent once
