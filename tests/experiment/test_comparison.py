@@ -110,7 +110,7 @@ def test_a_grid_of_which_the_middle_is_best_stays_as_it_is(tmp_path, monkeypatch
 def test_a_comparison_that_was_stopped_ends_with_the_same_bytes(tmp_path, monkeypatch):
     """Stopped again and again, each time amid a line; a partial report says that it is one."""
     asked = made_up(monkeypatch)
-    whole = played(tmp_path / "whole")
+    whole = played(tmp_path / "whole", SILENT)
     real = benches.play_runs
     count = {"left": 0}
 
@@ -124,7 +124,7 @@ def test_a_comparison_that_was_stopped_ends_with_the_same_bytes(tmp_path, monkey
     path, stops, before = tmp_path / "torn", 0, len(asked)
     while True:
         count["left"] = 4
-        folder = Folder.begin(path, parse_comparison(TEXT))
+        folder = Folder.begin(path, parse_comparison(SILENT))
         try:
             play(folder, lambda stage, case: None, lambda text: None)
             break
@@ -145,21 +145,21 @@ def test_a_comparison_that_was_stopped_ends_with_the_same_bytes(tmp_path, monkey
 
 def test_parts_are_merged_to_the_whole(tmp_path, monkeypatch):
     made_up(monkeypatch)
-    whole = played(tmp_path / "whole")
-    parts = [played(tmp_path / f"part{i}", part=Part(i, 3)) for i in (1, 2, 3)]
+    whole = played(tmp_path / "whole", SILENT)
+    parts = [played(tmp_path / f"part{i}", SILENT, part=Part(i, 3)) for i in (1, 2, 3)]
     assert sorted(case for one in parts for case in one.cases) == sorted(whole.cases)
     paths = [folder.path for folder in parts]
     merged = merge(paths[::-1], tmp_path / "merged")
     assert contents(finish(merged)) == contents(whole)
-    other = played(tmp_path / "other", TEXT.replace("seeds = 3", "seeds = 4"), Part(2, 3))
-    halves = played(tmp_path / "half", part=Part(1, 2))
-    begun = Folder.begin(tmp_path / "begun", parse_comparison(TEXT), Part(2, 3))
+    other = played(tmp_path / "other", SILENT.replace("seeds = 3", "seeds = 4"), Part(2, 3))
+    halves = played(tmp_path / "half", SILENT, part=Part(1, 2))
+    begun = Folder.begin(tmp_path / "begun", parse_comparison(SILENT), Part(2, 3))
     for wrong, said in (
         (paths[:2], "--merge: part 3/3 is missing"),
         ([paths[0], other.path, paths[2]], "are of different comparisons"),
         ([paths[0], halves.path], "expected parts of one division"),
         ([*paths, paths[1]], "are both part 2/3"),
-        ([paths[0], begun.path, paths[2]], r"\(part 2/3\) lacks 4 cells"),
+        ([paths[0], begun.path, paths[2]], r"\(part 2/3\) lacks 2 cells"),
         ([paths[0], tmp_path], "not the folder of a comparison"),
     ):
         with pytest.raises(ValueError, match=said):
@@ -211,10 +211,13 @@ def test_it_trains_and_a_gpu_finds_the_same(tmp_path, monkeypatch):
     """Real runs of small clients: the coin's uploads come out as wanted, and played together, in
     threads, every run is the same up to rounding."""
     small(monkeypatch)
-    text = SILENT.replace("uploads = [4, 8]", "uploads = [6]").replace("than_uploads = 8\n", "")
-    text = text.replace("epsilon = inf\nuploads = 4", "epsilon = inf")
-    text = text.replace("clip_norm = [0.5, 1.0, 2.0]", "clip_norm = [0.05, 0.5]")
-    text = text.replace("widen = 2", "widen = 0").replace("rounds = 4", "rounds = 12")
+    axes = "epsilons = [inf]\nuploads = [6]\nseeds = 3\n[compare.tuning]\nseeds = 2\nwiden = 0\n"
+    grid = "clip_norm = [0.05, 0.5]\nreach = [1.0]\n"
+    methods = (
+        '[[compare.method]]\nname = "uniform"\n[[compare.method]]\nname = "coin"\nrule = "coin"'
+    )
+    text = TEXT[: TEXT.index("epsilons")].replace("rounds = 4", "rounds = 12")
+    text += axes + grid + methods
     alone = played(tmp_path / "alone", text)
     monkeypatch.setattr(benches.Simulator, "is_small", lambda self, work: True)
     made = benches.Simulator.__init__

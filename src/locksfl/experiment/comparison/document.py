@@ -194,8 +194,9 @@ def _epsilons(row: Record, observer: str) -> str:
 
 def _differences_text(found: Sequence[Record]) -> str:
     lines = [
-        f"Paired over seeds, the error of the held-out records included, {len(found)} differences "
-        f"corrected by Holm: one stands if its corrected p is below {LEVEL:.2g}.\n"
+        f"Named in the file: {len(found)}. Paired over seeds, the error of the held-out records "
+        f"included, with {CONFIDENCE:.0%} intervals; a difference stands if its p, corrected by "
+        f"Holm for that number, is below {LEVEL:.2g}.\n"
     ]
     for one in found:
         ahead = f" by more than {100 * one['margin']:+.4g} points" if one["margin"] else ""

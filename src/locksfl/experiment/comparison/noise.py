@@ -62,11 +62,9 @@ class Noise:
         for arm in arms:
             privacy.check_noise(arm)
         asked = [self._ask(calibrated, _plain(arm), privacy) for arm in arms]
-        found = [one.result() for one in asked]
-        names = ("noise_multiplier", "norm_multiplier")
         return [
-            replace(arm, **{name: getattr(noised, name) for name in names})
-            for arm, noised in zip(arms, found, strict=True)
+            replace(one.result(), clip_norm=arm.clip_norm, step=arm.step)
+            for arm, one in zip(arms, asked, strict=True)
         ]
 
     def costs(self, arm: Arm, privacy: PrivacyConfig) -> list[dict[str, Any]]:
