@@ -99,6 +99,27 @@ def test_blocks_and_wide_cohorts_do_not_matter(simulator, monkeypatch):
     assert_same(play_sweep(again, settings()[:3], GRADIENT, SERVER, at_once=3), wanted)
 
 
+def test_cohorts_of_similar_size_share_a_program(simulator, monkeypatch):
+    """On a GPU, rooms are filled up and slots are made for the largest; of members, the counts are
+    read. On a CPU, arms that are played one after another share a program too."""
+    plans = [replace(PLAN, cohort=m, norm_low=0.9) for m in (6.0, 9.0, 12.0)]
+    given = [Setting(plan, Randomness.seeded(seed)) for plan in plans for seed in (5, 6)]
+    wanted = play_sweep(simulator, given, GRADIENT, SERVER, evaluate_every=4)
+    cpu, gpu = (Simulator(simulator.population, simulator.model) for _ in range(2))
+    monkeypatch.setattr(gpu, "on_cpu", False)
+    for machine, rooms in ((cpu, [1]), (gpu, [12])):
+        found = play_sweep(machine, given, GRADIENT, SERVER, evaluate_every=4, brief=True)
+        assert [program.together for program, _ in machine._compiled] == rooms
+        for mine, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(mine.weights, other.weights, rtol=1e-4, atol=1e-5)
+            for one, same in zip(mine.rounds, other.rounds, strict=True):
+                counts = one.counts or (len(one.cohort), one.uploaded.sum())
+                assert counts == (len(same.cohort), same.uploaded.sum())
+                assert one.signal == pytest.approx(same.signal, rel=1e-4, abs=1e-5)
+                assert (one.accuracy is None) == (same.accuracy is None)
+    assert len({played.rounds[0].cohort.size for played in wanted}) > 2
+
+
 def test_what_cannot_be_played_together_is_played_alone(simulator, monkeypatch):
     """Public weights are an array for each setting. On a CPU, everything is played alone."""
     weights = tuple(np.linspace(1, 3, 24) / np.linspace(1, 3, 24).sum())

@@ -161,9 +161,11 @@ def _together(
     if shared:
         rate = simulator.shared_rate(plan, work)
     layout = simulator.layout(classes, class_of, rate, work, len(group), shared=shared)
-    keys = jnp.stack([source.arm_key(plan.name) for plan, source in group])
+    arm_keys = {(plan.name, source): source.arm_key(plan.name) for plan, source in group}
+    keys = jnp.stack([arm_keys[plan.name, source] for plan, source in group])
     dials = jax.tree.map(lambda *values: np.stack(values), *(plan.dials() for plan, _ in group))
-    first = jnp.stack([model.init(source.model_key()) for _, source in group])
+    models = {source: model.init(source.model_key()) for source in {one[1] for one in group}}
+    first = jnp.stack([models[source] for _, source in group])
     clips = None
     if plan.clip_quantile is not None:
         clips = jnp.stack([jnp.float32(p.clip_norm) for p, _ in group])

@@ -7,6 +7,7 @@ the compiled programs. Without tuning, a report uses all held-out records.
 from __future__ import annotations
 
 import base64
+import threading
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ class Bench:
 
     def __init__(self, comparison: Comparison, label: str, noise: Noise) -> None:
         self.comparison, self.noise = comparison, noise
+        self.stop = threading.Event()  # set: what is being played is the last
         self.tuning: Simulator | None = None
         self.report = Simulator(*open_task(comparison.configs[label]))
         if comparison.axes.tuning is not None:
@@ -53,6 +55,8 @@ class Bench:
         self, case: Case, tries: Sequence[Chosen], seeds: Iterable[int], *, tuning: bool
     ) -> list[list[Run]]:
         """The runs of each try, one for each seed."""
+        if self.stop.is_set():
+            raise KeyboardInterrupt
         configs = [self.comparison.config(case, **one._asdict()) for one in tries]
         arms = self.noise.added([config.arms()[0] for config in configs], configs[0].privacy)
         seeds = list(seeds)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
@@ -194,8 +193,9 @@ def _epsilons(row: Record, observer: str) -> str:
 
 def _differences_text(found: Sequence[Record]) -> str:
     lines = [
-        f"Paired over seeds, the error of the held-out records included, {len(found)} differences "
-        f"corrected by Holm: one stands if its corrected p is below {LEVEL:.2g}.\n"
+        f"Named in the file: {len(found)}. Paired over seeds, the error of the held-out records "
+        f"included, with {CONFIDENCE:.0%} intervals; a difference stands if its p, corrected by "
+        f"Holm for that number, is below {LEVEL:.2g}.\n"
     ]
     for one in found:
         ahead = f" by more than {100 * one['margin']:+.4g} points" if one["margin"] else ""
@@ -216,6 +216,7 @@ def draw(path: Path, rows: Sequence[Record], title: str) -> None:
     epsilons = list(dict.fromkeys(row["epsilon"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
     by_rounds = list(dict.fromkeys(row["rounds"] for row in rows))
+    one = len(by_rounds) == 1
     size = (9, 0.6 + 2.9 * len(epsilons))
     figure, grid = plotting().subplots(len(epsilons), 2, figsize=size, squeeze=False)
     for epsilon, line in zip(epsilons, grid, strict=True):
@@ -223,34 +224,38 @@ def draw(path: Path, rows: Sequence[Record], title: str) -> None:
             for rounds, style in zip(by_rounds, cycle(LINES)):
                 where = (epsilon, method, rounds)
                 mine = [r for r in rows if (r["epsilon"], r["method"], r["rounds"]) == where]
-                label = method if len(by_rounds) == 1 else f"{method}, {rounds} rounds"
-                _curve(line[0], mine, _uploads, color=colour, ls=style, label=label)
-                _curve(line[1], mine, _bytes, color=colour, ls=style, label=label)
-        shown = "∞" if epsilon is None else f"{epsilon:g}"
-        line[0].set_ylabel(f"ε = {shown}\n\naccuracy, %")
-        for axes in line:
-            axes.set_xscale("log")
-    grid[-1, 0].set_xlabel("uploads a round, measured" if len(by_rounds) == 1 else "uploads in all")
-    grid[-1, 1].set_xlabel("bytes up and down")
+                look = {"color": colour, "ls": style}
+                look["label"] = method if one else f"{method}, {rounds} rounds"
+                uploads = [r["uploads_measured"] * (1 if one else rounds) for r in mine]
+                _curve(line[0], uploads, mine, **look)
+                _curve(line[1], [r["bytes_up"] + r["bytes_down"] for r in mine], mine, **look)
+        line[0].set_ylabel(f"ε = {'∞' if epsilon is None else f'{epsilon:g}'}\n\naccuracy, %")
+        _logarithmic(line[0], lambda value: f"{value:,.0f}")
+        _logarithmic(line[1], size_text)
+    grid[-1, 0].set_xlabel("uploads a round, measured" if one else "uploads in all, measured")
+    grid[-1, 1].set_xlabel("sent in all, up and down")
     grid[0, 0].legend(frameon=False, loc="lower right")
     figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     save_figure(figure, path)
 
 
-def _uploads(row: Record) -> float:
-    return float(row["uploads_measured"])
-
-
-def _bytes(row: Record) -> float:
-    return float(row["bytes_up"] + row["bytes_down"])
-
-
-def _curve(axes: Any, rows: Sequence[Record], x: Any, **line: Any) -> None:
-    points = sorted((x(row), 100 * row["accuracy"], _wide(row)) for row in rows)
+def _curve(axes: Any, x: Sequence[float], rows: Sequence[Record], **line: Any) -> None:
+    """Means with their intervals, in the order of x."""
+    points = sorted(zip(x, [(100 * row["accuracy"], _wide(row)) for row in rows], strict=True))
     if points:
-        at, middle, wide = zip(*points, strict=True)
+        at, values = zip(*points, strict=True)
+        middle, wide = zip(*values, strict=True)
         axes.errorbar(at, middle, yerr=wide, marker="o", ms=3, lw=1.3, capsize=2, **line)
 
 
 def _wide(row: Record) -> float:
-    return math.nan if row["low"] is None else 100 * (row["high"] - row["low"]) / 2
+    return 0.0 if row["low"] is None else 100 * (row["high"] - row["low"]) / 2
+
+
+def _logarithmic(axes: Any, text: Callable[[float], str]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(lambda value, _: text(value))
+    axes.xaxis.set_minor_formatter(NullFormatter())

@@ -15,7 +15,8 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +56,6 @@ class Folder:
     def __init__(self, path: Path, comparison: Comparison, part: Part = WHOLE) -> None:
         self.path, self.comparison, self.part = path, comparison, part
         self._lock = threading.Lock()
-        self._lines = {_key(line): line for line in read_lines(path / "cells.jsonl", resumed=True)}
         self._failed: dict[Case, str] = {}
 
     @classmethod
@@ -92,6 +92,13 @@ class Folder:
         if told["quick"]:
             comparison = comparison.quickened()
         return cls(path, comparison, Part(*told["part"]))
+
+    @cached_property
+    def _lines(self) -> dict[tuple[Any, ...], Record]:
+        """What is finished. Read when it is first needed, and so by whoever holds the folder: a
+        last line that is not whole is cut off."""
+        lines = read_lines(self.path / "cells.jsonl", resumed=True)
+        return {_key(line): line for line in lines}
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -153,6 +160,20 @@ def merge(paths: Sequence[Path], out: Path) -> Folder:
     """Join the folders of all parts of one comparison in a new folder."""
     RunFolder.check_new(out)
     parts = [Folder.open(path) for path in paths]
+    with ExitStack() as holding:
+        for path in dict.fromkeys(folder.path.resolve() for folder in parts):
+            holding.enter_context(held(path / "comparison.toml"))
+        _check_parts(parts)
+        whole = Folder.begin(out, parts[0].comparison)
+        for folder in parts:
+            whole._lines.update(folder._lines)
+    whole.forget_failures()
+    whole.settle()
+    return whole
+
+
+def _check_parts(parts: Sequence[Folder]) -> None:
+    """Refuse parts that are not those of one comparison, each once and finished."""
     first = parts[0]
     seen: dict[int, Path] = {}
     for folder in parts:
@@ -181,11 +202,6 @@ def merge(paths: Sequence[Path], out: Path) -> Folder:
     absent = [str(Part(i, first.part.of)) for i in range(1, first.part.of + 1) if i not in seen]
     if absent:
         raise ValueError(f"--merge: part {', '.join(absent)} is missing")
-    whole = Folder.begin(out, first.comparison)
-    whole._lines = {key: line for folder in parts for key, line in folder._lines.items()}
-    whole.forget_failures()
-    whole.settle()
-    return whole
 
 
 def _key(line: Record) -> tuple[Any, ...]:

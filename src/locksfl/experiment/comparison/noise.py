@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -30,7 +31,10 @@ class Noise:
         self._pool: ProcessPoolExecutor | None = None
         if cores >= ENOUGH_CORES:  # a new interpreter each: a process that runs JAX must not fork
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(cores - 2, mp_context=context)
+            quiet = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
+            self._pool = ProcessPoolExecutor(
+                cores - 2, mp_context=context, initializer=signal.signal, initargs=quiet
+            )
         self._found: dict[Any, Future[Any]] = {}
         self._lock = threading.Lock()
 
@@ -58,11 +62,9 @@ class Noise:
         for arm in arms:
             privacy.check_noise(arm)
         asked = [self._ask(calibrated, _plain(arm), privacy) for arm in arms]
-        found = [one.result() for one in asked]
-        names = ("noise_multiplier", "norm_multiplier")
         return [
-            replace(arm, **{name: getattr(noised, name) for name in names})
-            for arm, noised in zip(arms, found, strict=True)
+            replace(one.result(), clip_norm=arm.clip_norm, step=arm.step)
+            for arm, one in zip(arms, asked, strict=True)
         ]
 
     def costs(self, arm: Arm, privacy: PrivacyConfig) -> list[dict[str, Any]]:

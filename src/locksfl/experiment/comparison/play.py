@@ -7,7 +7,6 @@ while one compiles or draws cohorts, another has the device. A case is the same 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import zip_longest
@@ -64,35 +63,27 @@ def _opened(
 
 
 def _in_threads(folder: Folder, bench: Bench, cases: Sequence[Case], on_stage: OnStage) -> None:
-    """Ctrl-C takes effect when the stages that are being played end."""
-    stop = threading.Event()
+    """Ctrl-C takes effect when the runs that are being played end."""
     methods = folder.comparison.methods
     longest_first = sorted(cases, key=lambda case: not methods[case.method].uploads_follow_data)
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
-        played = [pool.submit(_one, folder, bench, case, on_stage, stop) for case in longest_first]
+        played = [pool.submit(_one, folder, bench, case, on_stage) for case in longest_first]
         try:
             wait(played)
         except BaseException:
-            stop.set()
+            bench.stop.set()
             pool.shutdown(cancel_futures=True)
             raise
         for one in played:
             one.result()
 
 
-def _one(
-    folder: Folder,
-    bench: Bench,
-    case: Case,
-    on_stage: OnStage,
-    stop: threading.Event | None = None,
-) -> None:
+def _one(folder: Folder, bench: Bench, case: Case, on_stage: OnStage) -> None:
     """Both stages of a case, unless they are there."""
     try:
         chosen = _chosen(folder, bench, case, on_stage)
-        if stop is None or not stop.is_set():
-            folder.add(REPORT, case, bench.report_line(case, chosen))
-            on_stage(REPORT, case)
+        folder.add(REPORT, case, bench.report_line(case, chosen))
+        on_stage(REPORT, case)
     except Exception as error:
         folder.fail(case, error)
 

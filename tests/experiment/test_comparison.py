@@ -1,0 +1,316 @@
+"""Comparisons: equal epsilon, uploads and tuning; stopped, split and merged without a trace."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from locksfl.experiment.comparison import bench as benches
+from locksfl.experiment.comparison import folder as folders
+from locksfl.experiment.comparison.document import write_report
+from locksfl.experiment.comparison.folder import REPORT, TUNING, WHOLE, Folder, Part, merge
+from locksfl.experiment.comparison.grid import parse_comparison
+from locksfl.experiment.comparison.play import play
+from made_comparisons import SHARE, TEXT, made_up, small
+
+SILENT = TEXT.replace("[8.0, inf]", "[inf]").replace("epsilon = 8.0", "epsilon = inf")
+
+
+def played(path, text=TEXT, part=WHOLE):
+    folder = Folder.begin(path, parse_comparison(text), part)
+    play(folder, lambda stage, case: None, lambda text: None)
+    return finish(folder)
+
+
+def finish(folder):
+    if not folder.missing:
+        folder.settle()
+    write_report(folder)
+    return folder
+
+
+def contents(folder):
+    """Every file of a folder except which part it is."""
+    files = sorted(file for file in folder.path.iterdir() if file.name != "comparison.json")
+    return {file.name: file.read_bytes() for file in files}
+
+
+def test_every_method_is_at_the_same_epsilon_uploads_and_tuning(tmp_path, monkeypatch):
+    """Norms are charged, the coin's cohort is found, and what tunes is in no report."""
+    asked = made_up(monkeypatch)
+    folder = played(tmp_path / "run")
+    assert folder.failures == {}
+    table = json.loads((folder.path / "table.json").read_text())
+    assert [row["method"] for row in table["rows"]] == ["uniform", "norm", "coin"] * 4
+    for row in table["rows"]:
+        (cost,) = (
+            one["epsilon"]
+            for one in row["privacy"]
+            if (one["observer"], one["relation"]) == ("PUBLIC", "zero-out")
+        )
+        assert (cost is None) == (row["epsilon"] is None)
+        if cost is not None:
+            assert 0.999 * row["epsilon"] <= cost <= row["epsilon"]
+        assert row["uploads_measured"] == pytest.approx(row["uploads"], rel=0.05)
+        assert (row["clip_norm"], row["step"]) == (1.0, 1.0)
+    coins = [row for row in table["rows"] if row["method"] == "coin"]
+    assert [row["cohort"] * SHARE for row in coins] == pytest.approx([4, 8] * 2, rel=0.05)
+    tuned = {id(simulator): seeds for simulator, _, seed in asked if (seeds := seed) >= 1000}
+    reported = {id(simulator) for simulator, _, seed in asked if seed < 1000}
+    assert not tuned.keys() & reported
+    assert {seed for _, _, seed in asked} == {0, 1, 2, 1000, 1001}
+    mine, theirs = ({id(s): s for s, _, _ in asked}[number] for number in (*tuned, *reported))
+    rows = [{row.tobytes() for row in one.population.test_features} for one in (mine, theirs)]
+    assert len(rows[0]) == len(rows[1]) == 5  # of 11
+    assert not rows[0] & rows[1]
+    assert mine.records is theirs.records
+
+
+@pytest.mark.parametrize(
+    ("widen", "clips", "chosen", "edge"),
+    [
+        (0, {0.5, 1.0, 2.0}, 2.0, ["clip_norm", "reach"]),
+        (1, {0.5, 1.0, 2.0, 4.0}, 4.0, ["clip_norm"]),
+        (3, {0.5, 1.0, 2.0, 4.0, 8.0, 16.0}, 8.0, []),
+        (9, {0.5, 1.0, 2.0, 4.0, 8.0, 16.0}, 8.0, []),
+    ],
+)
+def test_a_grid_is_widened_where_its_edge_is_best(
+    tmp_path, monkeypatch, widen, clips, chosen, edge
+):
+    """By the ratio of its last two values, along that axis, until the best lies inside or as often
+    as the file allows; what is still at an edge is said to be."""
+    made_up(monkeypatch, best=(8.0, 1.0))
+    folder = played(tmp_path / "run", SILENT.replace("widen = 2", f"widen = {widen}"))
+    for case in folder.cases:
+        line = folder.line(TUNING, case)
+        assert {one["clip_norm"] for one in line["tried"]} == clips
+        reaches = {one["reach"] for one in line["tried"]}
+        assert reaches == {0.3, 1.0} | ({1.0 / 0.3} if widen else set())
+        assert len(line["tried"]) == len(clips) * len(reaches)
+        assert line["chosen"]["clip_norm"] == chosen
+        assert line["edge"] == edge
+        assert line["widened"] == min(widen, 3)
+    assert ("(edge: clip_norm" in (folder.path / "report.md").read_text()) == bool(edge)
+
+
+def test_a_grid_of_which_the_middle_is_best_stays_as_it_is(tmp_path, monkeypatch):
+    made_up(monkeypatch)
+    text = SILENT.replace("reach = [0.3, 1.0]", "reach = [0.3, 1.0, 3.0]")
+    folder = played(tmp_path / "run", text)
+    for case in folder.cases:
+        line = folder.line(TUNING, case)
+        assert (line["widened"], line["edge"], len(line["tried"])) == (0, [], 9)
+
+
+def test_a_comparison_that_was_stopped_ends_with_the_same_bytes(tmp_path, monkeypatch):
+    """Stopped again and again, each time amid a line; a partial report says that it is one."""
+    asked = made_up(monkeypatch)
+    whole = played(tmp_path / "whole", SILENT)
+    real = benches.play_runs
+    count = {"left": 0}
+
+    def tired(*arguments, **options):
+        if not count["left"]:
+            raise KeyboardInterrupt
+        count["left"] -= 1
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(benches, "play_runs", tired)
+    path, stops, before = tmp_path / "torn", 0, len(asked)
+    while True:
+        count["left"] = 4
+        folder = Folder.begin(path, parse_comparison(SILENT))
+        try:
+            play(folder, lambda stage, case: None, lambda text: None)
+            break
+        except KeyboardInterrupt:
+            stops += 1
+            write_report(folder)
+            assert "Partial" in (path / "report.md").read_text()
+            assert "PARTIAL" in (path / "figure.svg").read_text() or not folder.line(
+                REPORT, folder.cases[0]
+            )
+            with (path / "cells.jsonl").open("a") as file:
+                file.write('{"torn')
+    assert stops > 3
+    assert len(asked) - before < 2 * before  # what was finished was not played again
+    assert contents(finish(folder)) == contents(whole)
+    assert "Partial" not in (path / "report.md").read_text()
+
+
+def test_parts_are_merged_to_the_whole(tmp_path, monkeypatch):
+    made_up(monkeypatch)
+    whole = played(tmp_path / "whole", SILENT)
+    parts = [played(tmp_path / f"part{i}", SILENT, part=Part(i, 3)) for i in (1, 2, 3)]
+    assert sorted(case for one in parts for case in one.cases) == sorted(whole.cases)
+    paths = [folder.path for folder in parts]
+    merged = merge(paths[::-1], tmp_path / "merged")
+    assert contents(finish(merged)) == contents(whole)
+    other = played(tmp_path / "other", SILENT.replace("seeds = 3", "seeds = 4"), Part(2, 3))
+    halves = played(tmp_path / "half", SILENT, part=Part(1, 2))
+    begun = Folder.begin(tmp_path / "begun", parse_comparison(SILENT), Part(2, 3))
+    for wrong, said in (
+        (paths[:2], "--merge: part 3/3 is missing"),
+        ([paths[0], other.path, paths[2]], "are of different comparisons"),
+        ([paths[0], halves.path], "expected parts of one division"),
+        ([*paths, paths[1]], "are both part 2/3"),
+        ([paths[0], begun.path, paths[2]], r"\(part 2/3\) lacks 2 cells"),
+        ([paths[0], tmp_path], "not the folder of a comparison"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            merge(wrong, tmp_path / "new")
+        assert not (tmp_path / "new").exists()
+    with pytest.raises(ValueError, match="already exists"):
+        merge(paths, tmp_path / "merged")
+
+
+def test_another_file_is_refused_and_nothing_is_lost(tmp_path, monkeypatch):
+    made_up(monkeypatch)
+    folder = played(tmp_path / "run", SILENT)
+    before = contents(folder)
+    for text, part, said in (
+        (SILENT.replace("seeds = 3", "seeds = 2"), Part(), "the comparison of another file"),
+        (SILENT, Part(1, 2), "it holds part 1/1"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Folder.begin(folder.path, parse_comparison(text), part)
+    with pytest.raises(ValueError, match="other --quick"):
+        Folder.begin(folder.path, parse_comparison(SILENT).quickened())
+    assert contents(folder) == before
+
+
+def test_a_case_that_fails_is_listed_and_tried_again(tmp_path, monkeypatch):
+    made_up(monkeypatch)
+    real = benches.play_runs
+
+    def breaks(simulator, config, runs, brief):
+        if runs[0][0].releases_norms:
+            raise RuntimeError("out of memory\nand a long story")
+        return real(simulator, config, runs, brief=brief)
+
+    monkeypatch.setattr(benches, "play_runs", breaks)
+    folder = played(tmp_path / "run", SILENT)
+    assert [case.method for case in folder.failures] == ["norm", "norm"]
+    lines = [json.loads(line) for line in (folder.path / "failures.jsonl").open()]
+    assert [line["error"] for line in lines] == ["RuntimeError: out of memory"] * 2
+    assert "out of memory" in (folder.path / "report.md").read_text()
+    assert [case.method for case in folder.missing] == ["norm", "norm"]
+    monkeypatch.setattr(benches, "play_runs", real)
+    again = played(tmp_path / "run", SILENT)
+    assert (again.missing, again.failures) == ([], {})
+    assert (folder.path / "failures.jsonl").read_text() == ""
+    assert contents(again) == contents(played(tmp_path / "whole", SILENT))
+
+
+def test_it_trains_and_a_gpu_finds_the_same(tmp_path, monkeypatch):
+    """Real runs of small clients: the coin's uploads come out as wanted, and played together, in
+    threads, every run is the same up to rounding."""
+    small(monkeypatch)
+    axes = "epsilons = [inf]\nuploads = [6]\nseeds = 3\n[compare.tuning]\nseeds = 2\nwiden = 0\n"
+    grid = "clip_norm = [0.05, 0.5]\nreach = [1.0]\n"
+    methods = (
+        '[[compare.method]]\nname = "uniform"\n[[compare.method]]\nname = "coin"\nrule = "coin"'
+    )
+    text = TEXT[: TEXT.index("epsilons")].replace("rounds = 4", "rounds = 12")
+    text += axes + grid + methods
+    alone = played(tmp_path / "alone", text)
+    monkeypatch.setattr(benches.Simulator, "is_small", lambda self, work: True)
+    made = benches.Simulator.__init__
+
+    def elsewhere(self, *arguments):
+        made(self, *arguments)
+        self.on_cpu = False
+
+    monkeypatch.setattr(benches.Simulator, "__init__", elsewhere)
+    together = played(tmp_path / "together", text)
+    assert alone.failures == together.failures == {}
+    for case in alone.cases:
+        mine, other = (folder.line(REPORT, case) for folder in (alone, together))
+        assert mine["accuracy"] == pytest.approx(other["accuracy"], abs=1e-6)
+        assert mine["uploads_measured"] == other["uploads_measured"]
+        assert mine["right"] == other["right"]
+        right = benches.unpacked(mine["right"])
+        assert right.sum() / mine["answers"] == pytest.approx(sum(mine["accuracy"]), abs=1e-5)
+        # 36 rounds of 6 of 24: 5 standard errors, false alarms below 1e-6; a step of the cohort
+        near = 5 * math.sqrt(24 * 0.25 * 0.75 / 36) + 6 * 0.05
+        assert np.mean(mine["uploads_measured"]) == pytest.approx(6, abs=near)
+
+
+def test_quick_is_smaller_and_says_how(tmp_path, monkeypatch):
+    made_up(monkeypatch)
+    quick = parse_comparison(TEXT).quickened()
+    assert {case.epsilon for case in quick.cases} == {8.0}
+    assert quick.axes.seeds == 2
+    assert len(quick.tuning("norm").pairs) == 4
+    assert len(quick.axes.difference) == 1
+    folder = Folder.begin(tmp_path / "run", quick)
+    play(folder, lambda stage, case: None, lambda text: None)
+    write_report(folder)
+    assert "the first data, the largest finite epsilon" in (folder.path / "report.md").read_text()
+    assert folders.Folder.open(folder.path).comparison.cases == quick.cases
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("[compare]", "[compare]\nseedz = 3"), "compare.seedz = 3: unknown setting"),
+        (("epsilons = [8.0, inf]", "epsilons = [0.0]"), "expected a number > 0, or inf"),
+        (("uploads = [4, 8]", "uploads = [40]"), "expected at most the 24 clients"),
+        (("uploads = [4, 8]\n", ""), "compare.uploads is missing"),
+        (('name = "uniform"', 'name = "uniform"\nnoise_multiplier = 1.0'), "equal epsilon"),
+        (('name = "uniform"', 'name = "uniform"\nuploads = 5'), "the same for all methods"),
+        (('name = "uniform"', 'name = "uniform"\nclip_norm = 5'), "compare.tuning chooses it"),
+        (('name = "uniform"', 'name = "uniform"\nflor = 0.1'), "unknown setting"),
+        (
+            ('name = "uniform"', 'name = "uniform"\ntuning = {clip_norm=[1.0,2.0], reach=[1.0]}'),
+            "expected as much tuning for every method",
+        ),
+        (('name = "uniform"', 'name = "coin"'), "expected a name of its own"),
+        (
+            ('trust = "central"', 'trust = "central"\nepsilon = 1.0'),
+            "privacy.epsilon = 1.0: not in",
+        ),
+        (('trust = "central"', 'trust = "none"'), "adds no noise"),
+        (("than_uploads = 8", "than_uploads = 9"), "0 cells are that"),
+        (('than = "uniform"', 'than = "uniforn"'), "did you mean 'uniform'"),
+        (("reach = [0.3, 1.0]", "reach = [1.0, 0.3]"), "expected numbers that rise"),
+        (('name = "made"', 'name = "made"\nseed = 3'), "seed: not in the file of a comparison"),
+        (("seeds = 3", "seeds = 3\nuploads_in_all = [50]"), "not with uploads"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line(change, said):
+    assert TEXT.count(change[0]) >= 1
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        parse_comparison(TEXT.replace(*change, 1))
+    assert "\n" not in str(caught.value)
+
+
+def test_data_have_axes_of_their_own_and_everyone_one_case():
+    text = (
+        TEXT.replace("than_uploads = 8", 'than_uploads = 8\ndata = "few"')
+        + """
+[[compare.method]]
+name = "all"
+rule = "full"
+[[compare.data]]
+label = "few"
+[[compare.data]]
+label = "many"
+set = ["data.clients=48"]
+uploads_in_all = [64]
+rounds = [2, 8]
+epsilons = [1.0]
+"""
+    )
+    cases = parse_comparison(text).cases
+    few = [(c.uploads, c.rounds) for c in cases if (c.data, c.method) == ("few", "uniform")]
+    assert few == [(4.0, 4), (8.0, 4)] * 2
+    many = [(c.uploads, c.rounds) for c in cases if (c.data, c.method) == ("many", "uniform")]
+    assert many == [(32.0, 2), (8.0, 8)]
+    everyone = [(c.data, c.uploads, c.rounds) for c in cases if c.method == "all"]
+    assert everyone == [("few", 24, 4)] * 2 + [("many", 48, 2), ("many", 48, 8)]
