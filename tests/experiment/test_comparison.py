@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from locksfl.experiment.comparison import folder as folders
 from locksfl.experiment.comparison.document import write_report
 from locksfl.experiment.comparison.folder import REPORT, TUNING, WHOLE, Folder, Part, merge
 from locksfl.experiment.comparison.grid import parse_comparison
+from locksfl.experiment.comparison.noise import Noise
 from locksfl.experiment.comparison.play import play
 from made_comparisons import SHARE, TEXT, made_up, small
 
@@ -239,6 +241,28 @@ def test_it_trains_and_a_gpu_finds_the_same(tmp_path, monkeypatch):
         # 36 rounds of 6 of 24: 5 standard errors, false alarms below 1e-6; a step of the cohort
         near = 5 * math.sqrt(24 * 0.25 * 0.75 / 36) + 6 * 0.05
         assert np.mean(mine["uploads_measured"]) == pytest.approx(6, abs=near)
+
+
+def test_noise_is_found_once_and_in_other_processes_the_same(monkeypatch):
+    """For clip norms and steps alike; a refusal comes back as it is."""
+    comparison = parse_comparison(TEXT)
+    case = comparison.cases[1]  # it releases norms
+    arm, privacy = comparison.arm(case), comparison.privacy(case)
+    arms = [replace(arm, clip_norm=clip, step=3.0) for clip in (0.1, 10.0)]
+    with Noise() as inline:
+        wanted = inline.added(arms, privacy)
+        assert len(inline._found) == 1
+        costs = inline.costs(wanted[0], privacy)
+    assert [(one.clip_norm, one.step) for one in wanted] == [(0.1, 3.0), (10.0, 3.0)]
+    assert wanted[0].norm_multiplier > 0
+    monkeypatch.setattr("locksfl.experiment.comparison.noise.ENOUGH_CORES", 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    with Noise() as pool:
+        pool.ask(arm, privacy)
+        assert pool.added(arms, privacy) == wanted
+        assert pool.costs(wanted[0], privacy) == costs
+        with pytest.raises(ValueError, match="norm releases alone cost"):
+            pool.added([replace(arm, norm_multiplier=0.01)], privacy)
 
 
 def test_quick_is_smaller_and_says_how(tmp_path, monkeypatch):
