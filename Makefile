@@ -5,8 +5,9 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 
 .PHONY: run install test test-federation test-wheel test-all lint bench bench-peers docs lock clean
 
-run: install           ## train LOCKS beside uniform sampling on the embedded digits
+run: install           ## the embedded digits: 100 clients as in the paper, then 10,000 small ones
 	$(BIN)/locks run --seed 0
+	$(BIN)/locks run experiments/many-clients.toml --seed 0
 
 install: $(VENV)/.installed
 test: $(VENV)/.installed-test

@@ -279,19 +279,17 @@ def _answer(q: Question, share: float, *, exact: bool) -> dict[str, Plan]:
 
 
 def _taken(q: Question, plans: dict[str, Plan]) -> str:
-    """The rule to take: the one with the least error where a total is spent, else the one with the
-    fewest uploads of those that are nearly as good. It asks for norms only if that is worth it."""
-    least = min(plan.error for plan in plans.values())
-
-    def cost(name: str) -> float:
-        plan = plans[name]
-        if q.totalled:
-            return plan.error
-        return plan.uploads_in_all if plan.error <= NEAR * least else math.inf
-
-    by_cost = sorted(plans, key=cost)
-    plain = next(name for name in by_cost if RULES[name].asks is None)
-    return by_cost[0] if cost(by_cost[0]) < PAYS * cost(plain) else plain
+    """The rule to take: the one with the least error where a total is spent. Else, of those that
+    are nearly as good, the one with clearly the fewest uploads, or with the least error of such. It
+    asks for norms only if that is worth it."""
+    plain = next(name for name in plans if RULES[name].asks is None)
+    error = {name: plan.error for name, plan in plans.items()}
+    best = min(error, key=error.__getitem__)
+    if q.totalled:
+        return best if error[best] < PAYS * error[plain] else plain
+    near = {name: plans[name].uploads_in_all for name in plans if error[name] <= NEAR * error[best]}
+    few = [name for name, uploads in near.items() if uploads <= NEAR * min(near.values())]
+    return plain if plain in few else min(few, key=error.__getitem__)
 
 
 def frontier(question: Question) -> list[dict[str, Any]]:

@@ -1,0 +1,249 @@
+"""Fill in the tables and pictures of docs/results.md from finished comparisons.
+
+python scripts/make_results.py RUNS     # copies RUNS/NAME/table.json to docs/results/ first
+python scripts/make_results.py          # from what docs/results has
+
+A block of docs/results.md between `<!-- NAME -->` and `<!-- end -->` is replaced; the rest is text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from locksfl._text import markdown_table
+from locksfl.experiment.figures import COLOURS, plotting, save_figure
+from locksfl.privacy.planner import Question, gains
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+METHODS = ("uniform", "norm", "coin")
+PARAMETERS = {"scattering": 39700, "pixels": 7850}
+Row = dict[str, Any]
+
+
+def rows_of(name: str) -> list[Row]:
+    """The rows of a comparison, each a method in a cell."""
+    rows: list[Row] = json.loads((DOCS / "results" / f"{name}.json").read_text("utf-8"))["rows"]
+    return rows
+
+
+def table_of(name: str) -> dict[str, Any]:
+    """All that a comparison tells."""
+    found: dict[str, Any] = json.loads((DOCS / "results" / f"{name}.json").read_text("utf-8"))
+    return found
+
+
+def epsilon_of(row: Row) -> float:
+    """JSON has no infinity."""
+    return float("inf") if row["epsilon"] is None else float(row["epsilon"])
+
+
+def shown(row: Row | None) -> str:
+    """Accuracy in percent, with half of its 95% interval."""
+    if row is None:
+        return "-"
+    return f"{100 * row['accuracy']:.2f} ± {50 * (row['high'] - row['low']):.2f}"
+
+
+def beside(name: str) -> str:
+    """The methods beside each other, a line for every cell; the best in bold."""
+    cells: dict[Any, dict[str, Row]] = {}
+    for row in rows_of(name):
+        cells.setdefault((row["data"], epsilon_of(row), row["uploads"]), {})[row["method"]] = row
+    lines = []
+    for (data, epsilon, wanted), found in cells.items():
+        best = max(row["accuracy"] for row in found.values())
+        texts = []
+        for method in METHODS:
+            row = found.get(method)
+            text = shown(row)
+            texts.append(f"**{text}**" if row and row["accuracy"] == best else text)
+        asked = found.get("coin", {}).get("cohort")
+        lines.append(
+            [data, sign(epsilon), f"{wanted:g}", *texts, f"{asked:,.0f}" if asked else "-"]
+        )
+    heads = ("data", "ε", "uploads", *METHODS, "asked by the coin")
+    return markdown_table(heads, lines) + "\n" + _progress(name)
+
+
+def _progress(name: str) -> str:
+    table = table_of(name)
+    missing = table["missing"]
+    return f"\n{missing} of {table['cells']} cells are missing.\n" if missing else ""
+
+
+def sign(epsilon: float) -> str:
+    """An epsilon in a table."""
+    return "∞" if np.isinf(epsilon) else f"{epsilon:g}"
+
+
+def differences(name: str) -> str:
+    """The differences that the file names beforehand."""
+    lines = []
+    for one in table_of(name)["differences"]:
+        if not one["played"]:
+            continue
+        verdict = "stands" if one["stands"] else "does not stand"
+        low, high = 100 * one["low"], 100 * one["high"]
+        lines.append(
+            f"* {one['better']}, over {one['than']}, by more than {100 * one['margin']:+g} points: "
+            f"**{verdict}**, {100 * one['mean']:+.2f} ({low:+.2f} to {high:+.2f}), "
+            f"p = {one['p_holm']:.2g}"
+        )
+    return "\n".join(lines)
+
+
+def pays(names: Iterable[str] = ("frontier", "clients")) -> str:
+    """Gain over uniform sampling: what theory predicts beside what was measured."""
+    lines = []
+    for name in names:
+        cells: dict[Any, dict[str, Row]] = {}
+        for row in rows_of(name):
+            key = (row["data"], epsilon_of(row), row["uploads"], row["rounds"])
+            cells.setdefault(key, {})[row["method"]] = row
+        for (data, epsilon, wanted, rounds), found in cells.items():
+            if np.isinf(epsilon) or not {"uniform", "coin"} <= set(found):
+                continue
+            clients = int(data.split()[0].replace(",", ""))
+            share = found["coin"]["uploads_measured"] / found["coin"]["cohort"]
+            delta = {100: 1e-3, 1000: 1e-5}.get(clients, 1e-6)
+            parameters = PARAMETERS[data.split()[-1]]
+            question = Question(clients, parameters, epsilon, delta)
+            predicted = gains(question, rounds, wanted, min(1.0, share))
+            base = found["uniform"]["accuracy"]
+            measured = [
+                f"{100 * (found[m]['accuracy'] - base):+.2f}" if m in found else "-"
+                for m in METHODS[1:]
+            ]
+            ratios = [f"{predicted[m]['error']:.2f}" for m in METHODS[1:]]
+            lines.append([data, sign(epsilon), f"{wanted:g}", f"{share:.2f}", *ratios, *measured])
+    heads = (
+        "data", "ε", "uploads", "mean r", "error of norm", "of the coin", "norm, points", "coin"
+    )  # fmt: skip
+    return markdown_table(heads, lines)
+
+
+def rounds() -> str:
+    """Accuracy by the number of rounds in which a total of uploads is spent."""
+    cells: dict[Any, dict[int, Row]] = {}
+    for row in rows_of("rounds"):
+        total = round(row["rounds"] * row["uploads"])
+        cells.setdefault((row["data"], total), {})[row["rounds"]] = row
+    every = sorted({t for found in cells.values() for t in found})
+    lines = []
+    for (data, total), found in cells.items():
+        best = max(row["accuracy"] for row in found.values())
+        texts = [f"{100 * found[t]['accuracy']:.1f}" if t in found else "-" for t in every]
+        texts = [
+            f"**{x}**" if t in found and found[t]["accuracy"] == best else x
+            for t, x in zip(every, texts, strict=True)
+        ]
+        lines.append([data, f"{total:,}", *texts])
+    heads = ("data", "uploads in all", *(f"{t} rounds" for t in every))
+    return markdown_table(heads, lines) + "\n" + _progress("rounds")
+
+
+def two_classes() -> str:
+    """Everybody in every round."""
+    lines = [
+        [r["data"], f"{r['epsilon']:g}", str(r["rounds"]), r["method"], shown(r)]
+        for r in rows_of("two-classes")
+    ]
+    heads = ("clients", "ε", "rounds", "contributions", "accuracy")
+    return markdown_table(heads, lines) + "\n" + _progress("two-classes")
+
+
+def records() -> str:
+    """Clients of one record."""
+    lines = [
+        [r["data"], r["method"], f"{r['uploads_measured']:,.0f}", str(r["rounds"]), shown(r)]
+        for r in rows_of("records")
+    ]
+    heads = ("data", "rule", "uploads a round", "rounds", "accuracy")
+    return markdown_table(heads, lines) + "\n" + _progress("records")
+
+
+def draw_frontier(target: Path) -> None:
+    """Accuracy against uploads at 60,000 clients: a panel for each epsilon and kind of features."""
+    rows = rows_of("frontier")
+    labels = list(dict.fromkeys(row["data"] for row in rows))
+    epsilons = sorted({epsilon_of(row) for row in rows})
+    plt = plotting()
+    figure, panels = plt.subplots(
+        len(labels), len(epsilons), figsize=(10, 5.6), sharex=True, sharey="row", squeeze=False
+    )
+    for (i, label), (j, epsilon) in itertools.product(enumerate(labels), enumerate(epsilons)):
+        panel = panels[i][j]
+        for method, colour in zip(METHODS, COLOURS, strict=False):
+            mine = [
+                row
+                for row in rows
+                if (row["data"], epsilon_of(row), row["method"]) == (label, epsilon, method)
+            ]
+            mine.sort(key=lambda row: float(row["uploads_measured"]))
+            means = np.array([100 * row["accuracy"] for row in mine])
+            errors = [
+                [m - 100 * row["low"], 100 * row["high"] - m]
+                for m, row in zip(means, mine, strict=True)
+            ]
+            x = [row["uploads_measured"] for row in mine]
+            panel.errorbar(x, means, np.transpose(errors), color=colour, label=method,
+                           marker="o", markersize=4, capsize=2)  # fmt: skip
+        panel.set_xscale("log")
+        panel.set_xticks([60, 120, 300, 1000], ["60", "120", "300", "1,000"])
+        panel.minorticks_off()
+        if not i:
+            panel.set_title(f"ε = {sign(epsilon)}")
+        if not j:
+            panel.set_ylabel(f"{label.split(', ')[-1]}\naccuracy, %")
+    for panel in panels[-1]:
+        panel.set_xlabel("uploads a round")
+    panels[0][0].legend()
+    save_figure(figure, target, only_png=True)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "frontier": lambda: beside("frontier"),
+    "frontier-differences": lambda: differences("frontier"),
+    "clients": lambda: beside("clients"),
+    "clients-differences": lambda: differences("clients"),
+    "natural": lambda: beside("natural"),
+    "pays": pays,
+    "rounds": rounds,
+    "two-classes": two_classes,
+    "records": records,
+}
+
+
+def filled(text: str) -> str:
+    """The text with every block made anew."""
+
+    def block(found: re.Match[str]) -> str:
+        return f"<!-- {found[1]} -->\n{BLOCKS[found[1]]().strip()}\n<!-- end -->"
+
+    return re.sub(r"<!-- ([a-z-]+) -->\n.*?<!-- end -->", block, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    """Copy, draw, fill in."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="?", type=Path)
+    runs = parser.parse_args().runs
+    for folder in sorted(runs.iterdir()) if runs else []:
+        if (folder / "table.json").exists():
+            text = (folder / "table.json").read_text("utf-8")
+            (DOCS / "results" / f"{folder.name}.json").write_text(text, "utf-8")
+    draw_frontier(DOCS / "frontier.png")
+    page = DOCS / "results.md"
+    page.write_text(filled(page.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
