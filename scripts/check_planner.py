@@ -1,5 +1,5 @@
 """How far is the planner's number of rounds behind the best? For a finished comparison of
-experiments/planner-rounds.toml:
+experiments/results/rounds.toml:
 
 python scripts/check_planner.py RUN
 """
@@ -11,11 +11,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from locksfl.privacy.planner import Question, choose
 
-ALLOWED = {"MNIST": 0.01}  # what the constant was chosen on
+ALLOWED = {"MNIST": 0.01, "MNIST, iid": 0.01}  # what the constant was chosen on
 ELSEWHERE = 0.02
-GRID = (10, 20, 40, 80, 160)  # with the best of which a plan is compared
+GRID = (10, 20, 40, 80, 160)
 CLIENTS = {"writers": 539}
 PARAMETERS = 7850  # softmax on 28 x 28 pixels
 
@@ -24,6 +26,12 @@ def planned_rounds(label: str, total: float) -> int:
     """What `locks plan --uploads-in-all TOTAL` says for rule uniform."""
     question = Question(CLIENTS.get(label, 1000), PARAMETERS, 8.0, uploads_in_all=total)
     return choose(question, "uniform", 1.0).arm.rounds
+
+
+def at(rounds: int, accuracy: dict[int, float]) -> float:
+    """The accuracy of so many rounds: played, or on the line between its neighbours (in ln T)."""
+    played = sorted(accuracy)
+    return float(np.interp(np.log(rounds), np.log(played), [accuracy[t] for t in played]))
 
 
 def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -36,9 +44,7 @@ def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for (label, total), accuracy in cells.items():
         planned = planned_rounds(label, total)
         best = max((r for r in GRID if r in accuracy), key=lambda r: accuracy[r])
-        if planned not in accuracy:
-            raise SystemExit(f"{label}, {total} uploads: {planned} rounds were planned, not played")
-        behind = accuracy[best] - accuracy[planned]
+        behind = accuracy[best] - at(planned, accuracy)
         line = {"data": label, "total": total, "planned": planned, "best": best, "behind": behind}
         found.append({**line, "holds": behind <= ALLOWED.get(label, ELSEWHERE)})
     return found

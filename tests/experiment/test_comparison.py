@@ -72,6 +72,14 @@ def test_every_method_is_at_the_same_epsilon_uploads_and_tuning(tmp_path, monkey
     assert mine.records is theirs.records
 
 
+def test_methods_draw_alike_only_if_they_are_told_to():
+    """Draws are keyed by the name of an arm: common ones make paired differences vary less."""
+    together = TEXT.replace("[compare]", "[compare]\ncommon_draws = true", 1)
+    for text, names in ((TEXT, 3), (together, 1)):
+        found = parse_comparison(text)
+        assert len({found.arm(case).name for case in found.cases}) == names
+
+
 @pytest.mark.parametrize(
     ("widen", "clips", "chosen", "edge"),
     [

@@ -125,7 +125,8 @@ class Comparison:
     def config(self, case: Case, *, clip_norm: float, step: float, cohort: float) -> Config:
         """The experiment of a case with one arm, not yet calibrated."""
         base, method = self.configs[case.data], self.methods[case.method]
-        table = {"name": case.method, **method.settings}
+        # draws are keyed by the name: simulations may share them, so that differences vary less
+        table = {"name": "all" if self.axes.common_draws else case.method, **method.settings}
         if self.axes.tuning is not None:
             table |= {"clip_norm": clip_norm, "step": step}
         if not method.rule.everyone:

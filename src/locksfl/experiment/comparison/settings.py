@@ -89,6 +89,7 @@ class CompareConfig(Settings, where="compare"):
     uploads_in_all: list[Positive] | None = None
     rounds: list[Count] | None = None
     seeds: Count = 5
+    common_draws: bool = False  # all methods have the cohorts and noise of a seed in common
     tuning: TuningConfig | None = None  # None: the file's own clip norm and step for all
     data: list[DataEntry] = field(default_factory=list)
     method: list[dict[str, Any]] = field(default_factory=list)
