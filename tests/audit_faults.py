@@ -89,7 +89,7 @@ class Fault:
     secret: bool = False  # planted in runs without a seed
 
 
-COIN = "methods/test_coin.py"
+COIN, ADAPTIVE = "methods/test_coin.py", "simulate/test_adaptive.py"
 KEYS, RECORDED = "round/test_keys.py::test_every_key_is_drawn_once", "simulate/test_recorded.py"
 FOLLOWS = f"{RECORDED}::test_every_round_follows_from_the_draws_that_were_made"
 UPDATE = "methods/test_trusts.py::test_update_noise_is_as_charged"
@@ -199,6 +199,10 @@ def sparing(bounds: Any, bound: Any, uploaded: Any, dials: Any, total: Any, xp: 
     """Central noise only if somebody uploaded."""
     std = CENTRAL.noise_std(bounds, bound, uploaded, dials, total, xp)
     return xp.where(total(uploaded) > 0, std, 0.0)
+
+
+def without_bits(self: Arm, real: Any) -> Any:
+    return real(dataclasses.replace(self, clip_quantile=None, clip_multiplier=0.0))
 
 
 def halved(trust: Any) -> Any:
@@ -433,7 +437,36 @@ FAULTS = [
         f"{COIN}::test_an_upload_has_the_length_of_the_clip_norm_or_is_nothing", (),
         "central-coin", "contributions",
     ),
+    # --- adaptive clipping ---
+    Fault(
+        "bits uncharged",
+        lambda: mock.patch.object(
+            Arm, "sampled_round", functools.partialmethod(without_bits, Arm.sampled_round)
+        ),
+        "privacy/test_bits.py::test_the_charge_is_the_formula_of_the_joint_pair", ("coin",),
+        "central-coin", "accountant",
+    ),
+    Fault(
+        "bits without noise",
+        lambda: wrapped(
+            draws.draw_server, lambda real, *given: real(*given)._replace(clip_noise=0.0)
+        ),
+        f"{ADAPTIVE}::test_the_noise_on_the_bits_is_as_charged", (),
+        "central-coin", "noise as charged",
+    ),
+    Fault(
+        "the sum of bits with twice the sensitivity",
+        lambda: wrapped(algorithm.sum_of_bits, lambda real, *given: 2 * real(*given)),
+        f"{ADAPTIVE}::test_one_client_moves_the_sum_by_its_bound", (),
+        "central-coin", "noise as charged",
+    ),
     # --- in runs without a seed ---
+    Fault(
+        "no seed: bits without noise",
+        lambda: drawn(lambda one: one._replace(clip_noise=0 * one.clip_noise)),
+        f"{ADAPTIVE}::test_the_noise_on_the_bits_is_as_charged", (),
+        "central-coin", "noise as charged", secret=True,
+    ),
     Fault(
         "no seed: count noise halved",
         lambda: drawn(lambda one: one._replace(count_noise=one.count_noise // 2)),

@@ -126,7 +126,8 @@ def test_other_estimators(arms, estimator):
 
 @pytest.mark.slow
 def test_other_rules_pass_every_line(arms):
-    """Everybody in every round; public weights, one of them large; a cohort that is rare."""
+    """Everybody in every round; public weights, one of them large; a cohort that is rare;
+    contributions of one length; norms with a clip norm that adapts."""
     arm, privacy = arms["central-uniform"]
     weights = np.linspace(1, 3, 100)
     weights[3] = 30
@@ -140,6 +141,15 @@ def test_other_rules_pass_every_line(arms):
             "uploads": 20.0,
         },
         {"cohort": 2.0, "uploads": 1.0},
+        {"lengths": "equal"},
+        {
+            "rule": "norm",
+            "uploads": 20.0,
+            "norm_low": 0.6,
+            "norm_multiplier": 8.0,
+            "clip_quantile": 0.5,
+            "clip_multiplier": 6.0,
+        },
     ):
         assert failing((dataclasses.replace(arm, **settings | more), privacy)) == {}
 

@@ -56,6 +56,30 @@ def test_accounting_a_calibrated_multiplier_gives_the_epsilon_back(privacy, flag
     assert told["public"]["accountant"] == ("gdp" if trust == "local" else "rdp")
 
 
+@pytest.mark.parametrize("flags", [UNIFORM, NORM], ids=["uniform", "norm"])
+def test_a_clip_norm_that_adapts_is_calibrated_and_accounted(privacy, flags):
+    """Its count has a multiplier of its own, which is part of the charge."""
+    more = (*flags, "--accountant", "rdp", "--clip-quantile", 0.5)
+    found = answer(privacy("calibrate", "--epsilon", 6, *more, "--json"))
+    said = privacy("calibrate", "--epsilon", 6, *more).out
+    assert f"clip_multiplier   {found['clip_multiplier']:.6g}\n" in said
+    noise = ["--noise-multiplier", found["noise_multiplier"]]
+    if flags is NORM:
+        noise += ["--norm-multiplier", found["norm_multiplier"]]
+    missing = privacy("account", *noise, *more)
+    assert missing.code == 2
+    assert "--clip-multiplier: missing; the clip norm adapts to a released count" in missing.err
+
+    def epsilon(*clip):
+        told = answer(privacy("account", *noise, *more, *clip, "--json"))
+        return told["public"]["epsilon"]
+
+    charged = epsilon("--clip-multiplier", found["clip_multiplier"])
+    assert charged == pytest.approx(6, rel=1e-3)
+    assert charged <= 6
+    assert epsilon("--clip-multiplier", found["clip_multiplier"] / 2) > 6.01
+
+
 def test_the_figures_of_the_design(privacy):
     """Central uniform by both accountants; local with a client's own numbers of releases."""
     for accountant, figure in (("rdp", 10.072), ("pld", 9.18)):

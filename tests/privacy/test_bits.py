@@ -18,6 +18,7 @@ CASES = {
     "coin": {"cohort": 50, "rule": "coin"},
     "norm": {"cohort": 50, "uploads": 20, "rule": "norm"},
     "small": {"cohort": 5},
+    "few": {"cohort": 50, "uploads": 2},
 }
 
 
@@ -92,6 +93,8 @@ def test_where_nobody_sums_the_bits_they_are_refused():
         arm_of("uniform", clip_quantile=None, clip_multiplier=2.0)
     with pytest.raises(ValueError, match=r"clip_multiplier = 0.5: .* alone cost more than epsilon"):
         calibrate(arm_of("uniform", clip_multiplier=0.5), 4.0, 1e-5, accountant="rdp")
+    with pytest.raises(ValueError, match=r"clip_multiplier = 0.5: what comes before .* epsilon > "):
+        calibrate(arm_of("thinned", clip_multiplier=0.5), 4.0, 1e-5, accountant="rdp")
 
 
 def test_a_ledger_s_header_keeps_what_the_bits_cost():

@@ -111,7 +111,7 @@ def arm(name, trust="central"):
 
 
 def distinct(recorder, cohorts, sources, local=True):
-    """No key at two places; the server draws three in every round of each source, and each member
+    """No key at two places; the server draws four in every round of each source, and each member
     two of its own (and one slot may be empty)."""
     places = list(recorder.keys.values())
     everything = set().union(*places)
@@ -120,7 +120,7 @@ def distinct(recorder, cohorts, sources, local=True):
     assert not everything & recorder.parents, "a key is drawn from, and others derive from it"
     rounds = sources * ROUNDS
     assert len(recorder.keys["host"]) == rounds, "a cohort's generator is used twice"
-    assert [len(keys) for keys in recorder.of("draw_server")] == [rounds] * 3
+    assert [len(keys) for keys in recorder.of("draw_server")] == [rounds] * 4
     members = recorder.of("draw_members")
     assert len(members) == 2
     for keys in members:

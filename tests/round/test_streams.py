@@ -71,17 +71,18 @@ def recorded():
 
 
 def arm(name, trust):
+    adaptive = {"clip_quantile": 0.5, "clip_multiplier": 5.0} if trust == "central" else {}
     return Arm(
         name, CLIENTS, ROUNDS, "norm", trust=trust, cohort=12.0, uploads=6.0,
-        noise_multiplier=1.0, norm_multiplier=1.0,
+        noise_multiplier=1.0, norm_multiplier=1.0, **adaptive,
     )  # fmt: skip
 
 
-OWN = {"central": Purpose.SERVER_NORM_NOISE, "local": Purpose.NORM_NOISE}
+OWN = {"central": {Purpose.SERVER_NORM_NOISE, Purpose.CLIP_NOISE}, "local": {Purpose.NORM_NOISE}}
 
 
 def streams_of(trust):
-    return {Purpose.COHORT, OWN[trust], Purpose.UPLOAD_COIN, Purpose.UPDATE_NOISE}
+    return {Purpose.COHORT, Purpose.UPLOAD_COIN, Purpose.UPDATE_NOISE} | OWN[trust]
 
 
 @pytest.mark.parametrize("trust", OWN)

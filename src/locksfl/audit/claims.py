@@ -56,6 +56,8 @@ def accountant(
 def _loss(arm: Arm, rounds: int, sign: int, rng: np.random.Generator) -> Floats:
     """DRAWS privacy losses of a client with norm C: it is there (1), or its update is zero (-1)."""
     a = 1 / arm.norm_multiplier if arm.releases_norms else 0.0
+    if arm.clip_quantile is not None:  # a member shifts norms and bits: together one shift
+        a = float(np.hypot(a, 1 / arm.clip_multiplier))
     c = 1 / arm.update_multiplier
     if arm.count_noise:  # an upload shifts the count too: together one shift
         c = float(np.hypot(c, 1 / arm.count_noise))

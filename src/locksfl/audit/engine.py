@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from locksfl.arm import Arm
+from locksfl.arm import Arm, Dials
 from locksfl.data.population import Population
+from locksfl.methods.estimators import SMALLEST_NORM
 from locksfl.models.build import Model
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
@@ -86,9 +87,22 @@ class Transcript:
     released: Floats  # [T] K~
     used: Floats  # [T] K'
     counts: Floats  # [T] the released number of uploads; NaN if there is none
+    clips: Floats  # [T + 1] the clip norms, that of the next round too
     block: npt.NDArray[np.int64]  # [T] the block of each round
     sums: Floats  # [B, d] what the blocks added to the model, times the divisor
     own: slice  # the coordinates of the clients
+
+    def dials(self) -> Dials:
+        """The arm's numbers in every round, each [T, 1] if the clip norm has a part in it."""
+        return self.arm.dials(float).at_clip(self.clips[:-1, None], np)
+
+    @property
+    def clipped(self) -> Floats:
+        """[T, n] the norms of the clipped updates; a broken one counts as zero."""
+        lengths, clips = np.nan_to_num(self.lengths, nan=0.0), self.clips[:-1, None]
+        if self.arm.lengths == "equal":
+            return np.where(lengths >= SMALLEST_NORM, clips, 0.0)
+        return np.minimum(lengths, clips)
 
 
 class Watched(Simulator):
@@ -148,6 +162,9 @@ class Engine:
             if told is not None:
                 uploaded[t, log.cohort], seen[t] = told, True
         divisor = float(arm.parts[1].divisor(arm.dials(float)))
+        clips = np.full(len(logs) + 1, arm.clip_norm)
+        if arm.clip_quantile is not None:
+            clips = np.array([*(log.clip_norm for log in logs), done.state.clip_norm], np.float64)
         played = Transcript(
             arm,
             self.lengths,
@@ -157,6 +174,7 @@ class Engine:
             np.array([log.released_norm_sum for log in logs], np.float64),
             np.array([log.used_norm_sum for log in logs], np.float64),
             np.array([log.released_count for log in logs], np.float64),  # None is NaN
+            clips,
             np.array(block),
             np.array(sums) * divisor,
             self.own,
@@ -194,12 +212,11 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
         played: the transcript.
         scores: [T, n] what the rule knows of each client; without it, the true clipped norms.
     """
-    arm, dials = played.arm, played.arm.dials(float)
+    arm, dials, shape = played.arm, played.dials(), played.member.shape
     rule, estimator, trust = arm.parts
     assert estimator.bound is not None  # a private arm
-    clip, most = arm.clip_norm, arm.largest_probability
-    clipped = np.minimum(np.nan_to_num(played.lengths, nan=0.0), clip)
-    shape = played.member.shape
+    clip, most = np.broadcast_to(dials.clip_norm, shape), arm.largest_probability
+    clipped = played.clipped
     public = np.broadcast_to(played.used[:, None], shape)
     weights = np.broadcast_to(np.asarray(arm.scaled_weights(), np.float64), shape)
     own = np.broadcast_to(clipped if scores is None else scores, shape)
@@ -210,12 +227,11 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
         p = np.broadcast_to(rule.probability(own, public, weights, dials, np), shape)
         return np.clip(np.nan_to_num(p), 0.0, most)
 
-    p, at_clip = chance(own, weights), chance(np.full(shape, clip), np.ones(shape))
+    p, at_clip = chance(own, weights), chance(clip, np.ones(shape))
     at_most = estimator.bound(at_clip, at_clip, clip, np)
     bounds = estimator.bound(p, at_clip, clip, np) if estimator.own_bound else at_most
-    lengths = np.broadcast_to(clipped, shape)
-    weight = np.nan_to_num(estimator.weight(lengths, p, bounds, np))
-    contribution = np.where(played.uploaded, np.clip(weight * lengths, -bounds, bounds), 0.0)
+    weight = np.nan_to_num(estimator.weight(clipped, p, bounds, np))
+    contribution = np.where(played.uploaded, np.clip(weight * clipped, -bounds, bounds), 0.0)
     bound = np.asarray(at_most)[:, 0]
     std = arm.update_multiplier * bound
     if trust.clients_add_noise:

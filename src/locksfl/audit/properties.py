@@ -3,8 +3,8 @@
 The simulator plays an arm on clients whose updates are known (engine.py), under several names and
 clip norms: `mixed` (short, long, absurd and broken updates), `loud` (all of them clipped, so that
 the norm sum passes its upper limit), `quiet` (all far below C, so that it passes the lower one) and
-`silent` (hardly any noise). Of each, who was drawn, the released numbers and the model are compared
-with what the arm states.
+`silent` (hardly any noise); if the clip norm adapts, it does so in a play of its own, `adapted`. Of
+each, who was drawn, the released numbers and the model are compared with what the arm states.
 
 * cohort coins: independent, with probability q; other ones in every round and every arm;
 * upload coins: the same with p_i, given everything that was released before;
@@ -52,13 +52,14 @@ from locksfl.privacy.budget import Budget
 from locksfl.round.randomness import Purpose, Randomness
 
 ROUNDS = {  # of each play; fewer where each client draws all of its own noise
-    False: {"mixed": 288, "loud": 288, "quiet": 288, "silent": 288},
+    False: {"mixed": 288, "loud": 288, "quiet": 288, "silent": 288, "adapted": 288},
     True: {"mixed": 160, "loud": 64, "quiet": 64, "silent": 96},
 }
 SIZE = 5000  # parameters: noise that repeats within so many is seen
 LAGGED = 64  # rounds whose coordinates are compared at every distance: the costly part
 ALONE_ROUNDS, ALONE_SIZE, ALONE_NOISE = 3000, 40, 0.5
 SILENT, HUSHED = 1e-3, 1e-4  # noise multipliers of what would hide something else
+FIXED = {"clip_quantile": None, "clip_multiplier": 0.0}  # a clip norm that does not adapt
 BINS = 64
 BUDGET_ROUNDS, BUDGET_CLIENTS = 24, 8
 DELTA = 1e-5  # of a budget: any would do
@@ -94,7 +95,7 @@ class Play:
     @property
     def norm_noise(self) -> Floats:
         """[T] what the released norm sum shows, in charged standard deviations."""
-        std = self.played.arm.norm_multiplier * self.played.arm.clip_norm
+        std = self.played.arm.norm_multiplier * self.played.clips[:-1]
         return np.asarray((self.played.released - self.said.norm_sum) / std, np.float64)
 
     @property
@@ -109,6 +110,24 @@ class Play:
         uploaded = self.played.member & np.where(p >= 1, True, self.played.uploaded & (p > 0))
         off = (self.played.counts - uploaded.sum(axis=1)) / noise
         return np.asarray(off[known], np.float64)
+
+    @property
+    def within(self) -> Floats:
+        """[T] the sum over the cohort of b_i - 1/2, b_i = 1 if the update is within C."""
+        lengths, clips = np.nan_to_num(self.played.lengths, nan=0.0), self.played.clips[:-1, None]
+        bits = np.where(lengths <= clips, 0.5, -0.5)
+        return np.asarray(np.sum(np.where(self.played.member, bits, 0.0), axis=1), np.float64)
+
+    @property
+    def clip_noise(self) -> Floats:
+        """[T] what the moves of the clip norm show of the noise on that sum, in charged standard
+        deviations; empty if it does not adapt."""
+        arm, clips = self.played.arm, self.played.clips
+        if arm.clip_quantile is None:
+            return np.zeros(0)
+        share = arm.clip_quantile - np.diff(np.log(clips)) / arm.clip_rate
+        released = arm.cohort * (share - 0.5)
+        return np.asarray((released - self.within) / (arm.clip_multiplier / 2), np.float64)
 
     @property
     def by_round(self) -> bool:
@@ -157,7 +176,8 @@ def check_arm(arm: Arm, privacy: PrivacyConfig, randomness: Randomness) -> list[
 
 
 def play_all(arm: Arm, randomness: Randomness) -> Plays:
-    """The four plays, and that of a client alone where each client adds noise to its norm."""
+    """The four plays, a fifth if the clip norm adapts, and that of a client alone where each client
+    adds noise to its norm."""
     each = arm.parts[2].clients_add_noise and arm.releases_norms
     hushed: dict[str, Any] = {"norm_multiplier": HUSHED} if each else {}
     silent: dict[str, Any] = {"noise_multiplier": SILENT}
@@ -169,6 +189,9 @@ def play_all(arm: Arm, randomness: Randomness) -> Plays:
         "quiet": {"clip_norm": 1e9, "every": 8, **hushed},  # blocks of several rounds
         "silent": {"clip_norm": 1.0, **silent},
     }
+    if arm.clip_quantile is not None:  # else it would move from where these plays put it
+        settings = {name: {**dials, **FIXED} for name, dials in settings.items()}
+        settings["adapted"] = {"clip_norm": 0.03}  # far from where it will be
     engine, plays = Engine(arm, SIZE), {}
     for name, dials in settings.items():
         rounds = ROUNDS[arm.parts[2].clients_add_noise][name]
@@ -287,6 +310,12 @@ def noise_as_charged(found: Plays) -> Result:
     if counted.size:
         evidence.add("count noise", mean_square(counted))
         evidence.add("mean of the count noise", np.sum(counted) / np.sqrt(counted.size))
+    for play in found.each.values():
+        if (clipping := play.clip_noise).size:
+            evidence.add("clip noise", mean_square(clipping))
+            evidence.add("mean of the clip noise", np.sum(clipping) / np.sqrt(clipping.size))
+            bits = play.within[:, None] / np.sqrt(np.mean(np.square(play.within)))
+            evidence.add("clip noise beside the bits", products(bits, clipping[:, None]))
     holds, told = evidence.verdict()
     worst = max(ratio, key=lambda r: abs(np.log(max(r, 1e-9))), default=1.0)
     return holds, f"update noise {worst:.3f} of the charged std; {told}"
@@ -318,15 +347,15 @@ def no_noise_twice(found: Plays) -> Result:
             update = view[np.concatenate(listed)]
             evidence.add("norm with update noise", products(other, update))
             evidence.add("norm with a round's update noise", products(other, _sums(update)))
-    for play in rounds:
-        noise = play.count_noise
-        if noise.size == len(play.noise):
+    for play, (what, noise) in itertools.product(rounds, NUMBERS.items()):
+        single = noise(play)
+        if single.size == len(play.noise):
             for view in views(play.noise):
-                told = views(noise[:, None])[0]
-                evidence.add("count with update noise", products(told, view))
-                evidence.add("count with a round's update noise", products(told, _sums(view)))
-            for view in fixed_views(noise[None]):
-                evidence.add("count noise of rounds", lagged(view)[: view.size // 2])
+                told = views(single[:, None])[0]
+                evidence.add(f"{what} with update noise", products(told, view))
+                evidence.add(f"{what} with a round's update noise", products(told, _sums(view)))
+            for view in fixed_views(single[None]):
+                evidence.add(f"{what} noise of rounds", lagged(view)[: view.size // 2])
     for other in norm:
         members = [play.members for play in rounds if _norms_seen(play)]
         evidence.add("coins with norm noise", products(np.concatenate(members), other))
@@ -340,6 +369,12 @@ def no_noise_twice(found: Plays) -> Result:
         for view in _of_score(found.alone):
             evidence.add("norm noise of rounds", lagged(view.T)[: view.size // 2])
     return evidence.verdict()
+
+
+NUMBERS: dict[str, Callable[[Play], Floats]] = {  # released one a round, each with its own noise
+    "count": lambda play: play.count_noise,
+    "clip": lambda play: play.clip_noise,
+}
 
 
 def contributions(found: Plays) -> Result:
@@ -370,13 +405,13 @@ def public_number(found: Plays) -> Result:
     worst = 0.0
     limits = "norm_low" in rule.takes
     for play in plays:
-        dials = play.played.arm.dials(float)
+        dials, actual = play.played.dials(), play.played.used[:, None]
         low, high = dials.least_norm_sum, dials.cohort * dials.clip_norm
-        used = np.asarray(rule.settle(play.played.released, dials, np), np.float64)
-        off = np.abs(play.played.used - used)
+        used = np.asarray(rule.settle(play.played.released[:, None], dials, np), np.float64)
+        off = np.abs(actual - used)
         if limits:
-            off = np.maximum(off, np.maximum(low - play.played.used, play.played.used - high))
-        worst = max(worst, float(np.max(np.where(np.isfinite(off), off, np.inf)) / high))
+            off = np.maximum(off, np.maximum(low - actual, actual - high))
+        worst = max(worst, float(np.max(np.where(np.isfinite(off), off, np.inf) / high)))
     return worst <= 1e-5, f"off by {worst:.1e} of its upper limit"
 
 

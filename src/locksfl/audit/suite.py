@@ -20,7 +20,7 @@ DEFAULT_EPSILON, DEFAULT_DELTA = 3.0, 1e-3
 DEFAULTS: dict[str, dict[str, Any]] = {
     "uniform": {"cohort": 50.0, "uploads": 50.0},
     "norm": {"cohort": 60.0, "uploads": 50.0, "norm_low": 0.9},
-    "coin": {"cohort": 50.0},
+    "coin": {"cohort": 50.0, "clip_quantile": 0.5, "clip_multiplier": 3.0},
 }
 
 # A fault of any of these kinds passes: tests of the program, or a reader, must find it.
@@ -31,8 +31,8 @@ NOT_VISIBLE = (
     "other ways out: files, bundles, figures, messages on a network, the time that a round takes",
     "a generator that somebody can predict, the last digits of a float, and noise that repeats "
     f"only after {SIZE:,} coordinates or a few hundred rounds",
-    "small deviations: noise less than 1% short (norm noise: 20%, count noise: 30%), coins less "
-    "than 10% too likely, an epsilon less than 5% too small",
+    "small deviations: noise less than 1% short (norm noise: 20%, count and clip noise: 30%), "
+    "coins less than 10% too likely, an epsilon less than 5% too small",
     "the accounting under replace and at other deltas than 1e-3, beyond what the attacks reach",
 )
 NOTE = (
@@ -112,8 +112,8 @@ def run_audit(
 
 
 def default_arms(rounds: int) -> list[tuple[Arm, PrivacyConfig]]:
-    """Uniform and LOCKS under both trusts, and the coin where it is sound, calibrated to claim 3
-    for these rounds.
+    """Uniform and LOCKS under both trusts, and where it is sound the coin, with a clip norm that
+    adapts, calibrated to claim 3 for these rounds.
 
     Delta is large: at a small one most of epsilon lies in tails that no repetition ever reaches.
     """

@@ -15,7 +15,7 @@ from locksfl.cli.console import Changes, Json, option, show
 def audit(
     file: Annotated[
         Path | None,
-        typer.Argument(help="An experiment file. Default: four arms that claim epsilon 3."),
+        typer.Argument(help="An experiment file. Default: five arms that claim epsilon 3."),
     ] = None,
     changes: Changes = None,
     rounds: Annotated[int, option("Rounds per repetition; the claim covers this many.")] = 4,

@@ -32,20 +32,25 @@ Uploads = Annotated[float | None, option("b, uploads wanted. Default: the cohort
 Floor = Annotated[float | None, option("lambda, with --rule norm. Default: 0.1.")]
 NormLow = Annotated[float | None, option("K_low as a share of m C, from b/m (default) to 1.")]
 NormMultiplier = Annotated[float | None, option("z_K or z_s, the noise multiplier of the norms.")]
+ClipQuantile = Annotated[
+    float | None, option("The clip norm adapts to this quantile, by a count that is charged.")
+]
+ClipMultiplier = Annotated[float | None, option("The noise multiplier of that count.")]
 NormQueries = Annotated[
     int | None, option("Norms of one client (trust local). Default: one per round.")
 ]
 UpdateReleases = Annotated[
     int | None, option("Uploads of one client (trust local). Default: one per round.")
 ]
-ARM = ("rounds", "clients", "cohort", "trust", "rule", "uploads", "floor", "norm_low")
-MULTIPLIERS = ("noise_multiplier", "norm_multiplier")
+ARM = (
+    "rounds", "clients", "cohort", "trust", "rule", "uploads", "floor", "norm_low", "clip_quantile",
+)  # fmt: skip
 
 
 def arm_from_flags(flags: dict[str, Any]) -> Arm:
     """The arm of the flags; warns of a delta that is too large."""
     from locksfl import _validate
-    from locksfl.arm import Arm
+    from locksfl.arm import MULTIPLIERS, Arm
     from locksfl.methods import RULES, TRUSTS, find_rule
     from locksfl.privacy import ACCOUNTANTS, RELATIONS, delta_warning
 
@@ -84,13 +89,16 @@ def calibrate(
     floor: Floor = None,
     norm_low: NormLow = None,
     norm_multiplier: NormMultiplier = None,
+    clip_quantile: ClipQuantile = None,
+    clip_multiplier: ClipMultiplier = None,
     norm_queries: NormQueries = None,
     update_releases: UpdateReleases = None,
     as_json: Json = False,
 ) -> None:
-    """The least noise that costs no more than an epsilon, norm releases included."""
+    """The least noise that costs no more than an epsilon, all releases included."""
     flags = dict(locals())
     from locksfl import _validate, privacy
+    from locksfl.arm import MULTIPLIERS
 
     _validate.positive(epsilon=epsilon)
     arm = arm_from_flags(flags)
@@ -101,8 +109,7 @@ def calibrate(
     found = privacy.calibrate(arm, epsilon, delta, most=most, **kinds)
     amplified = arm.parts[2].amplified
     answer: dict[str, Any] = {
-        "noise_multiplier": found.noise_multiplier,
-        "norm_multiplier": found.norm_multiplier or None,
+        **{name: getattr(found, name) or None for name in MULTIPLIERS},
         "epsilon": epsilon,
         "delta": delta,
         "relation": relation,
@@ -157,6 +164,8 @@ def account(
     floor: Floor = None,
     norm_low: NormLow = None,
     norm_multiplier: NormMultiplier = None,
+    clip_quantile: ClipQuantile = None,
+    clip_multiplier: ClipMultiplier = None,
     norm_queries: NormQueries = None,
     update_releases: UpdateReleases = None,
     as_json: Json = False,
@@ -174,12 +183,14 @@ def account(
         show(account_ledger(read_run(run)), as_json, lambda answer: _run_lines(run, answer))
         return
     arm = arm_from_flags(flags)
-    if not arm.private and (noise_multiplier or norm_multiplier):
+    if not arm.private and (noise_multiplier or norm_multiplier or clip_multiplier):
         raise ValueError(f"--trust {trust} adds no noise: expected no multiplier")
     if arm.private and noise_multiplier is None:
         raise ValueError("--noise-multiplier: missing; expected a number > 0")
     if arm.private and arm.releases_norms and norm_multiplier is None:
         raise ValueError(f"--norm-multiplier: missing; --rule {rule} releases norms")
+    if arm.private and clip_quantile is not None and clip_multiplier is None:
+        raise ValueError("--clip-multiplier: missing; the clip norm adapts to a released count")
     counts = _client_counts(arm, norm_queries, update_releases)
     costs = guarantee([arm], delta, flags["accountant"], counts)
     show(by_observer(costs, relation), as_json, _cost_lines)

@@ -61,7 +61,8 @@ def calibrated(arm: Arm, privacy: PrivacyConfig) -> Arm:
         asked = privacy.releases or math.ceil(arm.rounds * arm.sampling_rate)
     typed = {name: f"privacy.{name}" for name in ("epsilon", "delta")}
     delta, relation, by = privacy.accounted
-    with naming(norm_multiplier=f"arm.{arm.name}.norm_multiplier", **typed):
+    typed |= {name: f"arm.{arm.name}.{name}" for name in ("norm_multiplier", "clip_multiplier")}
+    with naming(**typed):
         return calibrate(
             arm, privacy.epsilon, delta, relation=relation, accountant=by, most=(asked, asked)
         )

@@ -122,6 +122,8 @@ def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: b
     """An arm of summary.json; `rounds` are its public ones."""
     words = {arm.name, arm.rule, arm.estimator, arm.trust}
     told = _plain(summary, (*ARM, *(EVALUATED if evaluated else ())), words)
+    if arm.clip_quantile is not None:  # with what was adapted from releases
+        told |= _plain(summary, ("clip_multiplier", "last_clip_norm"), ())
     told["privacy"] = public_costs(summary["privacy"])
     rounds = list(rounds)
     told["expected_cohort"] = sum(line["expected_cohort"] for line in rounds) / len(rounds)

@@ -86,6 +86,14 @@ def notes(summary: dict[str, Any]) -> list[str]:
                 "by the accountant alone (max_epsilon); nothing observed in training decided it."
             )
     for arm in arms:
+        if (last := arm.get("last_clip_norm")) is not None:
+            z = arm["clip_multiplier"]
+            noise = f"with noise (clip multiplier {z:.4g}), part of ε" if z else "without noise"
+            said.append(
+                f"{arm['name']}: the clip norm adapted from {arm['clip_norm']:.4g} to {last:.4g}, "
+                f"by counts of updates within it, released {noise}."
+            )
+    for arm in arms:
         shares = arm.get("answered") or {}
         if any(share < 1 for share in shares.values()):
             told = ", ".join(f"{share:.1%} of the {stage}s" for stage, share in shares.items())

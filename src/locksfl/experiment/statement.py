@@ -40,6 +40,9 @@ RESERVATIONS = {
     "rate_control": "rate control: how many clients an arm asked in a round depended on the "
     "numbers of uploads that were released, with noise, before. Whatever was chosen, a round costs "
     "the same at the one order that was fixed beforehand, so the epsilons hold.",
+    "adaptive_clipping": "adaptive clipping: the limit on the size of an update (clip norm) was "
+    "adapted in every round to a number that was released, with noise, before: how many updates "
+    "were within the limit. The epsilons include these numbers; rounds.jsonl has the limits.",
     "simulated": "simulated: a seed was given, so THIS RUN PROTECTS NOBODY. Its epsilons are what "
     "a run with secret random numbers would have.",
     "tuned_without_privacy": "tuned_without_privacy: settings (clip norm, step or rule) were "
@@ -142,7 +145,9 @@ def _epsilon(cost: dict[str, Any]) -> str:
 def _reservations(public: dict[str, Any], config: Config) -> list[str]:
     ended = any(arm["rounds"] < arm["asked_rounds"] for arm in public["arms"])
     chosen = any(arm.controlled and arm.private for arm in config.arms())
-    holds = {**public, "max_epsilon": ended, "rate_control": chosen}
+    adapted = any(arm.clip_quantile is not None and arm.private for arm in config.arms())
+    said = {"max_epsilon": ended, "rate_control": chosen, "adaptive_clipping": adapted}
+    holds = {**public, **said}
     return [part for key, text in RESERVATIONS.items() if holds[key] for part in ("", text)]
 
 

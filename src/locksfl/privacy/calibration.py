@@ -113,19 +113,30 @@ def _with_bits(
     the same sample (1/z^2 adds up): of the norms, or of the updates if the whole cohort uploads;
     else they are a release of their own, at the rate of the cohort.
 
-    Without a multiplier of their own they get max(m / 10, 5 z), z that of the release beside them.
-    m / 10 is sigma_b = m / 20 (Andrew et al. 2021): the share of updates within C is then known to
-    .05, which costs nearly nothing in a large cohort. In a small one it would cost much; 5 z adds
-    2% to the noise of the other release, and what the count is off by averages out: C moves by
-    eta_C times it in a round.
+    Without a multiplier of their own they get max(m / 10, 5 z), z that of the release from the same
+    sample or, if there is none, what one would have. m / 10 is sigma_b = m / 20 (Andrew et al.
+    2021): the share of updates within C is then known to .05, which costs nearly nothing in a large
+    cohort. In a small one it would cost much; 5 z adds 2% to the noise of the other release, and
+    what the count is off by averages out: C moves by eta_C times it in a round.
     """
     plain = replace(arm, clip_quantile=None, clip_multiplier=0.0)
     found = calibrate(plain, epsilon, delta, relation=relation, accountant=accountant)
     shared = "norm_multiplier" if arm.releases_norms else "noise_multiplier"
     whole: float = getattr(found, shared)
-    bits = arm.clip_multiplier or max(arm.cohort / 10, 5 * whole)
+    apart = arm.largest_probability < 1 and not arm.releases_norms
+    beside = whole
+    if apart:
+        beside = search_noise(epsilon, delta, arm.rounds, arm.sampling_rate, relation)
+    bits = arm.clip_multiplier or max(arm.cohort / 10, 5 * beside)
     given = [arm.norm_multiplier] if arm.releases_norms and arm.norm_multiplier else []
-    if given or (arm.largest_probability < 1 and not arm.releases_norms):  # the updates pay
+    if given or apart:  # the updates pay
+        first = SampledRound(arm.sampling_rate, merged(bits, *given))
+        alone = central_epsilon([(first, arm.rounds)], delta, relation, accountant)
+        if alone >= epsilon:
+            raise ValueError(
+                f"clip_multiplier = {bits!r}: what comes before the updates alone costs epsilon = "
+                f"{alone:.4g}; expected a larger multiplier, or epsilon > {alone:.4g}"
+            )
         pair = calibrate_central(
             epsilon,
             delta,
@@ -134,7 +145,7 @@ def _with_bits(
             relation=relation,
             accountant=accountant,
             upload_probability=arm.largest_probability,
-            norm_multiplier=merged(bits, *given),
+            norm_multiplier=first.noise_multiplier,
         )
         return replace(arm, noise_multiplier=pair.noise_multiplier, clip_multiplier=bits)
     if bits <= whole:
