@@ -306,6 +306,11 @@ class Arm:
         for name in MULTIPLIERS:
             if name in given:
                 positive(**{f"{where}.{name}": given[name]})
+        if "clip_rate" in given and (experiment | given).get("clip_quantile") is None:
+            raise ValueError(
+                f"{where}.clip_rate = {given['clip_rate']!r}: only with clip_quantile, to which "
+                "the clip norm adapts"
+            )
         return cls(**{**experiment, **given})
 
     @property

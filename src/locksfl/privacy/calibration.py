@@ -126,6 +126,16 @@ def _with_bits(
     bits = arm.clip_multiplier or max(arm.cohort / 10, 5 * whole)
     given = [arm.norm_multiplier] if arm.releases_norms and arm.norm_multiplier else []
     if given or (arm.largest_probability < 1 and not arm.releases_norms):  # the updates pay
+        before = merged(bits, *given)
+        alone = central_epsilon(
+            [(SampledRound(arm.sampling_rate, before), arm.rounds)], delta, relation, accountant
+        )
+        if alone >= epsilon:
+            beside = f" and norms of multiplier {given[0]:g}" if given else ""
+            raise ValueError(
+                f"clip_multiplier = {bits!r}: {arm.rounds} releases of bits{beside} cost epsilon = "
+                f"{alone:.4g} alone; expected a larger multiplier, or epsilon > {alone:.4g}"
+            )
         pair = calibrate_central(
             epsilon,
             delta,
@@ -134,7 +144,7 @@ def _with_bits(
             relation=relation,
             accountant=accountant,
             upload_probability=arm.largest_probability,
-            norm_multiplier=merged(bits, *given),
+            norm_multiplier=before,
         )
         return replace(arm, noise_multiplier=pair.noise_multiplier, clip_multiplier=bits)
     if bits <= whole:

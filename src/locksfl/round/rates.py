@@ -6,8 +6,9 @@ from the counts that were released before, and the next cohort is b / r, on a pu
     r = sum_s w^(t-s) count_s / sum_s w^(t-s) m_s        with 5 rounds of r = 1 before the first
 
 and w = 1 - 1/L. L is long enough that the noise of the counts, at the rung in use, moves the
-estimate by some percent only, and no longer: r may rise as well as fall. Only released numbers are used, so that choosing a
-rate releases nothing more; what a round of any of the rates costs, `privacy.calibrate` makes equal.
+estimate by some percent only, and no longer: r may rise as well as fall. Only released numbers are
+used, so that choosing a rate releases nothing more; what a round of any of the rates costs,
+`privacy.calibrate` makes equal.
 """
 
 from __future__ import annotations
