@@ -109,18 +109,18 @@ class Arm:
     cohort: float = DERIVED  # m, expected
     uploads: float = DERIVED  # b, wanted: the cohort
     clip_norm: float = 1.0  # C
-    lengths: str = "clipped"  # of the contributions: at most C, or "equal": all of them C
     step: float = 1.0
-    clip_quantile: float | None = None  # C adapts to this quantile of the norms, from clip_norm on
-    clip_rate: float = 0.2
     floor: float = DERIVED  # lambda
     norm_low: float = DERIVED  # K_low as a share of m C
     weights: tuple[float, ...] | None = None  # public, summing to 1
     noise_multiplier: float = 0.0
     norm_multiplier: float = 0.0
-    clip_multiplier: float = 0.0
     budget: Budget | None = None
     dropouts: bool = False
+    lengths: str = "clipped"  # of the contributions: at most C, or "equal": all of them C
+    clip_quantile: float | None = None  # C adapts to this quantile of the norms, from clip_norm on
+    clip_rate: float = 0.2
+    clip_multiplier: float = 0.0
     ladder: tuple[float, ...] = ()  # of rate control: the noise multiplier of every rung
 
     def __post_init__(self) -> None:
@@ -306,6 +306,11 @@ class Arm:
         for name in MULTIPLIERS:
             if name in given:
                 positive(**{f"{where}.{name}": given[name]})
+        if "clip_rate" in given and (experiment | given).get("clip_quantile") is None:
+            raise ValueError(
+                f"{where}.clip_rate = {given['clip_rate']!r}: only with clip_quantile, to which "
+                "the clip norm adapts"
+            )
         return cls(**{**experiment, **given})
 
     @property

@@ -313,6 +313,21 @@ def test_quick_is_smaller_and_says_how(tmp_path, monkeypatch):
         (("reach = [0.3, 1.0]", "reach = [1.0, 0.3]"), "expected numbers that rise"),
         (('name = "made"', 'name = "made"\nseed = 3'), "seed: not in the file of a comparison"),
         (("seeds = 3", "seeds = 3\nuploads_in_all = [50]"), "not with uploads"),
+        (("epsilons = [8.0, inf]", "epsilons = []"), "epsilons = []: expected at least one"),
+        (("seeds = 3", "seeds = 3\nrounds = []"), "rounds = []: expected at least one"),
+        (
+            ("[compare.tuning]", '[[compare.data]]\nlabel = "a"\nuploads = []\n[compare.tuning]'),
+            "uploads = []: expected at least one number",
+        ),
+        (
+            (
+                "[compare.tuning]",
+                '[[compare.data]]\nlabel = "a"\nset = ["engine=flower"]\n[compare.tuning]',
+            ),
+            "compare.data.set = 'engine=flower' of 'a': a comparison is simulated",
+        ),
+        (('name = "uniform"', 'name = "uniform"\ntuning = 3'), "tuning = 3: expected a table"),
+        (('name = "uniform"', 'name = "uniform"\nrule = 3'), "rule = 3: expected"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_line(change, said):

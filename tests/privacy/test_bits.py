@@ -93,8 +93,17 @@ def test_where_nobody_sums_the_bits_they_are_refused():
         arm_of("uniform", clip_quantile=None, clip_multiplier=2.0)
     with pytest.raises(ValueError, match=r"clip_multiplier = 0.5: .* alone cost more than epsilon"):
         calibrate(arm_of("uniform", clip_multiplier=0.5), 4.0, 1e-5, accountant="rdp")
-    with pytest.raises(ValueError, match=r"clip_multiplier = 0.5: what comes before .* epsilon > "):
+    with pytest.raises(
+        ValueError, match=r"clip_multiplier = 0.5: \d+ releases of bits cost .* epsilon > "
+    ):
         calibrate(arm_of("thinned", clip_multiplier=0.5), 4.0, 1e-5, accountant="rdp")
+    few = arm_of("uniform", clip_multiplier=0.5, uploads=5.0)  # bits of the cohort, uploads of some
+    with pytest.raises(ValueError, match=r"^clip_multiplier = 0.5: \d+ releases of bits cost"):
+        calibrate(few, 4.0, 1e-5, accountant="rdp")
+    table = {"name": "a", "cohort": 5.0, "clip_rate": 0.5}
+    with pytest.raises(ValueError, match=r"^arm.a.clip_rate = 0.5: only with clip_quantile"):
+        Arm.from_table(table, clients=10, rounds=1)
+    assert Arm.from_table(table, clients=10, rounds=1, clip_quantile=0.5).clip_rate == 0.5
 
 
 def test_a_ledger_s_header_keeps_what_the_bits_cost():

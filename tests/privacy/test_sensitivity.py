@@ -49,7 +49,8 @@ def dials_for(rng, rule, lengths):
     floor = rng.choice([0.05, 0.3, 0.9], CASES)
     values = (cohort, uploads, clip, floor, low * cohort * clip, clip * 0 + 1, clip * 0 + 1)
     shortest = clip**0 if lengths == "clipped" else 1e-12 / clip
-    values += (clip**0, clip**0, shortest, clip * 0)
+    values += (clip**0, clip**0, shortest)
+    values += (clip * 0,) * (len(Dials._fields) - len(values))  # what is not added to an update
     return Dials(*(jnp.asarray(v, jnp.float32) for v in values))
 
 

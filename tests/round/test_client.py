@@ -165,7 +165,7 @@ def test_norms_without_gradients_are_the_norms(model, widths):
     del widths
     records, flat = records_of(ragged(SIZES)), weights_of(model)
     chunk = chunk_of(records, [2, 3, -1, 0], GRADIENT, 12)
-    dense = _measure_dense(model, flat, records, chunk)
+    dense = _measure_dense(model, flat, records, chunk, GRADIENT)
     explicit = np.asarray(gradient_update(model, flat, records, chunk), float)
     norms = np.linalg.norm(explicit, axis=1)
     np.testing.assert_allclose(dense.norms, norms, rtol=1e-4, atol=1e-6)
@@ -232,7 +232,7 @@ def test_a_broken_client_is_cleared(path, value):
         records = records_of(ragged(SIZES, broken=broken, value=value))
         chunk = chunk_of(records, clients, work, 12)
         if path == "errors":
-            visit = _measure_dense(model, flat, records, chunk)
+            visit = _measure_dense(model, flat, records, chunk, work)
         else:
             visit = measure(model, flat, records, chunk, work)
         visits.append(visit)

@@ -60,8 +60,8 @@ def calibrated(arm: Arm, privacy: PrivacyConfig) -> Arm:
     if privacy.filter:
         asked = privacy.releases or math.ceil(arm.rounds * arm.sampling_rate)
     typed = {name: f"privacy.{name}" for name in ("epsilon", "delta")}
+    typed |= {name: f"arm.{arm.name}.{name}" for name in MULTIPLIERS}
     delta, relation, by = privacy.accounted
-    typed |= {name: f"arm.{arm.name}.{name}" for name in ("norm_multiplier", "clip_multiplier")}
     with naming(**typed):
         return calibrate(
             arm, privacy.epsilon, delta, relation=relation, accountant=by, most=(asked, asked)

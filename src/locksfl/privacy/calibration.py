@@ -133,9 +133,10 @@ def _with_bits(
         first = SampledRound(arm.sampling_rate, merged(bits, *given))
         alone = central_epsilon([(first, arm.rounds)], delta, relation, accountant)
         if alone >= epsilon:
+            norms = f" and norms of multiplier {given[0]:g}" if given else ""
             raise ValueError(
-                f"clip_multiplier = {bits!r}: what comes before the updates alone costs epsilon = "
-                f"{alone:.4g}; expected a larger multiplier, or epsilon > {alone:.4g}"
+                f"clip_multiplier = {bits!r}: {arm.rounds} releases of bits{norms} cost epsilon = "
+                f"{alone:.4g} alone; expected a larger multiplier, or epsilon > {alone:.4g}"
             )
         pair = calibrate_central(
             epsilon,

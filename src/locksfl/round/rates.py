@@ -5,9 +5,10 @@ from the counts that were released before, and the next cohort is b / r, on a pu
 
     r = sum_s w^(t-s) count_s / sum_s w^(t-s) m_s        with 5 rounds of r = 1 before the first
 
-and w = 1 - 1/L. L is long enough that the noise of the counts moves the estimate by some percent
-only, and no longer: r may rise as well as fall. Only released numbers are used, so that choosing a
-rate releases nothing more; what a round of any of the rates costs, `privacy.calibrate` makes equal.
+and w = 1 - 1/L. L is long enough that the noise of the counts, at the rung in use, moves the
+estimate by some percent only, and no longer: r may rise as well as fall. Only released numbers are
+used, so that choosing a rate releases nothing more; what a round of any of the rates costs,
+`privacy.calibrate` makes equal.
 """
 
 from __future__ import annotations
@@ -34,10 +35,7 @@ class RateControl:
         """
         self._arm, self._each = arm, _rungs(arm)
         self._sizes = np.log(arm.rungs)
-        b = arm.uploads
-        noise = max(one.count_noise for one in self._each)
-        self._memory = max(LEAST_MEMORY, (b + noise**2) / (STEADY * b) ** 2)
-        self._counted = self._asked = LEAST_MEMORY * b  # as if all norms had been C
+        self._counted = self._asked = LEAST_MEMORY * arm.uploads  # as if all norms had been C
         for count in counts:
             self.enter(count)
 
@@ -50,9 +48,15 @@ class RateControl:
 
     def enter(self, count: float) -> None:
         """Take in the released count of the round that `arm` was for."""
-        kept, asked = 1 - 1 / self._memory, self.arm.cohort
+        now = self.arm
+        kept = 1 - 1 / self._memory(now)
         self._counted = kept * self._counted + count
-        self._asked = kept * self._asked + asked
+        self._asked = kept * self._asked + now.cohort
+
+    def _memory(self, now: Arm) -> float:
+        """L, for counts as noisy as those of this rung."""
+        b = self._arm.uploads
+        return max(LEAST_MEMORY, (b + now.count_noise**2) / (STEADY * b) ** 2)
 
 
 @lru_cache(maxsize=32)

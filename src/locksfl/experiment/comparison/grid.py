@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -264,6 +265,9 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
     everyone = next(name for name, rule in RULES.items() if rule.everyone)
     placeholder = {**table, "arm": [{"name": "all", "rule": everyone}]}
     entries = axes.data or [DataEntry("")]
+    for label, change in ((e.label, change) for e in entries for change in e.set):
+        if (why := OF_THE_FILE.get(re.split(r"[.=]", change)[0].strip())) is not None:
+            raise ValueError(f"compare.data.set = {change!r} of {label!r}: {why}")
     configs = {e.label: config_of(placeholder, e.set) for e in entries}
     for config in configs.values():
         config.data.check_unit(simulated=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any
 
-from locksfl._tables import Count, Positive, Settings, Whole, build_table
+from locksfl._tables import Count, Positive, Settings, Whole, build_table, typed_value
 from locksfl.arm import SETTINGS as ARM_SETTINGS
 from locksfl.arm import Arm
 from locksfl.methods import find_rule
@@ -30,7 +30,17 @@ def epsilon_above_zero(**settings: float) -> None:
             raise ValueError(f"{name} = {value!r}: expected a number > 0, or inf")
 
 
+def not_empty(**settings: Sequence[float]) -> None:
+    """Refuse an axis without a value: it would be taken for one that is not given."""
+    for name, values in settings.items():
+        if not values:
+            raise ValueError(f"{name} = []: expected at least one number")
+
+
 Epsilon = Annotated[float, epsilon_above_zero]
+Epsilons = Annotated[list[Epsilon], not_empty]
+Uploads = Annotated[list[Positive], not_empty]
+Rounds = Annotated[list[Count], not_empty]
 
 
 @dataclass(frozen=True)
@@ -59,10 +69,10 @@ class DataEntry(Settings, where="compare.data"):
 
     label: str
     set: list[str] = field(default_factory=list)
-    epsilons: list[Epsilon] | None = None
-    uploads: list[Positive] | None = None
-    uploads_in_all: list[Positive] | None = None
-    rounds: list[Count] | None = None
+    epsilons: Epsilons | None = None
+    uploads: Uploads | None = None
+    uploads_in_all: Uploads | None = None
+    rounds: Rounds | None = None
 
 
 @dataclass(frozen=True)
@@ -84,10 +94,10 @@ class DifferenceConfig(Settings, where="compare.difference"):
 class CompareConfig(Settings, where="compare"):
     """The axes of a comparison."""
 
-    epsilons: list[Epsilon]
-    uploads: list[Positive] | None = None  # expected, a round
-    uploads_in_all: list[Positive] | None = None
-    rounds: list[Count] | None = None
+    epsilons: Epsilons
+    uploads: Uploads | None = None  # expected, a round
+    uploads_in_all: Uploads | None = None
+    rounds: Rounds | None = None
     seeds: Count = 5
     common_draws: bool = False  # all methods have the cohorts and noise of a seed in common
     tuning: TuningConfig | None = None  # None: the file's own clip norm and step for all
@@ -148,13 +158,16 @@ def method_entry(table: Mapping[str, Any], shared: TuningConfig | None) -> Metho
     for key in ("clip_norm", "step"):
         if key in settings and shared is not None:
             raise ValueError(f"{where}.{key} = {settings[key]!r}: compare.tuning chooses it")
-    unknown = [key for key in settings if key not in ARM_SETTINGS]
-    if unknown:
-        Arm.from_table({"name": name, unknown[0]: settings[unknown[0]]})  # refuses it
+    for key, value in settings.items():
+        if key not in ARM_SETTINGS:
+            Arm.from_table({"name": name, key: value})  # refuses it
+        typed_value(ARM_SETTINGS[key], value, f"{where}.{key}")
     tuning = None
     if own is not None:
         if shared is None:
             raise ValueError(f"{where}.tuning: only with compare.tuning, for all methods")
+        if not isinstance(own, dict):
+            raise ValueError(f"{where}.tuning = {own!r}: expected a table")
         given = {"seeds": shared.seeds, "widen": shared.widen, **own}
         tuning = build_table(TuningConfig, given, f"{where}.tuning")
         mine, theirs = (len(grid.pairs) for grid in (tuning, shared))
