@@ -266,8 +266,10 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
     placeholder = {**table, "arm": [{"name": "all", "rule": everyone}]}
     entries = axes.data or [DataEntry("")]
     for label, change in ((e.label, change) for e in entries for change in e.set):
-        if (why := OF_THE_FILE.get(re.split(r"[.=]", change)[0].strip())) is not None:
-            raise ValueError(f"compare.data.set = {change!r} of {label!r}: {why}")
+        table_name = re.split(r"[.=]", change)[0].strip()
+        if table_name in OF_THE_FILE:
+            reason = OF_THE_FILE[table_name]
+            raise ValueError(f"compare.data.set = {change!r} of {label!r}: {reason}")
     configs = {e.label: config_of(placeholder, e.set) for e in entries}
     for config in configs.values():
         config.data.check_unit(simulated=True)
