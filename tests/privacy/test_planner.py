@@ -320,7 +320,6 @@ def test_when_sampling_by_norm_pays_is_a_markdown_table():
         (("--clients", 0), "clients = 0: expected a whole number >= 1"),
         (("--uploads", 0.5), "uploads = 0.5: expected at least 1"),
         (("--norm-share", 1.5), "norm_share = 1.5: expected a rate in (0, 1]"),
-        (("--downloads", 2, "--norm-share", 0.1), "the limits leave no upload a round"),
         (("--progress", 0), "progress = 0.0: expected a number > 0"),
         (("--figure", "x.pdf"), "--figure x.pdf: expected a file that ends in .png"),
     ],
@@ -341,3 +340,13 @@ def test_what_is_missing_is_named():
 def test_no_jax_is_needed():
     code = "import sys, locksfl.privacy.planner, locksfl.cli.plan; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_rule_that_the_limits_leave_no_upload_is_left_out():
+    """Of 5 clients with a mean norm of .1 the coin expects half an upload a round at most; uniform
+    sampling has its plan all the same."""
+    for limits in ({"clients": 5}, {"clients": 1000, "downloads": 5.0}):
+        told = advise(Question(parameters=100, epsilon=8.0, delta=1e-3, **limits))
+        by_share = {a["norm_share"]: (a["rule"], list(a["plans"])) for a in told["answers"]}
+        assert by_share[0.1] == ("uniform", ["uniform"])
+        assert by_share[1.0][1] == ["uniform", "coin", "norm"]

@@ -267,8 +267,11 @@ def advise(question: Question) -> dict[str, Any]:
 
 
 def _answer(q: Question, share: float, *, exact: bool) -> dict[str, Plan]:
-    """Each rule's plan for clients of this mean norm."""
-    plans = {name: choose(q, name, share) for name in q.rules()}
+    """Each rule's plan for clients of this mean norm, if the limits leave it an upload; the one that
+    asks for nothing always, or there is no plan."""
+    plain, *others = q.rules()
+    fit = [name for name in others if q.most_uploads(name, 1, share) >= 1]
+    plans = {name: choose(q, name, share) for name in (plain, *fit)}
     if not exact:
         return plans
     bare = {
@@ -303,7 +306,8 @@ def frontier(question: Question) -> list[dict[str, Any]]:
         asked = replace(q, uploads_in_all=max(1.0, total))
         for rule in q.rules():
             for share in shares if RULES[rule].asks is not None else shares[-1:]:
-                if q.most_uploads(rule, 1, share) * most_rounds >= total:  # it can be spent
+                most = q.most_uploads(rule, 1, share)
+                if most >= 1 and most * most_rounds >= total:  # it can be spent
                     plan = choose(asked, rule, share)
                     rows.append({"total": total, **plan.told(q.parameters)})
     return rows
