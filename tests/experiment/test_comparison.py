@@ -194,6 +194,14 @@ def test_another_file_is_refused_and_nothing_is_lost(tmp_path, monkeypatch):
     assert contents(folder) == before
 
 
+def test_a_file_that_was_changed_in_its_folder_is_refused(tmp_path):
+    folder = Folder.begin(tmp_path / "run", parse_comparison(TEXT))
+    (folder.path / "comparison.toml").write_text(TEXT.replace("seeds = 3", "seeds = 4"))
+    with pytest.raises(ValueError, match=r"comparison.toml: changed since it was played"):
+        merge([folder.path], tmp_path / "whole")
+    assert not (tmp_path / "whole").exists()
+
+
 def test_a_case_that_fails_is_listed_and_tried_again(tmp_path, monkeypatch):
     made_up(monkeypatch)
     real = benches.play_runs

@@ -267,8 +267,8 @@ def advise(question: Question) -> dict[str, Any]:
 
 
 def _answer(q: Question, share: float, *, exact: bool) -> dict[str, Plan]:
-    """Each rule's plan for clients of this mean norm, if the limits leave it an upload; the one that
-    asks for nothing always, or there is no plan."""
+    """Each rule's plan for clients of this mean norm, if the limits leave it an upload; that of the
+    one that asks for nothing always."""
     plain, *others = q.rules()
     fit = [name for name in others if q.most_uploads(name, 1, share) >= 1]
     plans = {name: choose(q, name, share) for name in (plain, *fit)}

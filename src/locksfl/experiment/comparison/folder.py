@@ -62,7 +62,7 @@ class Folder:
     def begin(cls, path: Path, comparison: Comparison, part: Part = WHOLE) -> Folder:
         """A new folder, or the one that the same command began."""
         told = {
-            "sha256": hashlib.sha256(comparison.text.encode()).hexdigest(),
+            "sha256": _hash(comparison.text),
             "quick": comparison.quick,
             "part": list(part),
         }
@@ -88,7 +88,13 @@ class Folder:
     def open(cls, path: Path) -> Folder:
         """A folder that a comparison has made."""
         told = _told(path)
-        comparison = parse_comparison((path / "comparison.toml").read_text("utf-8"))
+        text = (path / "comparison.toml").read_text("utf-8")
+        if _hash(text) != told["sha256"]:
+            raise ValueError(
+                f"{path / 'comparison.toml'}: changed since it was played; expected the file that "
+                "the comparison began with"
+            )
+        comparison = parse_comparison(text)
         if told["quick"]:
             comparison = comparison.quickened()
         return cls(path, comparison, Part(*told["part"]))
@@ -202,6 +208,10 @@ def _check_parts(parts: Sequence[Folder]) -> None:
     absent = [str(Part(i, first.part.of)) for i in range(1, first.part.of + 1) if i not in seen]
     if absent:
         raise ValueError(f"--merge: part {', '.join(absent)} is missing")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _key(line: Record) -> tuple[Any, ...]:
