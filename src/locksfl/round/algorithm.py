@@ -229,7 +229,7 @@ def sum_of_bits(uploads: Uploads, members: Members, total: Total) -> Array:
     return total(jnp.where(members.present, jnp.where(uploads.within_clip, 1, -1), 0))
 
 
-LEAST_CLIP, LARGEST_CLIP = 2.0**-40, 2.0**40
+LEAST_CLIP, LARGEST_CLIP = 2.0**-39, 2.0**40
 
 
 def adapted_clip(clip_norm: Array, released_bits: Array, dials: Dials) -> Array:
