@@ -127,8 +127,9 @@ def test_it_converges_to_its_quantile(start, cohort, quantile):
     """Of norms that are log-normal, with the noise that `calibrate` chooses at epsilon 8. Over the
     last 50 rounds the mean share of norms within C has a standard error of at most .025 (cohort 20:
     the noise and the coins move C by .035 in a round, which its pull of .08 forgets in 12 rounds),
-    so that .13 is 5 of them. With the wrong sign it runs away, to where no norm is within C or all
-    are."""
+    so that .13 is 5 of them. For 100 and more it is .01, and .08 leaves room for the slowest way:
+    from 100 times the .8 quantile C falls by .04 in a round at most. With the wrong sign it runs
+    away, to where no norm is within C or all are."""
     arm = Arm("arm", len(NORMS), 160, cohort=cohort, clip_quantile=quantile)
     arm = calibrate(arm, 8.0, 1e-5, accountant="rdp")
     right = np.quantile(NORMS, quantile)
@@ -137,7 +138,7 @@ def test_it_converges_to_its_quantile(start, cohort, quantile):
         clips = clip_norms(arm, start * right, sign=sign)[-50:]
         return abs(np.mean([np.mean(clip >= NORMS) for clip in clips]) - quantile)
 
-    assert off(1.0) < 0.13
+    assert off(1.0) < (0.13 if cohort < 100 else 0.08)
     if start != 1.0:
         assert off(-1.0) > 0.9 * (quantile if start < 1 else 1 - quantile)
 
