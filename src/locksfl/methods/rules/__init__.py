@@ -45,7 +45,7 @@ class Rule:
     count_share: s > 0 releases the number of uploads with every sum, as one more coordinate: s
         times the bound S of a contribution for each upload, under the same noise. An upload is then
         sqrt(1 + s^2) S long, which is what a noise multiplier is in units of. With it an arm may
-        fix its uploads: the cohort follows what was released (`locksfl.privacy.rates`).
+        fix its uploads: the cohort follows what was released (`locksfl.round.rates`).
     takes: which of the settings floor, norm_low and weights an arm of this rule has.
     everyone: the cohort is all clients, and all of them upload.
     jointly: `probability` needs all members' values at once, which is possible only without
