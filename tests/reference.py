@@ -296,12 +296,12 @@ def controlled(plan, counts):
     of some rounds, to the nearest rung of the ladder, whose noise it has."""
     b, m = plan.uploads, plan.cohort
     cohorts = np.geomspace(b, m, 1 + int(np.ceil(np.log(m / b) / np.log(1.1))))
-    noise = max(plan.ladder) * np.sqrt(1.01) / 0.1
-    memory = max(5.0, (b + noise**2) / (0.2 * b) ** 2)
     counted = asked = 5 * b
     for count in [*counts, 0.0]:
         share = min(1.0, max(counted / asked, b / m))
         k = int(np.argmin(np.abs(np.log(cohorts / (b / share)))))
+        noise = plan.ladder[k] * np.sqrt(1.01) / 0.1  # on the count of this rung
+        memory = max(5.0, (b + noise**2) / (0.2 * b) ** 2)
         counted = (1 - 1 / memory) * counted + count
         asked = (1 - 1 / memory) * asked + cohorts[k]
     size = min(cohorts[k], plan.clients)
