@@ -28,16 +28,16 @@ PARAMETERS = {"scattering": 39700, "pixels": 7850}
 Row = dict[str, Any]
 
 
-def rows_of(name: str) -> list[Row]:
-    """The rows of a comparison, each a method in a cell."""
-    rows: list[Row] = json.loads((DOCS / "results" / f"{name}.json").read_text("utf-8"))["rows"]
-    return rows
-
-
 def table_of(name: str) -> dict[str, Any]:
     """All that a comparison tells."""
     found: dict[str, Any] = json.loads((DOCS / "results" / f"{name}.json").read_text("utf-8"))
     return found
+
+
+def rows_of(name: str) -> list[Row]:
+    """The rows of a comparison, each a method in a cell."""
+    rows: list[Row] = table_of(name)["rows"]
+    return rows
 
 
 def epsilon_of(row: Row) -> float:

@@ -25,7 +25,7 @@ from locksfl.methods.releases import (
     RatedRound,
     Release,
     SampledRound,
-    merged,
+    joint_multiplier,
 )
 from locksfl.methods.rules import Rule
 from locksfl.methods.trusts import Trust
@@ -448,8 +448,8 @@ class Arm:
         if not cohort:
             return SampledRound(self.sampling_rate * p, noise)
         if p == 1 and not self.releases_norms:
-            return SampledRound(self.sampling_rate, merged(noise, *cohort))
-        before = merged(*cohort) if len(cohort) > 1 else cohort[0]
+            return SampledRound(self.sampling_rate, joint_multiplier(noise, *cohort))
+        before = joint_multiplier(*cohort) if len(cohort) > 1 else cohort[0]
         return SampledRound(self.sampling_rate, noise, before, upload_probability=p)
 
     def client_releases(self, uploads: int, norms: int | None = None) -> ClientReleases:

@@ -50,7 +50,7 @@ UPDATE = Domain("update", "S", ball=True)
 BIT = Domain("bit", "1/2", ball=True)  # b_i - 1/2: whether an update is within the clip norm
 
 
-def merged(*multipliers: float) -> float:
+def joint_multiplier(*multipliers: float) -> float:
     """The multiplier of one Gaussian that is worth releases of these from one and the same sample:
     1/z^2 adds up."""
     return sum(float(z) ** -2 for z in multipliers) ** -0.5

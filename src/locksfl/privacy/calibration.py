@@ -24,7 +24,7 @@ from locksfl.methods.releases import (
     ClientReleases,
     Relation,
     SampledRound,
-    merged,
+    joint_multiplier,
 )
 from locksfl.privacy import gdp
 from locksfl.privacy.accountant import central_epsilon
@@ -130,7 +130,7 @@ def _with_bits(
     bits = arm.clip_multiplier or max(arm.cohort / 10, 5 * beside)
     given = [arm.norm_multiplier] if arm.releases_norms and arm.norm_multiplier else []
     if given or apart:  # the updates pay
-        first = SampledRound(arm.sampling_rate, merged(bits, *given))
+        first = SampledRound(arm.sampling_rate, joint_multiplier(bits, *given))
         alone = central_epsilon([(first, arm.rounds)], delta, relation, accountant)
         if alone >= epsilon:
             norms = f" and norms of multiplier {given[0]:g}" if given else ""
