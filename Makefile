@@ -3,7 +3,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run install test test-federation test-wheel test-all lint bench bench-peers docs lock clean
+.PHONY: run install test test-federation test-wheel test-all lint bench bench-peers docs results \
+  results-quick lock clean
 
 run: install           ## the embedded digits: 100 clients as in the paper, then 10,000 small ones
 	$(BIN)/locks run --seed 0
@@ -35,6 +36,17 @@ bench-peer-%:          ## an environment for each, with torch before what asks f
 docs: install          ## every picture in docs/, made anew
 	$(BIN)/python scripts/make_pictures.py
 	$(BIN)/python -m benchmarks --show --json docs/performance.json --figure docs/performance.png
+
+RESULTS := frontier clients natural rounds two-classes records
+results: install       ## every table of docs/results.md: 25 minutes on one H200, with the data in LOCKS_DATA
+	for name in $(RESULTS); do \
+	  $(BIN)/locks compare experiments/results/$$name.toml --out runs/results/$$name || exit; done
+	$(BIN)/python scripts/make_results.py runs/results
+
+results-quick: install ## the same comparisons, small, on the embedded digits
+	for name in $(RESULTS); do \
+	  $(BIN)/locks compare --quick experiments/results/$$name.toml \
+	    --out runs/results-quick/$$name || exit; done
 
 lock: $(VENV)/.installed   ## resolve constraints.txt anew
 	$(PIP) uv

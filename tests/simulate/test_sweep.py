@@ -129,3 +129,15 @@ def test_what_cannot_be_played_together_is_played_alone(simulator, monkeypatch):
     assert list(sweep._groups(simulator, settings()[:4], GRADIENT, None)) == [[0], [1], [2], [3]]
     monkeypatch.setattr(simulator, "on_cpu", False)
     assert list(sweep._groups(simulator, settings()[:4], GRADIENT, None)) == [[0, 1, 2, 3]]
+
+
+def test_a_model_of_which_memory_holds_one_is_played_alone(simulator, monkeypatch):
+    """On a GPU, too large to share a program: a group of one has no axis of settings."""
+    given = settings()[:2]
+    wanted = play_sweep(simulator, given, GRADIENT, SERVER, evaluate_every=4)
+    monkeypatch.setattr("locksfl.simulate.simulator.SMALL_MODEL", 0)
+    gpu = Simulator(simulator.population, simulator.model)
+    monkeypatch.setattr(gpu, "on_cpu", False)
+    found = play_sweep(gpu, given, GRADIENT, SERVER, evaluate_every=4, at_once=1, brief=True)
+    for mine, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine.weights, other.weights, rtol=1e-4, atol=1e-5)

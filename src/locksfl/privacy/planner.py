@@ -39,7 +39,7 @@ from locksfl.privacy.forecast import (
     verdict,
 )
 
-PROGRESS = 1.5
+PROGRESS = 3.0
 NEAR = 1.1
 PAYS = 0.97  # of the cost of a rule that asks for nothing; less is worth a larger cohort
 SHARES = (0.1, 0.3, 0.5, 0.7, 1.0)  # mean norms over the clip norm, where it is not known

@@ -67,12 +67,12 @@ def play_sweep(
     found: dict[int, Played] = {}
     for numbers in _groups(simulator, settings, work, at_once):
         group = [settings[number] for number in numbers]
-        alone = _plays_alone(group[0]) or simulator.on_cpu or not brief
-        if len(group) == 1 and alone:
+        room = _room(simulator, len(group), work)
+        if room == 1 or (len(group) == 1 and (_plays_alone(group[0]) or not brief)):
             how = functools.partial(play_alone, evaluate_every=evaluate_every, shared=brief)
             played = [how(simulator, *group[0], work, server)]
         else:
-            played = _together(simulator, group, work, server, evaluate_every, brief)
+            played = _together(simulator, group, room, work, server, evaluate_every, brief)
         found |= zip(numbers, played, strict=True)
     return [found[number] for number in range(len(settings))]
 
@@ -141,9 +141,17 @@ def _most_together(simulator: Simulator, rate: float, work: LocalWork) -> int:
     return max(1, min(fits))
 
 
+def _room(simulator: Simulator, settings: int, work: LocalWork) -> int:
+    """The settings that the program is compiled for: where rounds are short, one for many sizes."""
+    if simulator.on_cpu or not simulator.is_small(work):
+        return settings
+    return next(size for size in ROOMS if size >= settings)
+
+
 def _together(
     simulator: Simulator,
     settings: list[Setting],
+    room: int,
     work: LocalWork,
     server: Server,
     evaluate_every: int,
@@ -151,9 +159,6 @@ def _together(
 ) -> list[Played]:
     """Like `Simulator.play`, with a leading axis of settings on everything that differs between
     them."""
-    room = len(settings)
-    if not simulator.on_cpu and simulator.is_small(work):
-        room = next(size for size in ROOMS if size >= room)
     group = [*settings, *[settings[-1]] * (room - len(settings))]  # the last one fills the room
     (plan, _), model = group[0], simulator.model
     classes, class_of = simulator.classes(work)

@@ -40,8 +40,9 @@ OF_THE_FILE = {  # what a comparison decides for itself
 }
 CHOOSES_NOISE = {"epsilon": None, "filter": False, "max_epsilon": None, "accounting": "sound"}
 QUICK = (
-    "the first data, the largest finite epsilon, the first two uploads, the fewest rounds, two "
-    "seeds, one tuning seed, the two middle values of each tuned axis, nothing widened"
+    "the data of [compare.quick] or the first ones, the largest finite epsilon, the first two "
+    "uploads, the fewest rounds, two seeds, one tuning seed, the two middle values of each tuned "
+    "axis, nothing widened"
 )
 
 
@@ -78,6 +79,7 @@ class Comparison:
     axes: CompareConfig
     methods: dict[str, MethodEntry]
     configs: dict[str, Config]  # the experiment of each label, with a placeholder for its arms
+    small: Config | None = None  # that of [compare.quick]
     quick: bool = False
 
     @property
@@ -108,7 +110,10 @@ class Comparison:
 
     def _entry(self, label: str) -> DataEntry:
         """The axes of a label: its own, or those of [compare]."""
-        mine = {entry.label: entry for entry in self.axes.data}.get(label, DataEntry(label))
+        entries = {entry.label: entry for entry in self.axes.data}
+        return self._with_axes(entries.get(label, DataEntry(label)))
+
+    def _with_axes(self, mine: DataEntry) -> DataEntry:
         given = {name: getattr(mine, name) for name in ("epsilons", "rounds")}
         if mine.uploads is None and mine.uploads_in_all is None:
             mine = dataclasses.replace(
@@ -159,8 +164,11 @@ class Comparison:
 
     def quickened(self) -> Comparison:
         """The same comparison, smaller by a stated rule (`QUICK`)."""
-        axes, label = self.axes, next(iter(self.configs))
-        entry = self._entry(label)
+        axes = self.axes
+        entry = self._entry(next(iter(self.configs)))
+        config = self.configs[entry.label]
+        if axes.quick is not None and self.small is not None:
+            entry, config = self._with_axes(axes.quick), self.small
         finite = [e for e in entry.epsilons or axes.epsilons if math.isfinite(e)]
         uploads = {
             name: values[:2]
@@ -192,7 +200,7 @@ class Comparison:
             for name, method in self.methods.items()
         }
         found = dataclasses.replace(
-            self, axes=axes, methods=methods, configs={label: self.configs[label]}, quick=True
+            self, axes=axes, methods=methods, configs={entry.label: config}, quick=True
         )
         for named in self.axes.difference:
             with suppress(ValueError):
@@ -265,15 +273,18 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
     everyone = next(name for name, rule in RULES.items() if rule.everyone)
     placeholder = {**table, "arm": [{"name": "all", "rule": everyone}]}
     entries = axes.data or [DataEntry("")]
-    for label, change in ((e.label, change) for e in entries for change in e.set):
+    every = [*entries, *([axes.quick] if axes.quick else [])]
+    for label, change in ((e.label, change) for e in every for change in e.set):
         table_name = re.split(r"[.=]", change)[0].strip()
         if table_name in OF_THE_FILE:
             reason = OF_THE_FILE[table_name]
             raise ValueError(f"compare.data.set = {change!r} of {label!r}: {reason}")
-    configs = {e.label: config_of(placeholder, e.set) for e in entries}
-    for config in configs.values():
+    experiments = [config_of(placeholder, e.set) for e in every]
+    configs = {e.label: config for e, config in zip(entries, experiments, strict=False)}
+    small = experiments[-1] if axes.quick else None
+    for config in experiments:
         config.data.check_unit(simulated=True)
-    for config, (name, usual) in itertools.product(configs.values(), CHOOSES_NOISE.items()):
+    for config, (name, usual) in itertools.product(experiments, CHOOSES_NOISE.items()):
         if (value := getattr(config.privacy, name)) != usual:
             raise ValueError(
                 f"privacy.{name} = {value!r}: not in the file of a comparison; every method is "
@@ -286,10 +297,11 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
             raise ValueError(f"compare.method.name = {name!r}: expected a name of its own")
     if len({arm_number(name) for name in names}) < len(names):
         raise ValueError(f"method names {names}: two would share their noise; rename one")
-    found = Comparison(text, axes, {method.name: method for method in methods}, configs)
+    found = Comparison(text, axes, {method.name: method for method in methods}, configs, small)
     _check_uploads(axes, found)
-    for case in found.cases:
-        _check_case(found, case)
+    for one in (found, found.quickened()):
+        for case in one.cases:
+            _check_case(one, case)
     for named in axes.difference:
         found.find(named)
     return found
@@ -297,6 +309,7 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
 
 def _check_uploads(axes: CompareConfig, found: Comparison) -> None:
     tables: list[CompareConfig | DataEntry] = [axes, *axes.data]
+    tables += [axes.quick] if axes.quick else []
     for table in tables:
         if table.uploads is not None and table.uploads_in_all is not None:
             raise ValueError(

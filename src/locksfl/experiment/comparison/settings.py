@@ -102,6 +102,7 @@ class CompareConfig(Settings, where="compare"):
     common_draws: bool = False  # all methods have the cohorts and noise of a seed in common
     tuning: TuningConfig | None = None  # None: the file's own clip norm and step for all
     data: list[DataEntry] = field(default_factory=list)
+    quick: DataEntry | None = None  # in place of the first data under --quick
     method: list[dict[str, Any]] = field(default_factory=list)
     difference: list[DifferenceConfig] = field(default_factory=list)
 
