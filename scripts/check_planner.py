@@ -2,6 +2,7 @@
 experiments/results/rounds.toml:
 
 python scripts/check_planner.py RUN
+python scripts/check_planner.py         # of docs/results
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from locksfl.privacy.planner import Question, choose
+from locksfl.privacy.planner import PROGRESS, Question, choose
 
+TABLE = Path(__file__).resolve().parent.parent / "docs" / "results" / "rounds.json"
 ALLOWED = {"MNIST": 0.01, "MNIST, iid": 0.01}  # what the constant was chosen on
 ELSEWHERE = 0.02
 GRID = (10, 20, 40, 80, 160)
@@ -22,9 +24,10 @@ CLIENTS = {"writers": 539}
 PARAMETERS = 7850  # softmax on 28 x 28 pixels
 
 
-def planned_rounds(label: str, total: float) -> int:
+def planned_rounds(label: str, total: float, progress: float) -> int:
     """What `locks plan --uploads-in-all TOTAL` says for rule uniform."""
-    question = Question(CLIENTS.get(label, 1000), PARAMETERS, 8.0, uploads_in_all=total)
+    clients = CLIENTS.get(label, 1000)
+    question = Question(clients, PARAMETERS, 8.0, uploads_in_all=total, progress=progress)
     return choose(question, "uniform", 1.0).arm.rounds
 
 
@@ -34,7 +37,13 @@ def at(rounds: int, accuracy: dict[int, float]) -> float:
     return float(np.interp(np.log(rounds), np.log(played), [accuracy[t] for t in played]))
 
 
-def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def read(table: Path) -> list[dict[str, Any]]:
+    """The rows of a comparison."""
+    rows: list[dict[str, Any]] = json.loads(table.read_text("utf-8"))["rows"]
+    return rows
+
+
+def judged(rows: list[dict[str, Any]], progress: float = PROGRESS) -> list[dict[str, Any]]:
     """One line for each data set and total of uploads."""
     cells: dict[tuple[str, int], dict[int, float]] = {}
     for row in rows:
@@ -42,7 +51,7 @@ def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         cells.setdefault((row["data"], total), {})[row["rounds"]] = row["accuracy"]
     found = []
     for (label, total), accuracy in cells.items():
-        planned = planned_rounds(label, total)
+        planned = planned_rounds(label, total, progress)
         best = max((r for r in GRID if r in accuracy), key=lambda r: accuracy[r])
         behind = accuracy[best] - at(planned, accuracy)
         line = {"data": label, "total": total, "planned": planned, "best": best, "behind": behind}
@@ -53,9 +62,9 @@ def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """Read the run's table and print the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
-    rows = json.loads((parser.parse_args().run / "table.json").read_text("utf-8"))["rows"]
-    lines = judged(rows)
+    parser.add_argument("run", nargs="?", type=Path)
+    run = parser.parse_args().run
+    lines = judged(read(run / "table.json" if run else TABLE))
     print("| data | uploads in all | planned rounds | best rounds | points behind | holds |")
     print("|---|---|---|---|---|---|")
     for line in lines:

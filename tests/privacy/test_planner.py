@@ -28,6 +28,7 @@ from locksfl.privacy.planner import (
     gains,
     predicted_error,
 )
+from scripts.check_planner import ALLOWED, TABLE, judged, read
 
 MNIST = Question(1000, 7850, 8.0)  # softmax regression on the pixels
 MANY = Question(60_000, 39_700, 8.0, 1e-6)
@@ -37,9 +38,9 @@ MANY = Question(60_000, 39_700, 8.0, 1e-6)
 
 
 def test_the_criterion_by_hand():
-    """A / T + sqrt((noise^2 + sampling^2) / T): 1.5 / 25 + sqrt(25 / 25), and twice that noise
+    """A / T + sqrt((noise^2 + sampling^2) / T): 3 / 25 + sqrt(25 / 25), and twice that noise
     where half of the mean is kept."""
-    assert predicted_error(Expected(3.0, 4.0, 1.0, 10.0), 25) == pytest.approx(0.06 + 1.0)
+    assert predicted_error(Expected(3.0, 4.0, 1.0, 10.0), 25) == pytest.approx(0.12 + 1.0)
     assert predicted_error(Expected(3.0, 4.0, 0.5, 10.0), 25, 5.0) == pytest.approx(0.2 + 2.0)
 
 
@@ -64,40 +65,27 @@ def test_the_criterion_bounds_the_loss_of_sgd():
         assert bound / 30 < loss < bound
 
 
-# Accuracy on MNIST by rounds, for three totals of uploads: 1,000 clients, epsilon 8, softmax on
-# pixels, contributions of one length, the best step of each, 3 seeds. PROGRESS was chosen on these.
-MEASURED = {
-    500: {10: 0.800, 20: 0.793, 80: 0.707},
-    1000: {10: 0.840, 20: 0.847, 40: 0.829, 80: 0.802, 160: 0.775, 320: 0.727},
-    5000: {10: 0.864, 20: 0.886, 40: 0.891, 80: 0.886, 320: 0.871},
-}
+def test_the_constant_was_chosen_on_mnist_and_holds_elsewhere():
+    """docs/results/rounds.json, played on a GPU. Of a few constants, PROGRESS loses the fewest
+    points against the best number of rounds, in the worst of the six lines of MNIST. The lines of
+    other data, which had no say, hold too. A fifth of it or five times as much would not do."""
+    rows = read(TABLE)
 
+    def worst(progress):
+        return max(one["behind"] for one in judged(rows, progress) if one["data"] in ALLOWED)
 
-def test_accuracy_follows_the_predicted_error():
-    """With the constant as it is, a smaller predicted error is a higher accuracy in all but one
-    of the 91 pairs; with a tenth of it, or ten times, 7 or more are the wrong way round."""
-
-    def inversions(progress):
-        q = replace(MNIST, progress=progress)
-        plans = [
-            (q.rough_plan(q.arm("uniform", rounds, total / rounds, 1.0), 1.0).error, accuracy)
-            for total, by_rounds in MEASURED.items()
-            for rounds, accuracy in by_rounds.items()
-        ]
-        return sum(
-            (one[0] < other[0]) == (one[1] < other[1])
-            for i, one in enumerate(plans)
-            for other in plans[:i]
-            if one[1] != other[1]
-        )
-
-    assert inversions(PROGRESS) <= 1
-    assert min(inversions(PROGRESS / 10), inversions(10 * PROGRESS)) >= 7
+    constants = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+    assert min(constants, key=worst) == PROGRESS
+    lines = judged(rows)
+    assert len(lines) == 15
+    assert all(one["holds"] for one in lines)
+    for progress in (PROGRESS / 5, PROGRESS * 5):
+        assert sum(not one["holds"] for one in judged(rows, progress)) >= 5
 
 
 @pytest.mark.parametrize(
     ("clients", "total", "rounds"),
-    [(1000, 500, 10), (1000, 1000, 20), (1000, 5000, 60), (539, 1000, 20)],
+    [(1000, 500, 20), (1000, 1000, 30), (1000, 5000, 80), (539, 1000, 30)],
 )
 def test_the_rounds_of_a_total(clients, total, rounds):
     plan = choose(replace(MNIST, clients=clients, uploads_in_all=total), "uniform", 1.0)
@@ -123,16 +111,14 @@ def test_more_is_never_worse():
 
 def test_a_number_of_rounds_that_is_far_behind_is_seen():
     """The check of a played comparison: within 1 point on MNIST, within 2 elsewhere."""
-    from scripts.check_planner import judged
-
-    played = {10: 0.80, 20: 0.81, 40: 0.825, 60: 0.80}
+    played = {10: 0.80, 30: 0.81, 40: 0.825, 60: 0.80}
     rows = [
         {"data": label, "rounds": rounds, "uploads": 1000 / rounds, "accuracy": accuracy}
         for label in ("MNIST", "Fashion-MNIST")
         for rounds, accuracy in played.items()
     ]
     mnist, fashion = judged(rows)
-    assert (mnist["planned"], mnist["best"], mnist["holds"]) == (20, 40, False)
+    assert (mnist["planned"], mnist["best"], mnist["holds"]) == (30, 40, False)
     assert fashion["behind"] == pytest.approx(0.015)
     assert fashion["holds"]
 
@@ -173,7 +159,6 @@ def test_without_a_total_the_cheapest_of_the_good_plans_is_taken():
     every = MNIST.rough_plan(MNIST.arm(FULL, 1000, 1000, 1.0), 1.0)
     assert every.error < plan.error <= NEAR * every.error
     assert plan.arm.rounds * plan.expected.uploads < 1000 * 1000 / 5
-    assert plan.arm.rounds < 1000
 
 
 # --- The noise is that of a run ------------------------------------------------
@@ -295,7 +280,7 @@ def test_the_command(tmp_path):
     assert answer["plans"]["uniform"]["bytes_up"] == pytest.approx(4 * 7850 * 1000)
     assert told["frontier"][0]["rule"] == "uniform"
     lines = "\n".join(words(told))
-    assert "Take rule uniform: 20 rounds, 50 clients asked and 50.0 uploads a round." in lines
+    assert "Take rule uniform: 30 rounds, 33.3 clients asked and 33.3 uploads a round." in lines
     assert "Warning" not in lines
     told["question"]["delta"] = 0.02
     assert "Warning: delta = 0.02 is not below 1/n" in "\n".join(words(told))
