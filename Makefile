@@ -37,11 +37,11 @@ docs: install          ## every picture in docs/, made anew
 	$(BIN)/python scripts/make_pictures.py
 	$(BIN)/python -m benchmarks --show --json docs/performance.json --figure docs/performance.png
 
-RESULTS := frontier clients natural rounds two-classes records
+RESULTS := frontier clients cohorts natural shakespeare rounds two-classes records
 results: install       ## every table of docs/results.md: 25 minutes on one H200, with the data in LOCKS_DATA
 	for name in $(RESULTS); do \
 	  $(BIN)/locks compare experiments/results/$$name.toml --out runs/results/$$name || exit; done
-	$(BIN)/python scripts/make_results.py runs/results
+	$(BIN)/python -m scripts.make_results runs/results
 
 results-quick: install ## the same comparisons, small, on the embedded digits
 	for name in $(RESULTS); do \

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from locksfl.experiment.comparison import bench as benches
 from locksfl.experiment.comparison import folder as folders
 from locksfl.experiment.comparison.document import write_report
 from locksfl.experiment.comparison.folder import REPORT, TUNING, WHOLE, Folder, Part, merge
-from locksfl.experiment.comparison.grid import parse_comparison
+from locksfl.experiment.comparison.grid import parse_comparison, read_comparison
 from locksfl.experiment.comparison.noise import Noise
 from locksfl.experiment.comparison.play import play
 from made_comparisons import SHARE, TEXT, made_up, small
@@ -291,8 +292,30 @@ def test_quick_is_smaller_and_says_how(tmp_path, monkeypatch):
     folder = Folder.begin(tmp_path / "run", quick)
     play(folder, lambda stage, case: None, lambda text: None)
     write_report(folder)
-    assert "the first data, the largest finite epsilon" in (folder.path / "report.md").read_text()
+    assert "the largest finite epsilon" in (folder.path / "report.md").read_text()
     assert folders.Folder.open(folder.path).comparison.cases == quick.cases
+
+
+def test_quick_may_have_data_of_its_own(tmp_path):
+    own = '[compare.quick]\nlabel = "few"\nset = ["data.clients=12"]\nuploads = [3]\n'
+    comparison = parse_comparison(TEXT + own)
+    assert {case.data for case in comparison.cases} == {""}
+    quick = comparison.quickened()
+    assert {(case.data, case.uploads) for case in quick.cases} == {("few", 3.0)}
+    assert quick.configs["few"].data.clients == 12
+    folder = Folder.begin(tmp_path / "run", quick)
+    assert Folder.open(folder.path).comparison.cases == quick.cases
+    with pytest.raises(ValueError, match="= 13: expected at most the 12 clients"):
+        parse_comparison(TEXT + own.replace("[3]", "[13]"))
+
+
+def test_the_files_behind_the_results_can_be_read():
+    """With their quick versions, which need no download."""
+    files = sorted((Path(__file__).parents[2] / "experiments" / "results").glob("*.toml"))
+    assert len(files) == 8
+    for file in files:
+        (config,) = read_comparison(file).quickened().configs.values()
+        assert config.data.name == "mnist-embedded"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import sys
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiments.results import strokes
 
 from locksfl.data.population import Population
 from locksfl.experiment.config import parse_config
@@ -182,3 +183,14 @@ def test_bad_settings_are_refused(lines, expected):
         parse_config(f'[features]\n{lines}\n[[arm]]\nname = "a"\ncohort = 5')
     with pytest.raises(ValueError, match="multiples of 4"):
         scattering((28, 30))
+
+
+def test_the_centre_of_strokes_knows_nothing_of_the_records():
+    """It is drawn, not measured: the same for any data. It takes away more than half of the energy
+    of the mean of digits' features, so that more of the clip norm is left for what differs."""
+    digits = open_task(parse_config('[[arm]]\nname = "all"\nrule = "full"', ()))[0]
+    records = jnp.asarray(digits.features[:1000] * digits.scale, jnp.float32)
+    plain, less = scattering((28, 28))(records), strokes.centred(records)
+    np.testing.assert_allclose(plain - less, np.tile(strokes.centre(), (1000, 1)), atol=1e-5)
+    before, after = (float(jnp.sum(jnp.mean(found, axis=0) ** 2)) for found in (plain, less))
+    assert after < before / 2

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scripts.check_planner import ALLOWED, TABLE, judged, read
 from typer.testing import CliRunner
 
 from locksfl.arm import Arm
@@ -28,7 +29,6 @@ from locksfl.privacy.planner import (
     gains,
     predicted_error,
 )
-from scripts.check_planner import ALLOWED, TABLE, judged, read
 
 MNIST = Question(1000, 7850, 8.0)  # softmax regression on the pixels
 MANY = Question(60_000, 39_700, 8.0, 1e-6)
