@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from dataclasses import replace
 
@@ -192,6 +193,50 @@ def test_another_file_is_refused_and_nothing_is_lost(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="other --quick"):
         Folder.begin(folder.path, parse_comparison(SILENT).quickened())
     assert contents(folder) == before
+
+
+def killed(monkeypatch, replacements, make):
+    """Make a folder in a process that is killed before it gives a file its name, some done."""
+    left, real = iter([True] * replacements), os.replace
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "unlink", lambda path: None)  # nobody tidies up
+
+        def replace(*paths):
+            if not next(left, False):
+                raise KeyboardInterrupt
+            real(*paths)
+
+        patch.setattr(os, "replace", replace)
+        make()
+
+
+@pytest.mark.parametrize("replacements", [0, 1])
+def test_a_command_that_was_killed_while_it_made_its_folder_starts_anew(
+    tmp_path, monkeypatch, replacements
+):
+    made_up(monkeypatch)
+    path, comparison = tmp_path / "run", parse_comparison(SILENT)
+    killed(monkeypatch, replacements, lambda: Folder.begin(path, comparison))
+    assert any(path.iterdir())
+    assert contents(played(path, SILENT)) == contents(played(tmp_path / "whole", SILENT))
+
+
+@pytest.mark.parametrize("replacements", range(4))
+def test_a_merge_that_was_killed_starts_anew(tmp_path, monkeypatch, replacements):
+    made_up(monkeypatch)
+    part, path = played(tmp_path / "part", SILENT), tmp_path / "whole"
+    killed(monkeypatch, replacements, lambda: merge([part.path], path))
+    merged = contents(finish(merge([part.path], path)))
+    assert {name: merged[name] for name in contents(part)} == contents(part)
+
+
+def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_folder(tmp_path):
+    (tmp_path / "comparison.toml").write_text("mine")
+    with pytest.raises(ValueError, match="already exists"):
+        Folder.begin(tmp_path, parse_comparison(TEXT))
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
+        ("comparison.toml", "mine")
+    ]
 
 
 def test_a_file_that_was_changed_in_its_folder_is_refused(tmp_path):

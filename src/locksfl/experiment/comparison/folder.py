@@ -66,10 +66,9 @@ class Folder:
             "quick": comparison.quick,
             "part": list(part),
         }
+        _check_new(path)
         if not (path / "comparison.json").is_file():
-            RunFolder.check_new(path)
             path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "comparison.toml", comparison.text.encode())
             write_atomically(path / "comparison.json", (json.dumps(told) + "\n").encode())
         there = _told(path)
         for name, is_another in (
@@ -82,6 +81,8 @@ class Folder:
                     f"--out {path}: it holds {is_another}, which stays as it is; expected the same "
                     "command, or a new folder"
                 )
+        if not (path / "comparison.toml").is_file():  # last: then the folder is made
+            write_atomically(path / "comparison.toml", comparison.text.encode())
         return cls(path, comparison, part)
 
     @classmethod
@@ -164,17 +165,20 @@ class Folder:
 
 def merge(paths: Sequence[Path], out: Path) -> Folder:
     """Join the folders of all parts of one comparison in a new folder."""
-    RunFolder.check_new(out)
+    _check_new(out)
+    if (out / "cells.jsonl").exists():
+        RunFolder.check_new(out)
     parts = [Folder.open(path) for path in paths]
     with ExitStack() as holding:
         for path in dict.fromkeys(folder.path.resolve() for folder in parts):
             holding.enter_context(held(path / "comparison.toml"))
         _check_parts(parts)
         whole = Folder.begin(out, parts[0].comparison)
+        holding.enter_context(whole.held())
         for folder in parts:
             whole._lines.update(folder._lines)
-    whole.forget_failures()
-    whole.settle()
+        whole.forget_failures()
+        whole.settle()
     return whole
 
 
@@ -208,6 +212,16 @@ def _check_parts(parts: Sequence[Folder]) -> None:
     absent = [str(Part(i, first.part.of)) for i in range(1, first.part.of + 1) if i not in seen]
     if absent:
         raise ValueError(f"--merge: part {', '.join(absent)} is missing")
+
+
+def _check_new(path: Path) -> None:
+    """Refuse a path that something else is at. What a command left that was killed while it made
+    this folder is no such thing: unfinished files are removed, and the same command goes on."""
+    if not (path / "comparison.toml").is_file():
+        for left in path.glob(".comparison.????.????????"):  # of `write_atomically`
+            left.unlink()
+    if not (path / "comparison.json").is_file():
+        RunFolder.check_new(path)
 
 
 def _hash(text: str) -> str:
