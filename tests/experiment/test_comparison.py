@@ -198,16 +198,17 @@ def test_another_file_is_refused_and_nothing_is_lost(tmp_path, monkeypatch):
 def killed(monkeypatch, replacements, make):
     """Make a folder in a process that is killed before it gives a file its name, some done."""
     left, real = iter([True] * replacements), os.replace
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+
+    def replace(*paths):
+        if not next(left, False):
+            raise KeyboardInterrupt
+        real(*paths)
+
+    with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", lambda path: None)  # nobody tidies up
-
-        def replace(*paths):
-            if not next(left, False):
-                raise KeyboardInterrupt
-            real(*paths)
-
         patch.setattr(os, "replace", replace)
-        make()
+        with pytest.raises(KeyboardInterrupt):
+            make()
 
 
 @pytest.mark.parametrize("replacements", [0, 1])
@@ -379,6 +380,15 @@ def test_quick_is_smaller_and_says_how(tmp_path, monkeypatch):
             ),
             "compare.data.set = 'engine=flower' of 'a': a comparison is simulated",
         ),
+        (
+            (
+                "[compare.tuning]",
+                '[[compare.data]]\nlabel="A b"\n[[compare.data]]\nlabel="a-b!"\n[compare.tuning]',
+            ),
+            "label = 'A b': expected a label of its own; two would have the figure figure-a-b.png",
+        ),
+        (("margin = -0.1", "margin = nan"), "difference.margin = nan: expected a finite number"),
+        (("margin = -0.1", "margin = -inf"), "difference.margin = -inf: expected a finite number"),
         (('name = "uniform"', 'name = "uniform"\ntuning = 3'), "tuning = 3: expected a table"),
         (('name = "uniform"', 'name = "uniform"\nrule = 3'), "rule = 3: expected"),
     ],
