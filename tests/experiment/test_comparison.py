@@ -240,6 +240,29 @@ def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_folder(tmp_path)
     ]
 
 
+@pytest.mark.parametrize("begun", ["0.0.1", None])
+def test_cells_of_another_version_are_refused(tmp_path, monkeypatch, begun):
+    """Two versions may train or account otherwise; a folder that does not say is of another one."""
+    made_up(monkeypatch)
+    folder = played(tmp_path / "run", SILENT)
+    mine, before = folders.VERSION, contents(folder)
+    told = json.loads((folder.path / "comparison.json").read_text())
+    assert told.pop("version") == mine
+    told |= {"version": begun} if begun else {}
+    (folder.path / "comparison.json").write_text(json.dumps(told))
+    recorded = begun or "(version not recorded)"
+    said = f"begun with locks-fl {recorded}, and this is locks-fl {mine}; expected that version, or"
+    for command in (
+        lambda: Folder.begin(folder.path, parse_comparison(SILENT)),
+        lambda: merge([folder.path], tmp_path / "whole"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(said)) as caught:
+            command()
+        assert "\n" not in str(caught.value)
+    assert contents(folder) == before
+    assert not (tmp_path / "whole").exists()
+
+
 def test_a_file_that_was_changed_in_its_folder_is_refused(tmp_path):
     folder = Folder.begin(tmp_path / "run", parse_comparison(TEXT))
     (folder.path / "comparison.toml").write_text(TEXT.replace("seeds = 3", "seeds = 4"))

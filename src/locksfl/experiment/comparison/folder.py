@@ -1,6 +1,7 @@
 """The folder of a comparison.
 
-    comparison.toml   the file as it was given      comparison.json   its hash, and which part of it
+    comparison.toml   the file as it was given      comparison.json   its hash, which part of it,
+                                                                      and the program's version
     cells.jsonl       one line for every finished   failures.jsonl    one line for every case that
                       stage of a case                                 failed, until it succeeds
     report.md, table.json, figure.png and .svg (one for each label, if there are several)
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ from locksfl.experiment.comparison.grid import Case, Comparison, parse_compariso
 from locksfl.experiment.comparison.runner import Record
 from locksfl.experiment.folder import RunFolder, append_lines, held, read_lines, write_atomically
 
+VERSION = metadata.version("locks-fl")
 TUNING, REPORT = "tuning", "report"
 FILES = ("comparison.toml", "comparison.json", "cells.jsonl", "failures.jsonl")
 
@@ -65,6 +68,7 @@ class Folder:
             "sha256": _hash(comparison.text),
             "quick": comparison.quick,
             "part": list(part),
+            "version": VERSION,
         }
         _check_new(path)
         if not (path / "comparison.json").is_file():
@@ -81,6 +85,7 @@ class Folder:
                     f"--out {path}: it holds {is_another}, which stays as it is; expected the same "
                     "command, or a new folder"
                 )
+        _check_version(f"--out {path}", there)
         if not (path / "comparison.toml").is_file():  # last: then the folder is made
             write_atomically(path / "comparison.toml", comparison.text.encode())
         return cls(path, comparison, part)
@@ -89,6 +94,7 @@ class Folder:
     def open(cls, path: Path) -> Folder:
         """A folder that a comparison has made."""
         told = _told(path)
+        _check_version(f"--merge: {path}", told)
         text = (path / "comparison.toml").read_text("utf-8")
         if _hash(text) != told["sha256"]:
             raise ValueError(
@@ -222,6 +228,15 @@ def _check_new(path: Path) -> None:
             left.unlink()
     if not (path / "comparison.json").is_file():
         RunFolder.check_new(path)
+
+
+def _check_version(named: str, told: Record) -> None:
+    """Refuse cells of another version, which may train or account otherwise."""
+    if (found := told.get("version")) != VERSION:
+        raise ValueError(
+            f"{named}: begun with locks-fl {found or '(version not recorded)'}, and this is "
+            f"locks-fl {VERSION}; expected that version, or a new folder played with this one"
+        )
 
 
 def _hash(text: str) -> str:
