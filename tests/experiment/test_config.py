@@ -135,11 +135,11 @@ def test_a_wrong_type_is_refused(change, expected):
         (["arm.locks.lengths=long"], "arm.locks.lengths = 'long': expected one of clipped, equal"),
         (
             ["local.weight=size", "local.max_samples=9", "train.lengths=equal"],
-            "local.weight = 'size': no effect on lengths = 'equal' (arm 'uniform'), which scales",
+            "local.weight = 'size': no effect with lengths = 'equal' (arm 'uniform'), which scales",
         ),
         (
             ["local.weight=size", "local.max_samples=9", "arm.locks.lengths=equal"],
-            "local.weight = 'size': no effect on lengths = 'equal' (arm 'locks'), which scales",
+            "local.weight = 'size': no effect with lengths = 'equal' (arm 'locks'), which scales",
         ),
         (["train.optimizer.step=0"], "train.optimizer.step = 0.0"),
         (["train.optimizer.momentum=0.9"], "optimizer 'sgd' takes no momentum"),

@@ -439,7 +439,7 @@ class Config(Settings):
         equal = [arm.name for arm in arms if arm.lengths == "equal"]
         if self.local.weight == "size" and equal:
             raise ValueError(
-                f"local.weight = 'size': no effect on lengths = 'equal' (arm {equal[0]!r}), "
+                f"local.weight = 'size': no effect with lengths = 'equal' (arm {equal[0]!r}), "
                 "which scales every contribution to the clip norm; expected lengths = 'clipped', "
                 "or local.weight = 'equal'"
             )
