@@ -3,16 +3,20 @@ control."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 import pytest
 
 from checks import ragged
-from locksfl.experiment.config import parse_config
+from locksfl.arm import MULTIPLIERS
+from locksfl.experiment.config import parse_config, read_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish
 from locksfl.experiment.training import train
+from locksfl.privacy import guarantee
 from locksfl.privacy.ledger import account_ledger, read_run
 from locksfl.round.randomness import Randomness
 from small_runs import lines, new_path, play, run_experiment, summary
@@ -109,6 +113,24 @@ def test_the_ledger_alone_gives_the_guarantee():
         assert arm[kind]["public"]["accountant"] == "rdp"
     assert 50 * (1 - 2e-3) <= arm["guarantee"]["public"]["epsilon"] <= 50
     assert len(told["ladder"]) == 17
+
+
+@pytest.mark.parametrize(
+    "changes", [CONTROLLED, ("train.clip_quantile=0.5",), ()], ids=["rates", "clip", "plain"]
+)
+def test_the_statement_alone_gives_the_guarantee(changes):
+    """A reviewer has the bundle's settings and the multipliers of its statement, nothing else."""
+    bundle = new_path()
+    publish(play(parse_config(COIN, changes, 3)), bundle)
+    statement = json.loads((bundle / "statement.json").read_text("utf-8"))
+    (told,) = statement["arms"]
+    assert ("ladder" in told) == (changes == CONTROLLED)
+    config = read_config(bundle / "config.toml")
+    noise = {n: told.get(n) or 0.0 for n in MULTIPLIERS} | {"ladder": told.get("ladder", ())}
+    arm = replace(config.arms()[0], **noise)
+    costs = guarantee([arm], config.privacy.delta, config.privacy.accountant)
+    assert [cost.as_dict() for cost in costs] == told["privacy"]
+    assert 49 < told["privacy"][2]["epsilon"] <= 50
 
 
 def test_rate_control_needs_an_epsilon():

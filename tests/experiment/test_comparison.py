@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -195,6 +196,74 @@ def test_another_file_is_refused_and_nothing_is_lost(tmp_path, monkeypatch):
     assert contents(folder) == before
 
 
+def killed(monkeypatch, replacements, make):
+    """Make a folder in a process that is killed before it gives a file its name, some done."""
+    left, real = iter([True] * replacements), os.replace
+
+    def replace(*paths):
+        if not next(left, False):
+            raise KeyboardInterrupt
+        real(*paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", lambda path: None)  # nobody tidies up
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(KeyboardInterrupt):
+            make()
+
+
+@pytest.mark.parametrize("replacements", [0, 1])
+def test_a_command_that_was_killed_while_it_made_its_folder_starts_anew(
+    tmp_path, monkeypatch, replacements
+):
+    made_up(monkeypatch)
+    path, comparison = tmp_path / "run", parse_comparison(SILENT)
+    killed(monkeypatch, replacements, lambda: Folder.begin(path, comparison))
+    assert any(path.iterdir())
+    assert contents(played(path, SILENT)) == contents(played(tmp_path / "whole", SILENT))
+
+
+@pytest.mark.parametrize("replacements", range(4))
+def test_a_merge_that_was_killed_starts_anew(tmp_path, monkeypatch, replacements):
+    made_up(monkeypatch)
+    part, path = played(tmp_path / "part", SILENT), tmp_path / "whole"
+    killed(monkeypatch, replacements, lambda: merge([part.path], path))
+    merged = contents(finish(merge([part.path], path)))
+    assert {name: merged[name] for name in contents(part)} == contents(part)
+
+
+def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_folder(tmp_path):
+    (tmp_path / "comparison.toml").write_text("mine")
+    with pytest.raises(ValueError, match="already exists"):
+        Folder.begin(tmp_path, parse_comparison(TEXT))
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
+        ("comparison.toml", "mine")
+    ]
+
+
+@pytest.mark.parametrize("begun", ["0.0.1", None])
+def test_cells_of_another_version_are_refused(tmp_path, monkeypatch, begun):
+    """Two versions may train or account otherwise; a folder that does not say is of another one."""
+    made_up(monkeypatch)
+    folder = played(tmp_path / "run", SILENT)
+    mine, before = folders.VERSION, contents(folder)
+    told = json.loads((folder.path / "comparison.json").read_text())
+    assert told.pop("version") == mine
+    told |= {"version": begun} if begun else {}
+    (folder.path / "comparison.json").write_text(json.dumps(told))
+    recorded = begun or "(version not recorded)"
+    said = f"begun with locks-fl {recorded}, and this is locks-fl {mine}; expected that version, or"
+    for command in (
+        lambda: Folder.begin(folder.path, parse_comparison(SILENT)),
+        lambda: merge([folder.path], tmp_path / "whole"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(said)) as caught:
+            command()
+        assert "\n" not in str(caught.value)
+    assert contents(folder) == before
+    assert not (tmp_path / "whole").exists()
+
+
 def test_a_file_that_was_changed_in_its_folder_is_refused(tmp_path):
     folder = Folder.begin(tmp_path / "run", parse_comparison(TEXT))
     (folder.path / "comparison.toml").write_text(TEXT.replace("seeds = 3", "seeds = 4"))
@@ -357,6 +426,15 @@ def test_the_files_behind_the_results_can_be_read():
             ),
             "compare.data.set = 'engine=flower' of 'a': a comparison is simulated",
         ),
+        (
+            (
+                "[compare.tuning]",
+                '[[compare.data]]\nlabel="A b"\n[[compare.data]]\nlabel="a-b!"\n[compare.tuning]',
+            ),
+            "label = 'A b': expected a label of its own; two would have the figure figure-a-b.png",
+        ),
+        (("margin = -0.1", "margin = nan"), "difference.margin = nan: expected a finite number"),
+        (("margin = -0.1", "margin = -inf"), "difference.margin = -inf: expected a finite number"),
         (('name = "uniform"', 'name = "uniform"\ntuning = 3'), "tuning = 3: expected a table"),
         (('name = "uniform"', 'name = "uniform"\nrule = 3'), "rule = 3: expected"),
     ],

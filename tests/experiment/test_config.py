@@ -133,6 +133,14 @@ def test_a_wrong_type_is_refused(change, expected):
         (["local.reference_samples=5"], "local.reference_samples = 5: only with local.weight"),
         (["train.lengths=long"], "train.lengths = 'long': expected one of clipped, equal"),
         (["arm.locks.lengths=long"], "arm.locks.lengths = 'long': expected one of clipped, equal"),
+        (
+            ["local.weight=size", "local.max_samples=9", "train.lengths=equal"],
+            "local.weight = 'size': no effect with lengths = 'equal' (arm 'uniform'), which scales",
+        ),
+        (
+            ["local.weight=size", "local.max_samples=9", "arm.locks.lengths=equal"],
+            "local.weight = 'size': no effect with lengths = 'equal' (arm 'locks'), which scales",
+        ),
         (["train.optimizer.step=0"], "train.optimizer.step = 0.0"),
         (["train.optimizer.momentum=0.9"], "optimizer 'sgd' takes no momentum"),
         (["privacy.trust=centrl"], "did you mean 'central'?"),

@@ -430,8 +430,19 @@ class Config(Settings):
             raise ValueError(f"arm names {names}: two would share their noise; rename one")
         if self.data.clients is not None:
             arms = self.arms()  # refuses what is not sound
+            self._check_weight(arms)
             if self.plan is not None:
                 self.plan.check_uploads(arms)
+
+    def _check_weight(self, arms: Sequence[Arm]) -> None:
+        """Refuse weights by size where every contribution is scaled to one length."""
+        equal = [arm.name for arm in arms if arm.lengths == "equal"]
+        if self.local.weight == "size" and equal:
+            raise ValueError(
+                f"local.weight = 'size': no effect with lengths = 'equal' (arm {equal[0]!r}), "
+                "which scales every contribution to the clip norm; expected lengths = 'clipped', "
+                "or local.weight = 'equal'"
+            )
 
     def arms(self) -> list[Arm]:
         """The arms, each table filled in with what the experiment says; not yet calibrated."""

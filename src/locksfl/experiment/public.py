@@ -124,6 +124,8 @@ def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: b
     told = _plain(summary, (*ARM, *(EVALUATED if evaluated else ())), words)
     if arm.clip_quantile is not None:  # with what was adapted from releases
         told |= _plain(summary, ("clip_multiplier", "last_clip_norm"), ())
+    if arm.ladder:  # of rate control: read from the summary, and checked to be numbers
+        told["ladder"] = list(arm.ladder)
     told["privacy"] = public_costs(summary["privacy"])
     rounds = list(rounds)
     told["expected_cohort"] = sum(line["expected_cohort"] for line in rounds) / len(rounds)

@@ -15,7 +15,7 @@ from locksfl._text import epsilon_text, markdown_table, size_text
 from locksfl.experiment.comparison.folder import REPORT, TUNING, Folder, Part
 from locksfl.experiment.comparison.grid import QUICK, Case
 from locksfl.experiment.comparison.runner import Record
-from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED
+from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED, figure_file
 from locksfl.experiment.comparison.statistics import CONFIDENCE, holm, interval, paired
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
 from locksfl.experiment.figures import COLOURS, plotting, save_figure
@@ -90,7 +90,7 @@ def write_report(folder: Folder) -> Record:
         "failures": [{**case.key, "error": said} for case, said in folder.failures.items()],
     }
     labels = list(dict.fromkeys(row["data"] for row in rows))
-    figures = {label: _file(label, len(labels)) for label in labels}
+    figures = {one: figure_file(one) if len(labels) > 1 else "figure" for one in labels}
     for label, name in figures.items():
         mine = [row for row in rows if row["data"] == label]
         draw(folder.path / name, mine, _title(folder, label))
@@ -98,12 +98,6 @@ def write_report(folder: Folder) -> Record:
     text = report_text(folder, table, list(figures.values()))
     write_atomically(folder.path / "report.md", text.encode())
     return table
-
-
-def _file(label: str, labels: int) -> str:
-    if labels == 1:
-        return "figure"
-    return "figure-" + "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-")
 
 
 def _title(folder: Folder, label: str) -> str:

@@ -1,6 +1,7 @@
 """The folder of a comparison.
 
-    comparison.toml   the file as it was given      comparison.json   its hash, and which part of it
+    comparison.toml   the file as it was given      comparison.json   its hash, which part of it,
+                                                                      and the program's version
     cells.jsonl       one line for every finished   failures.jsonl    one line for every case that
                       stage of a case                                 failed, until it succeeds
     report.md, table.json, figure.png and .svg (one for each label, if there are several)
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ from locksfl.experiment.comparison.grid import Case, Comparison, parse_compariso
 from locksfl.experiment.comparison.runner import Record
 from locksfl.experiment.folder import RunFolder, append_lines, held, read_lines, write_atomically
 
+VERSION = metadata.version("locks-fl")
 TUNING, REPORT = "tuning", "report"
 FILES = ("comparison.toml", "comparison.json", "cells.jsonl", "failures.jsonl")
 
@@ -65,11 +68,11 @@ class Folder:
             "sha256": _hash(comparison.text),
             "quick": comparison.quick,
             "part": list(part),
+            "version": VERSION,
         }
+        _check_new(path)
         if not (path / "comparison.json").is_file():
-            RunFolder.check_new(path)
             path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "comparison.toml", comparison.text.encode())
             write_atomically(path / "comparison.json", (json.dumps(told) + "\n").encode())
         there = _told(path)
         for name, is_another in (
@@ -82,12 +85,16 @@ class Folder:
                     f"--out {path}: it holds {is_another}, which stays as it is; expected the same "
                     "command, or a new folder"
                 )
+        _check_version(f"--out {path}", there)
+        if not (path / "comparison.toml").is_file():  # last: then the folder is made
+            write_atomically(path / "comparison.toml", comparison.text.encode())
         return cls(path, comparison, part)
 
     @classmethod
     def open(cls, path: Path) -> Folder:
         """A folder that a comparison has made."""
         told = _told(path)
+        _check_version(f"--merge: {path}", told)
         text = (path / "comparison.toml").read_text("utf-8")
         if _hash(text) != told["sha256"]:
             raise ValueError(
@@ -164,17 +171,20 @@ class Folder:
 
 def merge(paths: Sequence[Path], out: Path) -> Folder:
     """Join the folders of all parts of one comparison in a new folder."""
-    RunFolder.check_new(out)
+    _check_new(out)
+    if (out / "cells.jsonl").exists():
+        RunFolder.check_new(out)
     parts = [Folder.open(path) for path in paths]
     with ExitStack() as holding:
         for path in dict.fromkeys(folder.path.resolve() for folder in parts):
             holding.enter_context(held(path / "comparison.toml"))
         _check_parts(parts)
         whole = Folder.begin(out, parts[0].comparison)
+        holding.enter_context(whole.held())
         for folder in parts:
             whole._lines.update(folder._lines)
-    whole.forget_failures()
-    whole.settle()
+        whole.forget_failures()
+        whole.settle()
     return whole
 
 
@@ -208,6 +218,25 @@ def _check_parts(parts: Sequence[Folder]) -> None:
     absent = [str(Part(i, first.part.of)) for i in range(1, first.part.of + 1) if i not in seen]
     if absent:
         raise ValueError(f"--merge: part {', '.join(absent)} is missing")
+
+
+def _check_new(path: Path) -> None:
+    """Refuse a path that something else is at. What a command left that was killed while it made
+    this folder is no such thing: unfinished files are removed, and the same command goes on."""
+    if not (path / "comparison.toml").is_file():
+        for left in path.glob(".comparison.????.????????"):  # of `write_atomically`
+            left.unlink()
+    if not (path / "comparison.json").is_file():
+        RunFolder.check_new(path)
+
+
+def _check_version(named: str, told: Record) -> None:
+    """Refuse cells of another version, which may train or account otherwise."""
+    if (found := told.get("version")) != VERSION:
+        raise ValueError(
+            f"{named}: begun with locks-fl {found or '(version not recorded)'}, and this is "
+            f"locks-fl {VERSION}; expected that version, or a new folder played with this one"
+        )
 
 
 def _hash(text: str) -> str:

@@ -37,6 +37,18 @@ def not_empty(**settings: Sequence[float]) -> None:
             raise ValueError(f"{name} = []: expected at least one number")
 
 
+def finite(**settings: float) -> None:
+    """Refuse what nothing can be compared with."""
+    for name, value in settings.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{name} = {value!r}: expected a finite number")
+
+
+def figure_file(label: str) -> str:
+    """The name of a label's figure, where there are several."""
+    return "figure-" + "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-")
+
+
 Epsilon = Annotated[float, epsilon_above_zero]
 Epsilons = Annotated[list[Epsilon], not_empty]
 Uploads = Annotated[list[Positive], not_empty]
@@ -87,7 +99,7 @@ class DifferenceConfig(Settings, where="compare.difference"):
     rounds: Count | None = None
     than_uploads: Positive | None = None
     than_rounds: Count | None = None
-    margin: float = 0.0
+    margin: Annotated[float, finite] = 0.0
 
 
 @dataclass(frozen=True)
@@ -115,10 +127,13 @@ class CompareConfig(Settings, where="compare"):
                 f"compare.seeds = {self.seeds}: expected at most {FIRST_TUNING_SEED}; the seeds "
                 "from there on are for tuning"
             )
-        labels = [entry.label for entry in self.data]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise ValueError(f"compare.data.label = {label!r}: expected a label of its own")
+        files = [figure_file(entry.label) for entry in self.data]
+        for entry, file in zip(self.data, files, strict=True):
+            if files.count(file) > 1:
+                raise ValueError(
+                    f"compare.data.label = {entry.label!r}: expected a label of its own; two would "
+                    f"have the figure {file}.png"
+                )
 
 
 @dataclass(frozen=True)
