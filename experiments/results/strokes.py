@@ -1,9 +1,9 @@
 """Scattering features less a public centre: their mean over random pen strokes, drawn here.
 
 Half of the energy of MNIST's scattering features is that of their mean, which tells nothing about a
-class and fills the clip norm. The strokes know of MNIST only its format (LeCun et al.: white on black, a
-box of 20 x 20 pixels inside 28 x 28, the centre of mass in the middle), so the centre costs no
-privacy. They remove about three quarters of the mean's energy.
+class and fills the clip norm. The strokes know of MNIST only its format (LeCun et al.: white on
+black, a box of 20 x 20 pixels inside 28 x 28, the centre of mass in the middle), so the centre
+costs no privacy. They remove about three quarters of the mean's energy.
 
 [features]
 name = "encoder"
