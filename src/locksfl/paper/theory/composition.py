@@ -14,23 +14,23 @@ from locksfl.paper import as_printed as as_written
 from locksfl.privacy import epsilon_from_mu, mu_from_epsilon
 
 
-def gaussian_std(epsilon: float, delta: float, sensitivity: float = 1.0) -> dict[str, Any]:
-    """The Gaussian mechanism's std: printed, in both readings, its textbook form (epsilon < 1
-    only), and the exact one.
+def gaussian_std(epsilon: float, delta: float) -> dict[str, Any]:
+    """The Gaussian mechanism's std at sensitivity 1: printed, in both readings, its textbook form
+    (epsilon < 1 only), and the exact one.
 
     The paper adds noise "with the variance = C c_0 / epsilon", c_0 = 2 sqrt(ln(1.25/delta)), where
     the textbook has a std with sqrt(2 ln(1.25/delta)).
     """
-    _validate.positive(epsilon=epsilon, sensitivity=sensitivity)
+    _validate.positive(epsilon=epsilon)
     _validate.probability(delta=delta)
     log = math.log(1.25 / delta)
-    printed = sensitivity * 2 * math.sqrt(log) / epsilon
+    printed = 2 * math.sqrt(log) / epsilon
     return {
         "printed": printed,
         "printed_as_variance": math.sqrt(printed),
-        "epsilon_as_variance": epsilon_from_mu(sensitivity / math.sqrt(printed), delta),
-        "textbook": sensitivity * math.sqrt(2 * log) / epsilon if epsilon < 1 else None,
-        "exact": sensitivity / mu_from_epsilon(epsilon, delta),
+        "epsilon_as_variance": epsilon_from_mu(1 / math.sqrt(printed), delta),
+        "textbook": math.sqrt(2 * log) / epsilon if epsilon < 1 else None,
+        "exact": 1 / mu_from_epsilon(epsilon, delta),
     }
 
 
