@@ -108,27 +108,43 @@ def how_many_rounds(
     clip_norm: Annotated[float, option("C.")] = 1.0,
     smoothness: Smoothness = 1.0,
     gap: Gap = 2.3,
+    rounds: Annotated[int | None, option("T. Left out: the fewest that nearly suffice.")] = None,
     as_json: Json = False,
 ) -> None:
-    """How many rounds: T = d^2 log(T)^2, and the T that minimises the corrected bound."""
-    settings = {name: value for name, value in locals().items() if name != "as_json"}
-    from locksfl.paper.theory.rounds import TRUSTS, Regime, answer
+    """How many rounds: T = d^2 log(T)^2, and the corrected bound at its best step."""
+    settings = {n: value for n, value in locals().items() if n not in ("rounds", "as_json")}
+    from locksfl.paper.theory.rounds import MOST_ROUNDS, SHARE, TRUSTS, Regime, answer
 
-    told = answer(Regime(**settings))
+    told = answer(Regime(**settings), rounds)
     if (roots := told["printed"]) is None:
-        printed = "as printed   T = d^2 log(T)^2 has no root above 1 for d = 1"
+        parts = ["as printed   T = d^2 log(T)^2 has no root above 1 for d = 1"]
     else:
-        printed = (
+        parts = [
             f"as printed   T = {roots['rounds']:.4g}, the larger root of T = d^2 log(T)^2 "
             f"(the other, {roots['small_root']:.6g}, is no number of rounds)"
-        )
-    rows = ((trust, told[trust]) for trust in TRUSTS)
-    _show(told, as_json, printed, *(
-        f"{trust:<12} T = {row['rounds']}, corrected bound {row['bound']['total']:.4g} at "
-        f"epsilon {epsilon:g} ({row['relation']}), step 1/L; by the formula T = "
-        f"{row['approximate_rounds']:.4g}, noise and start {row['approximate_error']:.4g}"
-        for trust, row in rows
-    ))  # fmt: skip
+        ]
+    least = told["says_nothing_from"]
+    rows = []
+    for trust in TRUSTS:
+        row = told[trust]
+        total = row["bound"]["total"]
+        rows.append((
+            f"{trust} ({row['relation']})", str(row["rounds"]), f"{row['step']:.4g}",
+            f"{total:.4g}", f"{row['limit']:.4g}", f"{row['step_times_rounds_at_the_limit']:.4g}",
+            "says nothing" if total >= least else "",
+        ))  # fmt: skip
+        if there := row["at_printed_rounds"]:
+            parts.append(
+                f"             {trust}, at that T and epsilon {epsilon:g}: printed bound "
+                f"{_number(there['printed'])}, corrected {_number(there['corrected'])}"
+            )
+    heads = ("", "T", "step", "corrected bound", "its limit", "step x T there", "")
+    fewest = f"the fewest, of {MOST_ROUNDS} at most, within {SHARE:.0%} of the limit"
+    notes = (
+        f"T: {'as given' if rounds else fewest}; more, with smaller steps, never hurt this bound",
+        f"from 2 L Delta F = {least:.4g} on a bound says nothing; c_nu = 0 is assumed",
+    )
+    _show(told, as_json, *parts, _table(heads, rows), *notes)
 
 
 @theory_app.command()
@@ -195,7 +211,6 @@ def composition(
     delta: Delta = 1e-5,
     cohort: Annotated[float, option("m.")] = 30.0,
     uploads: Uploads = 20.0,
-    order: Annotated[float, option("alpha of one RDP conversion.")] = 8.0,
     as_json: Json = False,
 ) -> None:
     """What T rounds cost, line by line: as printed and as it should be."""
@@ -203,18 +218,19 @@ def composition(
     from locksfl.paper.theory.composition import answer
 
     told = answer(**settings)
-    std, rdp = told["gaussian_mechanism"], told["rdp_conversion"]
-    strong, both = told["strong_composition"], told["norms_and_updates"]
+    std, strong = told["gaussian_mechanism"], told["strong_composition"]
+    both = told["norms_and_updates"]
     textbook = "none" if std["textbook"] is None else f"{std['textbook']:.4g}"
     lines = [
         ("std of one update, sensitivity 1", std["printed"], std["exact"],
          f"the textbook's {textbook} (epsilon < 1 only)"),
-        (f"RDP to epsilon, order {order:g}", rdp["printed"], rdp["minimised"],
-         "right as printed, once minimised over the order"),
+        ("  if it is a variance, as it says", std["printed_as_variance"], std["exact"],
+         f"costs epsilon {std['epsilon_as_variance']:.4g}, not {epsilon_step:g}"),
         ("strong composition", strong["printed"], strong["mended"],
          "a factor epsilon_step was lost"),
         ("norms and updates", both["printed"], both["one_client_all_rounds"],
-         f"one client: {both['one_client_one_round']:.4g} in each round"),
+         f"one client: {both['one_client_one_round']:.4g} in each round, delta "
+         f"{both['delta_of_each_release']:.2g} for each norm and update"),
     ]  # fmt: skip
     rows = ((name, f"{a:.4g}", f"{b:.4g}", note) for name, a, b, note in lines)
     _show(

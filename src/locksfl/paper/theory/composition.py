@@ -9,36 +9,29 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from locksfl import _validate
 from locksfl.paper import as_printed as as_written
-from locksfl.privacy import mu_from_epsilon
-from locksfl.privacy.rdp import ORDERS, epsilon_from_rdp
+from locksfl.privacy import epsilon_from_mu, mu_from_epsilon
 
 
-def gaussian_std(epsilon: float, delta: float, sensitivity: float = 1.0) -> dict[str, Any]:
-    """The Gaussian mechanism's std: printed (c_0 = 2 sqrt(ln(1.25/delta)), called a variance),
-    its textbook form (epsilon < 1 only), and the exact one."""
-    _validate.positive(epsilon=epsilon, sensitivity=sensitivity)
+def gaussian_std(epsilon: float, delta: float) -> dict[str, Any]:
+    """The Gaussian mechanism's std at sensitivity 1: printed, in both readings, its textbook form
+    (epsilon < 1 only), and the exact one.
+
+    The paper adds noise "with the variance = C c_0 / epsilon", c_0 = 2 sqrt(ln(1.25/delta)), where
+    the textbook has a std with sqrt(2 ln(1.25/delta)).
+    """
+    _validate.positive(epsilon=epsilon)
     _validate.probability(delta=delta)
     log = math.log(1.25 / delta)
+    printed = 2 * math.sqrt(log) / epsilon
     return {
-        "printed": sensitivity * 2 * math.sqrt(log) / epsilon,
-        "textbook": sensitivity * math.sqrt(2 * log) / epsilon if epsilon < 1 else None,
-        "exact": sensitivity / mu_from_epsilon(epsilon, delta),
+        "printed": printed,
+        "printed_as_variance": math.sqrt(printed),
+        "epsilon_as_variance": epsilon_from_mu(1 / math.sqrt(printed), delta),
+        "textbook": math.sqrt(2 * log) / epsilon if epsilon < 1 else None,
+        "exact": 1 / mu_from_epsilon(epsilon, delta),
     }
-
-
-def converted(order: float, rdp: float, delta: float) -> float:
-    """The paper's conversion at one order: tau + (log(1/delta) + (alpha-1) log(1 - 1/alpha)
-    - log alpha) / (alpha - 1). It is right, and to be minimised over the orders."""
-    _validate.probability(delta=delta)
-    if not (math.isfinite(order) and order > 1):
-        raise ValueError(f"order = {order!r}: expected a number > 1")
-    _validate.non_negative(rdp=rdp)
-    top = math.log(1 / delta) + (order - 1) * math.log1p(-1 / order) - math.log(order)
-    return max(0.0, rdp + top / (order - 1))
 
 
 def answer(
@@ -49,7 +42,6 @@ def answer(
     delta: float,
     cohort: float,
     uploads: float,
-    order: float,
 ) -> dict[str, Any]:
     """Everything that `locks theory composition` says."""
     _validate.positive(
@@ -57,16 +49,9 @@ def answer(
     )
     _validate.count(rounds=rounds)
     _validate.probability(delta=delta)
-    slack = delta / 2  # the other half is for the steps: delta / (2 T) each
-    mechanism = gaussian_std(epsilon_step, slack / rounds)
-    rho = rounds / (2 * mechanism["exact"] ** 2)
+    slack = delta / 2  # the other half is for the releases: delta / (2 T) each
     return {
-        "gaussian_mechanism": mechanism,
-        "rdp_conversion": {
-            "order": order,
-            "printed": converted(order, rho * order, delta),
-            "minimised": epsilon_from_rdp(ORDERS, rho * np.asarray(ORDERS), delta),
-        },
+        "gaussian_mechanism": gaussian_std(epsilon_step, slack / rounds),
         "strong_composition": {
             "printed": as_written.composed_as_printed(epsilon_step, rounds, delta / (rounds + 1)),
             "mended": as_written.composed(epsilon_step, rounds, slack),
@@ -79,6 +64,7 @@ def answer(
             "one_client_all_rounds": as_written.client_epsilon(
                 rounds, epsilon_norm, epsilon_step, slack
             ),
+            "delta_of_each_release": slack / (2 * rounds),  # a norm and an update in each round
         },
         "reconstructed": as_written.reconstructed(),
     }

@@ -1,21 +1,25 @@
 """How many rounds: the paper's T = d^2 log(T)^2, and what minimises the corrected bound.
 
-The paper makes d log(T) sigma_0^2 / sqrt(T) small with sigma_0 fixed. At a fixed epsilon sigma_0^2
-grows like T, so more rounds mean more noise, and the best T falls with d. With the constant step
-1/L and the approximation sigma = q sqrt(2 T ln(1/delta)) / epsilon (epsilon of about 1 or less):
+The paper makes d log(T) sigma_0^2 / sqrt(T) small with sigma_0 fixed. At a fixed epsilon the noise
+on the average has a variance of at least alpha T in all d coordinates together, where alpha is that
+of a single round in which everybody takes part. With a constant step the corrected bound is then
 
-    central  T* = (n epsilon / C) sqrt(L Delta F / (d ln(1/delta)))             (zero-out)
-    local    T* = (epsilon / 2 C) sqrt(n L Delta F / (d ln(1/delta)))           (replace)
+    2 Delta F / (eta T) + L (eta T) (alpha + C^2 / (b T)),        c_nu = 0: clipping takes nothing
 
-with errors 4 C sqrt(L Delta F d ln(1/delta)) / (n epsilon), and 2 sqrt(n) times that. `best_rounds`
-takes no approximation: it calibrates the noise of every T with the accountants that account a run.
+so the product eta T matters, and more rounds of smaller steps never hurt: as T grows, the bound
+falls to 2 sqrt(2 L Delta F alpha), where eta T = sqrt(2 Delta F / (L alpha)). If one release of
+sensitivity 1 and std 1/mu costs (epsilon, delta),
+
+    central  alpha = d (C / (n mu))^2  (zero-out)      local  alpha = 4 d C^2 / (n mu^2)  (replace)
+
+so eta T goes as 1/sqrt(d), and the limit as sqrt(d). A bound above 2 L Delta F says nothing:
+|grad F(w_0)|^2 is below that already. The proofs are in docs/theory.md.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,11 +27,12 @@ from scipy import special
 
 from locksfl import _validate, methods
 from locksfl._tables import Count, Positive, Probability, Settings
-from locksfl.paper.theory.bound import Bound, Constants, corrected
+from locksfl.paper.theory.bound import Constants, attempt, corrected, printed
 from locksfl.privacy import calibrate_central, mu_from_epsilon
 
 TRUSTS = tuple(name for name, trust in methods.TRUSTS.items() if trust.private)
 MOST_ROUNDS = 10**6
+SHARE = 0.1  # how far above its limit a bound may be for `best_rounds`
 
 
 def printed_rounds(parameters: int) -> tuple[float, float] | None:
@@ -63,18 +68,6 @@ class Regime(Settings):
             raise ValueError(f"uploads = {self.uploads!r}: {expected}")
 
 
-def approximate_best(regime: Regime, trust: str) -> tuple[float, float]:
-    """(T*, its error) by the formulas above; the noise alone, without the sampling term."""
-    _validate.one_of(TRUSTS, trust=trust)
-    s = regime
-    weight = s.smoothness * s.gap
-    cost = s.parameters * math.log(1 / s.delta)
-    reach = s.clients * s.epsilon / s.clip_norm
-    if methods.TRUSTS[trust].clients_add_noise:
-        reach /= 2 * math.sqrt(s.clients)
-    return reach * math.sqrt(weight / cost), 4 * math.sqrt(weight * cost) / reach
-
-
 def noised(regime: Regime, rounds: int, trust: str) -> Constants:
     """The constants of T rounds of uniform sampling at the step 1/L, noise calibrated to epsilon.
 
@@ -90,54 +83,84 @@ def noised(regime: Regime, rounds: int, trust: str) -> Constants:
         rate = min(1.0, s.uploads / s.clients)
         event = calibrate_central(s.epsilon, s.delta, rounds, rate, accountant="rdp")
         noise = {"server_noise": event.noise_multiplier * s.clip_norm / s.uploads}
-    return Constants.of(s, rounds=rounds, step=1 / s.smoothness, **noise)
+    return _with_largest_step(s, rounds, noise)
 
 
-def best_rounds(regime: Regime, trust: str) -> tuple[int, Bound]:
-    """The T that minimises the corrected bound at a constant step of 1/L, and the bound there."""
+def noise_of_everyone(regime: Regime, trust: str) -> float:
+    """alpha: the variance of the noise, over all coordinates, of one round with all n clients."""
+    c = noised(replace(regime, uploads=float(regime.clients)), 1, trust)
+    return c.parameters * (c.sampling * c.client_noise**2 + c.server_noise**2)
+
+
+def limit(regime: Regime, trust: str) -> tuple[float, float]:
+    """What the bound at its best step falls to as T grows, and eta T there."""
+    alpha = noise_of_everyone(regime, trust)
+    product = math.sqrt(2 * regime.gap / (regime.smoothness * alpha))
+    return 4 * regime.gap / product, product
+
+
+def with_best_step(c: Constants) -> Constants:
+    """The same at the step, up to the one given, that minimises the bound: sqrt(2 Delta F/(T L V)),
+    V = Pi G^2 + d s_c^2. The start goes as 1/eta, the rest as eta."""
+    terms = corrected(c, "constant").terms
+    start = terms.pop("start")
+    best = c.step * math.sqrt(start / math.fsum(terms.values()))
+    return replace(c, step=min(c.step, best))
+
+
+def best_rounds(regime: Regime, trust: str) -> Constants:
+    """The fewest rounds whose bound, at their best step, is at most 1 + SHARE times its limit; or
+    MOST_ROUNDS, if it takes more."""
     _validate.one_of(TRUSTS, trust=trust)
+    enough = (1 + SHARE) * limit(regime, trust)[0]
 
-    def bound(rounds: int) -> Bound:
-        c = noised(regime, rounds, trust)
-        below = c.step * (1 - 1e-12)  # L times 1/L may be 1 + 1e-16
-        return corrected(replace(c, step=below), "constant")
+    def best(rounds: int) -> Constants:
+        return with_best_step(noised(regime, rounds, trust))
 
-    best = _smallest(lambda rounds: bound(rounds).total, MOST_ROUNDS)
-    return best, bound(best)
+    def near(rounds: int) -> bool:
+        return rounds >= MOST_ROUNDS or corrected(best(rounds), "constant").total <= enough
 
-
-def _smallest(value: Callable[[int], float], most: int) -> int:
-    """The whole number with the smallest value of a function that falls and then grows: a grid of
-    powers of two, then thirds of what is left."""
-    at = functools.cache(value)
-    n = 1
-    while n < most and at(min(2 * n, most)) < at(n):
-        n = min(2 * n, most)
-    low, high = max(1, n // 2), min(2 * n, most)
-    while high - low > 3:
-        third = (high - low) // 3
-        left, right = low + third, high - third
-        if at(left) <= at(right):
-            high = right
-        else:
-            low = left
-    return min(range(low, high + 1), key=at)
+    most = 1
+    while not near(most):
+        most *= 2
+    # the bound never grows with T (docs/theory.md): the first T that is near can be bisected
+    return best(bisect_left(range(most), True, lo=max(1, most // 2), key=near))
 
 
-def answer(regime: Regime) -> dict[str, Any]:
-    """Everything that `locks theory rounds` says."""
+def at_printed_rounds(regime: Regime, trust: str, rounds: float) -> dict[str, float | None]:
+    """Both bounds at the paper's T, at the noise alpha T of a fixed epsilon. Printed: at the step
+    1/L, without any spread or clipping; None where its conditions fail."""
+    std = math.sqrt(noise_of_everyone(regime, trust) * rounds / regime.parameters)
+    c = _with_largest_step(regime, math.ceil(rounds), {"server_noise": std})
+    told, _ = attempt(lambda: printed(replace(c, client_spread=0.0)).total)
+    return {"printed": told, "corrected": corrected(with_best_step(c), "constant").total}
+
+
+def _with_largest_step(regime: Regime, rounds: int, noise: dict[str, float]) -> Constants:
+    step = (1 - 1e-12) / regime.smoothness  # L times 1/L may be 1 + 1e-16
+    return Constants.of(regime, rounds=rounds, step=step, **noise)
+
+
+def answer(regime: Regime, rounds: int | None = None) -> dict[str, Any]:
+    """Everything that `locks theory rounds` says; of the given rounds, or of the best."""
     roots = printed_rounds(regime.parameters)
     told: dict[str, Any] = {
-        "printed": None if roots is None else {"small_root": roots[0], "rounds": roots[1]}
+        "printed": None if roots is None else {"small_root": roots[0], "rounds": roots[1]},
+        "says_nothing_from": 2 * regime.smoothness * regime.gap,
     }
     for trust in TRUSTS:
-        about, error = approximate_best(regime, trust)
-        best, bound = best_rounds(regime, trust)
+        if rounds is None:
+            c = best_rounds(regime, trust)
+        else:
+            c = with_best_step(noised(regime, rounds, trust))
+        bound, product = limit(regime, trust)
         told[trust] = {
             "relation": "replace" if methods.TRUSTS[trust].clients_add_noise else "zero-out",
-            "rounds": best,
-            "bound": bound.as_dict(),
-            "approximate_rounds": about,
-            "approximate_error": error,
+            "rounds": c.rounds,
+            "step": c.step,
+            "bound": corrected(c, "constant").as_dict(),
+            "limit": bound,
+            "step_times_rounds_at_the_limit": product,
+            "at_printed_rounds": roots and at_printed_rounds(regime, trust, roots[1]),
         }
     return told
