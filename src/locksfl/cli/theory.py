@@ -238,20 +238,23 @@ def lemmas(
     seed: Annotated[int, option("Of its coins.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Lemmas 1 to 3 played by the real round: claim, measured, verdict."""
+    """Lemmas 1 to 3 played by the real round: what the paper claims, and what one would want."""
     from locksfl.paper.theory.lemmas import findings
 
     found = findings(repetitions, seed)
-    rows: list[tuple[str, ...]] = []
-    for f in found:
-        measured = f"{f.measured:.4g} ± {f.standard_error:.1g}"
-        exact = f"{f.exact:.4g} ({f.exact_claimed:.4g})"
-        verdict = "holds" if f.holds else "fails"
-        rows.append((str(f.lemma), f.claim, f"{f.claimed:.4g}", measured, exact, verdict))
-        rows.append(("", f"  {f.why}"))
-    heads = ("", "", "claimed", "measured", "6 clients, exact", "")
-    told = [finding.as_dict() for finding in found]
-    _show(told, as_json, _table(heads, rows))
+    parts: list[Any] = []
+    for title, table in found.items():
+        rows: list[tuple[str, ...]] = []
+        for f in table:
+            measured = f"{f.measured:.4g} ± {f.standard_error:.1g}"
+            exact = f"{f.exact:.4g} ({f.exact_claimed:.4g})"
+            verdict = "holds" if f.holds else "fails"
+            rows.append((str(f.lemma), f.claim, f"{f.claimed:.4g}", measured, exact, verdict))
+            rows.append(("", f"  {f.why}"))
+        heads = ("", "", "value", "measured", "6 clients, exact", "")
+        parts += ["", title.capitalize(), _table(heads, rows)]
+    told = {title: [finding.as_dict() for finding in table] for title, table in found.items()}
+    _show(told, as_json, *parts[1:])
 
 
 @theory_app.command()
