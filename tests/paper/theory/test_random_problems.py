@@ -10,8 +10,8 @@ the error of a fine grid, and c_nu^2 is the mean of |beta_t|^2 on the paths them
 like the gradient: what is compared is |grad F|^2 - |beta|^2, whose mean the rest must bound.
 
 A problem is against a bound if its mean lies above it by more than Student's t allows once in a
-million draws of all problems together. (The means are those of squares, skewed to the right, for
-which such a test errs less often.)
+million draws of all problems together. (Exact for normal values. Those of squares are skewed to
+the right, which makes a false alarm rarer.)
 """
 
 from __future__ import annotations
