@@ -20,7 +20,7 @@ An arm is played again from its seed, round by round, and looked at on the way:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -34,7 +34,7 @@ from locksfl.experiment.config import Config
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.run import local_work, open_task, server_for
 from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
-from locksfl.paper.theory.methods import not_covered, with_method
+from locksfl.paper.theory.methods import as_printed, not_covered, with_method
 from locksfl.paper.theory.observe import Look, Observer
 from locksfl.paper.theory.problems import running_mean
 from locksfl.round.client import LocalWork, used_samples
@@ -212,13 +212,7 @@ def bounds_by_round(
         if work.update == "gradient" and work.counts_once is None
         else None,
     )
-    paper = replace(
-        sound,
-        sample_spread=e.sample_spread,
-        client_spread=e.worst_client_spread,
-        dissimilarity=e.worst_dissimilarity,
-        clip_bias=e.worst_clip_bias,
-    )
+    paper = as_printed(sound, e)
 
     def by_corrected() -> list[float]:
         if reason := not_covered(arm, server):
