@@ -334,6 +334,7 @@ def estimate(
         ("c_nu", f"{e.clip_bias:.4g}  (of the mean; worst client {e.worst_clip_bias:.4g})"),
         ("K_min, K_max", f"{e.fewest_samples}, {e.most_samples}"),
         ("d", f"{e.parameters}"),
+        ("scale", f"{e.scale:.4g}  (gradients in an update: eta_b is the server's step times it)"),
         ("|grad F|^2", f"{found.gradient[:, 0].mean():.4g} before round 1; weighted mean of "
          f"{total} rounds {mean:.4g}"),
     ]  # fmt: skip

@@ -81,6 +81,19 @@ class Constants(Settings):
         names = {field.name for field in fields(cls)} - given.keys()
         return cls(**{n: getattr(source, n) for n in names if hasattr(source, n)}, **given)
 
+    def in_gradients(self, scale: float) -> Constants:
+        """The constants of Delta / scale and eta_b scale, which make the same step: for updates
+        that are so many gradients long."""
+        clip, seen = self.clip_norm, self.path_variance
+        return replace(
+            self,
+            step=self.step * scale,
+            clip_norm=None if clip is None else clip / scale,
+            path_variance=None if seen is None else seen / scale**2,
+            client_noise=self.client_noise / scale,
+            server_noise=self.server_noise / scale,
+        )
+
     @property
     def sampling(self) -> float:
         """Pi = V_0 / b."""

@@ -15,6 +15,7 @@ The corrected bound is given twice: from the constants alone, and with the rates
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -144,7 +145,7 @@ def cases() -> list[Case]:
     ]
 
 
-def sampling_cases() -> list[Case]:
+def sampling_cases(epsilons: Sequence[float] = (50.0, 10.0, 2.0)) -> list[Case]:
     """Uniform and by norm, 40 uploads each, where few clients matter: without noise, and with that
     of a falling total epsilon."""
     few = few_matter()
@@ -153,7 +154,7 @@ def sampling_cases() -> list[Case]:
         {"rule": "norm", "cohort": 200, "uploads": 40},
     ]
     privacy: list[dict[str, Any]] = [{}]
-    privacy += [{"trust": "central", "epsilon": epsilon} for epsilon in (50.0, 10.0, 2.0)]
+    privacy += [{"trust": "central", "epsilon": epsilon} for epsilon in epsilons]
     return [
         _case(few, **rule, **noise, step=0.5, rounds=100) for noise in privacy for rule in rules
     ]
