@@ -87,7 +87,7 @@ def test_the_bound_along_a_path(theory):
     told = answer(theory(*given, 0, "--json"))["corrected"]
     assert told["form"] == "path"
     assert told["total"] == told["terms"]["start"] > 0
-    assert "along the path" in theory(*given, 0.5).out
+    assert "on the path" in theory(*given, 0.5).out
     assert "--path-variance = -1.0: expected a number >= 0" in refusal(theory(*given, -1))
 
 

@@ -249,7 +249,7 @@ def _corrected(c: Constants, form: str, schedule: str) -> Bound:
         start = 1 / (c.step * (math.sqrt(c.rounds + 1) - 1))
         variance = start * c.smoothness * c.step**2 * (1 + math.log(c.rounds)) / 2
     if form == "path":
-        seen = {"sampling and noise, along the path": variance * (c.path_variance or 0.0)}
+        seen = {"sampling and noise on the path": variance * (c.path_variance or 0.0)}
         return Bound(form, {"start": start * c.gap, **seen, "clipping": c.clip_bias**2})
     spread = c.clip_norm if form == "clip" else c.client_spread
     factor = 1.0 if form == "clip" else 2.0

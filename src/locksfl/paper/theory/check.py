@@ -172,6 +172,7 @@ class Row:
     weighted: float  # mean over seeds of the weighted mean over t
     standard_error: float
     worst_seed: float  # the largest weighted mean of one seed
+    path_variance: float  # of a round, in the mean by eta_t^2
     corrected: float | None
     along_path: float | None  # the same with the rates along the path
     printed: float | None
@@ -211,10 +212,10 @@ def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
     """Descend, and compare."""
     descent = descend(case.problem, case.arm, seeds, seed=seed)
     gradient, weighted = descent.gradient, descent.weighted()[:, -1]
-    seen = replace(case.constants, path_variance=float(descent.path_variance().mean()))
+    variance = float(descent.path_variance().mean())
     bounds, reasons = each_bound(
         corrected=lambda: corrected(case.constants).total,
-        along_path=lambda: corrected(seen).total,
+        along_path=lambda: corrected(replace(case.constants, path_variance=variance)).total,
         printed=lambda: printed(case.printed_constants).total,
     )
     row = Row(
@@ -226,6 +227,7 @@ def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
         weighted=float(weighted.mean()),
         standard_error=float(weighted.std(ddof=1) / math.sqrt(seeds)),
         worst_seed=float(weighted.max()),
+        path_variance=variance,
         **bounds,
         why="; ".join(dict.fromkeys(reasons.values())),
         paths_hold=_paths_hold(case, descent),
