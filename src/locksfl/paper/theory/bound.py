@@ -23,10 +23,10 @@ step: 2 Delta F / (eta T) + L eta (Pi G^2 + d s_c^2) + c_nu^2. The proofs are in
 Pi G^2 + d s_c^2 is the most that the variance of a round can be, and by it no sampling is better
 than uniform. Along a path it is known what the variance was with the rates that were used:
 
-    v = mean over t, weighted by eta_t^2, of
-        E[(1/n^2) sum (1/pi_i - 1) |g_i|^2 + (1/n^2) sum d sigma_0^2 / pi_i + d s_c^2].
+    v = mean over t, weighted by eta_t^2, of E|xi_t|^2 = E[
+        (1/n^2) sum ((1/pi_i - 1) |g_i|^2 + Var g_i + d sigma_0^2 / pi_i) + d s_c^2].
 
-Given as `path_variance` it takes the place of Pi G^2 + d s_c^2.
+Given as `path_variance` it takes the place of Pi G^2 + d s_c^2. (Var g_i: of the client's samples.)
 """
 
 from __future__ import annotations
