@@ -89,6 +89,16 @@ def test_every_term_of_the_bound(theory):
     assert "Phi" in text
 
 
+def test_the_bound_along_a_path(theory):
+    """A variance of 0 leaves the start; the flag is named when it is refused."""
+    given = (*BOUND, "--step", 0.1, "--uploads", 20, "--form", "corrected", "--path-variance")
+    told = answer(theory(*given, 0, "--json"))["corrected"]
+    assert told["form"] == "path"
+    assert told["total"] == told["terms"]["start"] > 0
+    assert "on the path" in theory(*given, 0.5).out
+    assert "--path-variance = -1.0: expected a number >= 0" in refusal(theory(*given, -1))
+
+
 def test_a_refused_bound_says_which_step_and_which_b_work(theory):
     """The printed step works as typed, and 1% more does not; so do the uploads."""
     line = refusal(theory(*BOUND, "--step", 0.4, "--uploads", 0.3))

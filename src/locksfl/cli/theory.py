@@ -30,7 +30,8 @@ ClientSpread = Annotated[float | None, option("sigma_G, how clients differ.", "-
 Dissimilarity = Annotated[float, option("A.")]
 Delta = Annotated[float, option("Of the whole run.")]
 Picture = Annotated[Path | None, option("Draw it into this PNG file.")]
-PLAIN = ("rounds", "gap", "parameters", "server_noise", "clip_norm", "rate", "norms", "norms:")
+PLAIN = ("rounds", "gap", "parameters", "server_noise", "clip_norm", "rate", "norms", "norms:",
+         "path_variance")  # fmt: skip
 LETTERS = {"step": "eta_b", "smoothness": "L", "uploads": "b", "dissimilarity": "A"}
 FLAGS = {  # what refusals call the settings
     **{name: f"--{name.replace('_', '-')}" for name in PLAIN},
@@ -67,6 +68,10 @@ def bound(
     server_noise: Annotated[float, option("s_c, std of the noise on the average.")] = 0.0,
     clip_norm: Annotated[float | None, option("C.")] = None,
     stretch: Annotated[float, option("V_0: rates are b / (n V_0) at least.")] = 1.0,
+    path_variance: Annotated[
+        float | None,
+        option("Of a round, with the rates along a path: mean by eta_t^2, noise included."),
+    ] = None,
     schedule: Annotated[
         str, option("Of the corrected bound: inverse-sqrt or constant.")
     ] = "inverse-sqrt",
@@ -288,21 +293,24 @@ def check(
     if picture is not None:
         draw_known(seeds, picture)
     heads = (
-        "", "before", "least", "weighted mean", "worst seed", "corrected", "", "printed", "",
+        "", "before", "least", "weighted mean", "worst seed", "corrected", "", "path rates",
+        "printed", "",
     )  # fmt: skip
     table = _table(heads, (
         (r.case, f"{r.before:.4g}", f"{r.least:.3g}",
          f"{r.weighted:.4g} ± {r.standard_error:.1g}", f"{r.worst_seed:.4g}",
-         _number(r.corrected), r.verdict(r.corrected), _number(r.printed),
-         r.verdict(r.printed))
+         _number(r.corrected), r.verdict(r.corrected), _number(r.along_path),
+         _number(r.printed), r.verdict(r.printed))
         for r in found
     ))  # fmt: skip
     bounded = [(r, r.corrected) for r in found if r.corrected is not None]
     held = sum(bool(r.corrected_holds) for r, _ in bounded)
-    below = sum(r.worst_seed <= limit for r, limit in bounded)
+    lower = sum(r.along_path is not None and r.below(r.along_path) for r in found)
+    seeds = sum(r.worst_seed <= limit for r, limit in bounded)
     last = (
-        f"the corrected bound holds in expectation in {held} of {len(bounded)} cases where it "
-        f"applies; in {below} no seed was above it, which nothing promises"
+        f"of {len(bounded)} cases where it applies, the corrected bound holds in expectation in "
+        f"{held}, with the rates along the path in {lower}; in {seeds} no seed was above it, which "
+        "nothing promises"
     )
     _show([row.as_dict() for row in found], as_json, table, last)
 
@@ -347,6 +355,7 @@ def estimate(
         ("c_nu", f"{e.clip_bias:.4g}  (of the mean; worst client {e.worst_clip_bias:.4g})"),
         ("K_min, K_max", f"{e.fewest_samples}, {e.most_samples}"),
         ("d", f"{e.parameters}"),
+        ("scale", f"{e.scale:.4g}  (gradients in an update: eta_b is the server's step times it)"),
         ("|grad F|^2", f"{found.gradient[:, 0].mean():.4g} before round 1; weighted mean of "
          f"{total} rounds {mean:.4g}"),
     ]  # fmt: skip

@@ -64,15 +64,17 @@ def likeness(
     if work.update == "gradient":
         return found
     full = dataclasses.replace(GRADIENT, min_samples=work.min_samples, max_samples=work.max_samples)
-    moved = work.step * local_steps(sizes[clients], work)
-    moved = moved * size_weight(used_samples(sizes[clients], work), work)
-    drift = float(np.linalg.norm(np.mean(updates / moved[:, None], axis=0)))
+    mean_gradients = updates / in_gradients(sizes[clients], work)[:, None]
+    drift = float(np.linalg.norm(np.mean(mean_gradients, axis=0)))
     return {**found, "gradients": compare(updates_of(full)), "drift": drift}
 
 
-def local_steps(sizes: np.ndarray, work: LocalWork) -> np.ndarray:
-    """How many steps of SGD clients of these sizes make in a round."""
-    return work.epochs * -(-used_samples(sizes, work) // work.batch)
+def in_gradients(sizes: np.ndarray, work: LocalWork) -> np.ndarray:
+    """What u_i is divided by to be the mean gradient along a client's way: its local step times its
+    local steps, and the weight of its size."""
+    used = used_samples(sizes, work)
+    moved = work.step * work.epochs * -(-used // work.batch) if work.update == "epochs" else 1.0
+    return np.asarray(moved * size_weight(used, work), float)
 
 
 def client_updates(

@@ -60,6 +60,36 @@ def test_the_corrected_bound_is_its_formula():
     assert corrected(alone, "constant").total == pytest.approx(constant, rel=1e-12)
 
 
+def test_the_variance_along_a_path_takes_the_place_of_the_largest():
+    """Without noise, clip norm or dissimilarity: v says it all, and L eta_b <= 1 is enough."""
+    alone = replace(C, clip_norm=None, client_spread=None, path_variance=0.3)
+    right = (3 + 2 * 0.01 * (1 + math.log(100)) / 2 * 0.3) / (0.1 * (math.sqrt(101) - 1)) + 0.09
+    assert corrected(alone).total == pytest.approx(right, rel=1e-12)
+    constant = 2 * 3 / (0.1 * 100) + 2 * 0.1 * 0.3 + 0.09
+    assert corrected(alone, "constant").total == pytest.approx(constant, rel=1e-12)
+    assert corrected(replace(C, path_variance=0.3)).form == "path"
+    assert corrected(replace(C, path_variance=1e9)).total == corrected(C).total
+    assert holds(replace(alone, step=0.5, uploads=0.01), printed=False)
+    assert not holds(replace(alone, step=0.51), printed=False)
+
+
+def test_updates_of_another_length_make_the_same_step():
+    """eta Delta = (eta s) (Delta / s): the first term falls by s, the variance by s^2."""
+    plain = replace(C, client_spread=None, sample_spread=0.0, path_variance=0.3)
+    scaled = plain.in_gradients(4.0)
+    assert (scaled.step, scaled.clip_norm, scaled.path_variance) == (0.4, 1.5 / 4, 0.3 / 16)
+    assert scaled.in_gradients(0.25) == plain
+    for form in ("path", "clip"):
+        one, four = (
+            corrected(replace(c, path_variance=c.path_variance if form == "path" else None))
+            for c in (plain, scaled)
+        )
+        start, clipping = one.terms["start"], one.terms["clipping"]
+        assert four.terms["start"] == pytest.approx(start / 4)
+        rest = (one.total - start - clipping) / 4
+        assert four.total == pytest.approx(start / 4 + rest + clipping)
+
+
 def test_what_the_corrected_bound_has_lost_and_kept():
     """No sigma_L floor: with more rounds it falls to c_nu^2. The printed one never does."""
     many = replace(C, rounds=10**12)

@@ -122,6 +122,24 @@ def test_random_updates_count_as_bias():
         )
 
 
+def test_an_update_of_local_epochs_is_so_many_gradients():
+    """Three local steps of .0001 are .0003 gradients: but for the drift nothing is left of the
+    bias, which was all of the gradient. Clients with more steps than others count more: bias."""
+    population, model, _, flat = task()
+    weights, key = jnp.asarray(flat, jnp.float32), jax.random.key(1)
+    work = LocalWork("epochs", epochs=3, batch=16, step=1e-4)
+    observer = Observer(Simulator(population, model), work)
+    assert observer.scale == pytest.approx(3e-4)
+    look = observer.look(weights, dials(1e6), key)
+    assert look.bias < 1e-4 * look.gradient
+    uneven = dataclasses.replace(work, batch=2)
+    observer = Observer(Simulator(population, model), uneven)
+    assert observer.scale == pytest.approx(3e-4 * np.mean([2, 5, 3, 6, 2]))
+    assert observer.look(weights, dials(1e6), key).bias > 1e-3 * look.gradient
+    by_size = LocalWork(weight="size", reference_samples=10)
+    assert Observer(Simulator(population, model), by_size).scale == np.mean(SIZES) / 10
+
+
 def test_dissimilarity_is_the_lowest_line_above():
     x = np.array([0.0, 1.0, 2.0, 4.0])
     a, spread = dissimilarity(x, 3 * x + 2)
@@ -231,6 +249,16 @@ def test_how_gradients_differ_does_not_bound_updates_of_local_epochs():
         bounded([*wide, f"local.update={kind}"])[0]["corrected"][-1] for kind in KINDS
     )
     assert by_gradient < by_epochs
+
+
+def test_the_bound_says_something_about_local_epochs():
+    """Below the first gradient, and above what was measured. The server's step of 10 is .05 in
+    gradients; taken as it is, there would be no bound."""
+    epochs = ["local.update=epochs", "local.epochs=5", "local.batch=20", "local.step=0.001"]
+    server = ["train.rounds=150", "train.optimizer.schedule=constant", "train.optimizer.step=10.0"]
+    seen = looked([*epochs, *server, "train.clip_norm=0.0075", "arm.uniform.cohort=8"])
+    assert seen.estimates.scale == pytest.approx(0.005)
+    assert seen.weighted()[0, -1] < seen.corrected[-1] < seen.gradient[0, 0]
 
 
 def test_what_cannot_be_studied_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 
 import jax
@@ -18,6 +19,7 @@ from locksfl.paper.theory.check import (
     logistics,
     measure,
     quadratics,
+    sampling_cases,
 )
 from locksfl.paper.theory.problems import descend
 
@@ -60,6 +62,57 @@ def test_a_bound_without_one_of_its_terms_is_broken():
     assert (replace(descent, smoothness=0.1).left_over() < 0).any()
 
 
+@functools.cache
+def by_rule():
+    """(uniform, by norm) where few clients matter: without noise, and at epsilon 2."""
+    found = [(case, *measure(case, SEEDS)) for case in sampling_cases([2.0])]
+    return found[:2], found[2:]
+
+
+def chance(descent):
+    """|xi|^2 as it was, in the mean by eta_t^2: of each seed."""
+    weight = descent.steps.step**2
+    return np.sum(weight * descent.steps.chance, axis=1) / np.sum(weight, axis=1)
+
+
+def test_the_variance_along_the_path_is_that_of_the_rounds():
+    """E|xi_t|^2 by the rates, the norms and the noise alone (5 standard errors: a false alarm in
+    10^6); and what it would be with uniform's rates, or without the noise, is none of it."""
+    (uniform, norm), (_, noised) = by_rule()
+    for _, _, descent in (uniform, norm, noised):
+        apart = chance(descent) - descent.path_variance()
+        assert abs(apart.mean()) <= 5 * apart.std(ddof=1) / math.sqrt(SEEDS)
+    for right, wrong in ((norm, uniform), (noised, norm)):
+        apart = chance(right[2]) - wrong[2].path_variance().mean()
+        assert abs(apart.mean()) > 10 * apart.std(ddof=1) / math.sqrt(SEEDS)
+
+
+def test_the_rates_along_the_path_show_what_sampling_by_norm_gains():
+    """At the same uploads, measured and by the bound; from the constants alone by norm can only be
+    worse. By Cauchy and Schwarz the variance can be n sum |g|^2 / (sum |g|)^2 times less. A bound
+    without the noise is broken."""
+    ((_, uniform, _), (_, norm, quiet)), (_, (case, noised, _)) = by_rule()
+    for row in (uniform, norm, noised):
+        assert row.below(row.along_path)
+        assert row.along_path <= row.corrected
+    assert norm.weighted + 5 * norm.standard_error < uniform.weighted - 5 * uniform.standard_error
+    assert norm.along_path < 0.7 * uniform.along_path
+    assert norm.corrected > uniform.corrected
+    less = replace(case.constants, path_variance=quiet.path_variance().mean())
+    assert noised.weighted - 5 * noised.standard_error > corrected(less).total
+
+
+def test_at_a_small_epsilon_the_noise_swamps_what_sampling_gains():
+    """At epsilon 2 nearly all of the variance is noise, and the norms have to be paid for: by norm
+    is worse, by the bound and measured."""
+    (_, _, quiet), (_, _, other) = (row for row in by_rule()[0])
+    (_, uniform, u), (_, norm, v) = by_rule()[1]
+    assert quiet.path_variance().mean() < 0.1 * u.path_variance().mean()
+    assert other.path_variance().mean() < 0.02 * v.path_variance().mean()
+    assert norm.along_path > 1.1 * uniform.along_path
+    assert norm.weighted - 3 * norm.standard_error > uniform.weighted + 3 * uniform.standard_error
+
+
 def test_the_printed_bound_fails_where_steps_are_large():
     """Every assumption holds exactly, and both printed conditions do: identical clients, all taking
     part, no noise, no clipping, L = 1, eta_b = 10, b = 100. The gradient only grows."""
@@ -98,6 +151,9 @@ def test_the_constants_are_those_of_the_problems():
             assert top <= problem.smoothness * (1 + 1e-4)
             apart = np.mean(np.sum(np.asarray(problem.gradients(w)) ** 2, axis=1))
             assert apart <= float(jnp.sum(mean(w) ** 2)) + problem.client_spread**2 + 1e-4
+            worst = np.max(np.sum(np.asarray(problem.gradients(w)) ** 2, axis=1))
+            share = (problem.worst_dissimilarity**2 + 1) * float(jnp.sum(mean(w) ** 2))
+            assert worst <= share + problem.worst_client_spread**2 + 1e-4
         assert problem.gap >= 0
     bowl = quadratics()
     top = np.linalg.eigvalsh(np.asarray(jax.jacobian(lambda w: jnp.mean(bowl.gradients(w), 0))(w)))

@@ -19,6 +19,14 @@ sum of 1/pi_i:
 It bounds more: the mean over t of E|grad F(w_t)|^2 weighted by eta_t. Without a clip norm C^2
 becomes sigma_G^2, everything doubles, and 2 L eta_b (A^2 + 1) Pi <= 1 is needed. With a constant
 step: 2 Delta F / (eta T) + L eta (Pi G^2 + d s_c^2) + c_nu^2. The proofs are in docs/theory.md.
+
+Pi G^2 + d s_c^2 is the most that the variance of a round can be, and by it no sampling is better
+than uniform. Along a path it is known what the variance was with the rates that were used:
+
+    v = mean over t, weighted by eta_t^2, of E|xi_t|^2 = E[
+        (1/n^2) sum ((1/pi_i - 1) |g_i|^2 + Var g_i + d sigma_0^2 / pi_i) + d s_c^2].
+
+Given as `path_variance` it takes the place of Pi G^2 + d s_c^2. (Var g_i: of the client's samples.)
 """
 
 from __future__ import annotations
@@ -59,6 +67,7 @@ class Constants(Settings):
     server_noise: NonNegative = 0.0  # s_c, std of the noise on the average in a coordinate
     clip_norm: Positive | None = None  # C
     stretch: Positive = 1.0  # V_0: every client's rate is at least b / (n V_0)
+    path_variance: NonNegative | None = None  # v, with the rates along a path
 
     def check(self) -> None:
         """Refuse a stretch below 1, and K_max below K_min."""
@@ -71,6 +80,19 @@ class Constants(Settings):
         """Returns those that the source has under the same names, and those that are given."""
         names = {field.name for field in fields(cls)} - given.keys()
         return cls(**{n: getattr(source, n) for n in names if hasattr(source, n)}, **given)
+
+    def in_gradients(self, scale: float) -> Constants:
+        """The constants of Delta / scale and eta_b scale, which make the same step: for updates
+        that are so many gradients long."""
+        clip, seen = self.clip_norm, self.path_variance
+        return replace(
+            self,
+            step=self.step * scale,
+            clip_norm=None if clip is None else clip / scale,
+            path_variance=None if seen is None else seen / scale**2,
+            client_noise=self.client_noise / scale,
+            server_noise=self.server_noise / scale,
+        )
 
     @property
     def sampling(self) -> float:
@@ -87,7 +109,7 @@ class Constants(Settings):
 class Bound:
     """The right-hand side, term by term."""
 
-    form: str  # "printed", or "clip" or "dissimilarity" for the corrected one
+    form: str  # "printed", or "path", "clip" or "dissimilarity" for the corrected one
     terms: dict[str, float]
     alpha_kappa: float | None = None  # printed only
     phi: float | None = None  # printed only: everything but the first term
@@ -154,7 +176,8 @@ def conditions(c: Constants, *, printed: bool = True, corrected: bool = True) ->
     """Everything that the bounds asked for need, so that one piece of advice suits them all."""
     needed = printed_conditions(c) if printed else []
     if corrected:
-        needed += corrected_conditions(c, "dissimilarity" if c.clip_norm is None else "clip")
+        without = c.clip_norm is None and c.path_variance is None
+        needed += corrected_conditions(c, "dissimilarity" if without else "clip")
     return needed
 
 
@@ -205,9 +228,9 @@ def printed(c: Constants) -> Bound:
 
 
 def corrected(c: Constants, schedule: str = "inverse-sqrt") -> Bound:
-    """The corrected bound: the smaller of its two forms, among those whose conditions hold."""
+    """The corrected bound: the smallest of its forms, among those whose conditions hold."""
     _validate.one_of(SCHEDULES, schedule=schedule)
-    spreads = {"clip": c.clip_norm, "dissimilarity": c.client_spread}
+    spreads = {"path": c.path_variance, "clip": c.clip_norm, "dissimilarity": c.client_spread}
     forms = [form for form, spread in spreads.items() if spread is not None]
     if not forms:
         missing = "clip_norm (C) and client_spread (sigma_G) are missing"
@@ -225,6 +248,9 @@ def _corrected(c: Constants, form: str, schedule: str) -> Bound:
     else:
         start = 1 / (c.step * (math.sqrt(c.rounds + 1) - 1))
         variance = start * c.smoothness * c.step**2 * (1 + math.log(c.rounds)) / 2
+    if form == "path":
+        seen = {"sampling and noise on the path": variance * (c.path_variance or 0.0)}
+        return Bound(form, {"start": start * c.gap, **seen, "clipping": c.clip_bias**2})
     spread = c.clip_norm if form == "clip" else c.client_spread
     factor = 1.0 if form == "clip" else 2.0
     terms = {

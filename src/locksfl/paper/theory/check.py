@@ -7,11 +7,15 @@ What is compared, over many seeds of the real round:
   nothing about it, and on other problems single seeds do lie above;
 * on every path, for certain: its inequality (`problems.Descent.left_over`), of which
   the bound is the expectation.
+
+The corrected bound is given twice: from the constants alone, and with the rates along the path
+(`bound.Constants.path_variance`), by which sampling by norm can be better than uniform.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,8 +25,9 @@ import numpy.typing as npt
 from locksfl import _validate
 from locksfl.arm import Arm
 from locksfl.paper.theory.bound import Constants, corrected, each_bound, printed
-from locksfl.paper.theory.methods import with_method
+from locksfl.paper.theory.methods import as_printed, with_method
 from locksfl.paper.theory.problems import Descent, Problem, descend, logistic, quadratic
+from locksfl.privacy import calibrate
 
 Floats = npt.NDArray[np.float64]
 
@@ -46,9 +51,18 @@ def one_far_away() -> Problem:
     """Nine clients at -1 and one at 9: the mean is 0, but clipped to 2 the far one cannot hold the
     others. From w_0 = -1 the path stays in [-1, -7/9], where clipping takes (7 - w)/10 <= 0.8."""
     centres = np.array([[-1.0]] * 9 + [[9.0]])
-    return quadratic(
-        centres, [1.0], [-1.0], clip_norm=2.0, clip_bias=0.8, name="quadratic, clipped"
-    )
+    far = quadratic(centres, [1.0], [-1.0], clip_norm=2.0, name="quadratic, clipped")
+    return replace(far, clip_bias=0.8, worst_clip_bias=8.0)
+
+
+def few_matter() -> Problem:
+    """40 of 400 clients have almost all of the gradient: they are 9 away from the others, the mean
+    of all is 0, and so is w_0 but for half a unit."""
+    directions = np.random.default_rng(7).normal(size=(40, 10))
+    far = 9 * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    centres = np.concatenate([far - far.mean(axis=0), np.zeros((360, 10))])
+    start = 0.5 * np.eye(10)[0]
+    return quadratic(centres, np.ones(10), start, clip_norm=12.0, name="quadratic, few matter")
 
 
 def all_alike(clients: int = 100) -> Problem:
@@ -84,21 +98,26 @@ class Case:
 
     @property
     def printed_constants(self) -> Constants:
-        """The same with sigma_G and sigma_L, which the printed bound has whatever the rule, and
-        however many records a client uses."""
-        spreads = {name: getattr(self.problem, name) for name in ("client_spread", "sample_spread")}
-        return replace(self.constants, **spreads)
+        """The same for the printed bound."""
+        return as_printed(self.constants, self.problem)
 
 
 def _case(
-    problem: Problem, rule: str, trust: str = "none", step: float | None = None, **settings: Any
+    problem: Problem,
+    rule: str,
+    trust: str = "none",
+    step: float | None = None,
+    epsilon: float | None = None,
+    **settings: Any,
 ) -> Case:
     """An arm as the program would run it. Without a step: 1/L, the largest that the corrected
-    bound takes."""
+    bound takes. With an epsilon: the noise that all rounds need together, norms paid."""
     name = f"{problem.name}: {rule}, trust {trust}" + (f", step {step:g}" if step else "")
+    name += f", epsilon {epsilon:g}" if epsilon else ""
     given = {"rounds": 200, "clip_norm": problem.clip_norm, **settings}
     step = step or 0.999 / problem.smoothness
-    return Case(problem, Arm(name, problem.clients, rule=rule, trust=trust, step=step, **given))
+    arm = Arm(name, problem.clients, rule=rule, trust=trust, step=step, **given)
+    return Case(problem, calibrate(arm, epsilon, 1e-5, accountant="rdp") if epsilon else arm)
 
 
 def cases() -> list[Case]:
@@ -126,6 +145,21 @@ def cases() -> list[Case]:
     ]
 
 
+def sampling_cases(epsilons: Sequence[float] = (50.0, 10.0, 2.0)) -> list[Case]:
+    """Uniform and by norm, 40 uploads each, where few clients matter: without noise, and with that
+    of a falling total epsilon."""
+    few = few_matter()
+    rules: list[dict[str, Any]] = [
+        {"rule": "uniform", "cohort": 40},
+        {"rule": "norm", "cohort": 200, "uploads": 40},
+    ]
+    privacy: list[dict[str, Any]] = [{}]
+    privacy += [{"trust": "central", "epsilon": epsilon} for epsilon in epsilons]
+    return [
+        _case(few, **rule, **noise, step=0.5, rounds=100) for noise in privacy for rule in rules
+    ]
+
+
 @dataclass(frozen=True)
 class Row:
     """One case, measured, beside both bounds; None: the bound does not apply, `why` says why."""
@@ -138,7 +172,9 @@ class Row:
     weighted: float  # mean over seeds of the weighted mean over t
     standard_error: float
     worst_seed: float  # the largest weighted mean of one seed
+    path_variance: float  # of a round, in the mean by eta_t^2
     corrected: float | None
+    along_path: float | None  # the same with the rates along the path
     printed: float | None
     why: str
     paths_hold: bool  # the inequality of a path, on each
@@ -148,7 +184,11 @@ class Row:
         """In expectation, with 5 standard errors to spare; None: there is no bound."""
         if self.corrected is None:
             return None
-        return self.weighted + 5 * self.standard_error <= self.corrected
+        return self.below(self.corrected)
+
+    def below(self, bound: float) -> bool:
+        """Whether the expectation is, with 5 standard errors to spare."""
+        return self.weighted + 5 * self.standard_error <= bound
 
     def verdict(self, bound: float | None) -> str:
         """fails: the measured least is above it. says nothing: it is above what was known."""
@@ -172,8 +212,10 @@ def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
     """Descend, and compare."""
     descent = descend(case.problem, case.arm, seeds, seed=seed)
     gradient, weighted = descent.gradient, descent.weighted()[:, -1]
+    variance = float(descent.path_variance().mean())
     bounds, reasons = each_bound(
         corrected=lambda: corrected(case.constants).total,
+        along_path=lambda: corrected(replace(case.constants, path_variance=variance)).total,
         printed=lambda: printed(case.printed_constants).total,
     )
     row = Row(
@@ -185,8 +227,9 @@ def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
         weighted=float(weighted.mean()),
         standard_error=float(weighted.std(ddof=1) / math.sqrt(seeds)),
         worst_seed=float(weighted.max()),
+        path_variance=variance,
         **bounds,
-        why="; ".join(reasons.values()),
+        why="; ".join(dict.fromkeys(reasons.values())),
         paths_hold=_paths_hold(case, descent),
     )
     return row, descent
@@ -206,4 +249,4 @@ def rows(seeds: int = 64, seed: int = 0) -> list[Row]:
     _validate.count(seeds=seeds)
     if seeds < 2:
         raise ValueError("seeds = 1: expected at least 2, to estimate the standard error")
-    return [measure(case, seeds, seed)[0] for case in cases()]
+    return [measure(case, seeds, seed)[0] for case in (*cases(), *sampling_cases())]

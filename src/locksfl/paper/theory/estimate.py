@@ -13,14 +13,17 @@ An arm is played again from its seed, round by round, and looked at on the way:
 * A, sigma_G: the line (A^2 + 1) |grad F|^2 + sigma_G^2 that lies above what was seen, closest to
   it in sum; of the mean over clients (all that the corrected bound needs) and of the worst client
   (the paper's assumption 3).
-* c_nu: the longest grad F - mean of g_i; of the worst client for the paper's assumption 4. With
-  local epochs this holds the drift too.
+* c_nu: the longest grad F - mean of g_i; of the worst client for the paper's assumption 4.
+
+An update of local epochs is the local step times the local steps, times the mean gradient on the
+client's way. Divided by the first two (the mean over clients, `scale`) it is a gradient, the
+server's step times them is the eta_b of the bounds, and c_nu holds what is left: the drift.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -34,7 +37,7 @@ from locksfl.experiment.config import Config
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.run import local_work, open_task, server_for
 from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
-from locksfl.paper.theory.methods import not_covered, with_method
+from locksfl.paper.theory.methods import as_printed, not_covered, with_method
 from locksfl.paper.theory.observe import Look, Observer
 from locksfl.paper.theory.problems import running_mean
 from locksfl.round.client import LocalWork, used_samples
@@ -82,6 +85,7 @@ class Estimates:
     fewest_samples: int
     most_samples: int
     parameters: int
+    scale: float = 1.0  # gradients in an update
 
     @property
     def smoothness(self) -> float:
@@ -196,29 +200,24 @@ def _estimates(
         fewest_samples=int(used.min()),
         most_samples=int(used.max()),
         parameters=observer.model.size,
+        scale=observer.scale,
     )
 
 
 def bounds_by_round(
     e: Estimates, arm: Arm, server: Server, work: LocalWork, exact: bool
 ) -> tuple[dict[str, list[float] | None], dict[str, str]]:
-    """Both bounds after each number of rounds, or why there is none. How gradients differ says
-    nothing about updates of local epochs or weighted ones: of those only the clip norm is known."""
+    """Both bounds after each number of rounds, or why there is none. How gradients and samples
+    differ says nothing about updates of local epochs or weighted ones: of those only the clip norm
+    is known, which bounds their whole variance."""
+    plain = work.update == "gradient" and work.counts_once is None
     sound = with_method(
         e,
         arm,
-        sample_spread=0.0 if exact else e.sample_spread,
-        client_spread=e.client_spread
-        if work.update == "gradient" and work.counts_once is None
-        else None,
-    )
-    paper = replace(
-        sound,
-        sample_spread=e.sample_spread,
-        client_spread=e.worst_client_spread,
-        dissimilarity=e.worst_dissimilarity,
-        clip_bias=e.worst_clip_bias,
-    )
+        sample_spread=e.sample_spread if plain and not exact else 0.0,
+        client_spread=e.client_spread if plain else None,
+    ).in_gradients(e.scale)
+    paper = as_printed(sound, e)
 
     def by_corrected() -> list[float]:
         if reason := not_covered(arm, server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from locksfl.arm import Arm
@@ -59,4 +60,16 @@ def with_method(source: Any, arm: Arm, **given: Any) -> Constants:
         client_noise=noise if trust.clients_add_noise else 0.0,
         stretch=1 / arm.floor if noised_norms else 1.0,
         **given,
+    )
+
+
+def as_printed(c: Constants, source: Any) -> Constants:
+    """The same for the printed bound, whose assumptions 3 and 4 are about every client: sigma_G, A
+    and c_nu of the worst one. It has sigma_L even where clients use all their records."""
+    return replace(
+        c,
+        sample_spread=source.sample_spread,
+        client_spread=source.worst_client_spread,
+        dissimilarity=source.worst_dissimilarity,
+        clip_bias=source.worst_clip_bias,
     )

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from locksfl.arm import Dials
-from locksfl.experiment.diagnostics import client_updates
+from locksfl.experiment.diagnostics import client_updates, in_gradients
 from locksfl.models.build import Model, records_at_once
 from locksfl.round.algorithm import clip_factor
 from locksfl.round.client import (
@@ -47,7 +47,7 @@ class Look(NamedTuple):
     gradient: float  # |grad F|^2
     mean_client: float  # mean |grad f_i|^2
     worst_client: float  # max |grad f_i|^2
-    bias: float  # |grad F - mean g_i|^2
+    bias: float  # |grad F - mean g_i|^2, g_i over the scale
     worst_bias: float  # max |grad f_i - g_i|^2
 
 
@@ -65,6 +65,12 @@ class Observer:
         plain = self.work.update == "gradient" and self.work.counts_once is None
         return plain and bool((used == self.population.sizes).all())
 
+    @property
+    def scale(self) -> float:
+        """How many gradients long an update is, in the mean: that of local epochs is the local step
+        times the local steps, times the mean gradient on the way."""
+        return float(in_gradients(self.population.sizes, self.work).mean())
+
     def look(self, weights: Array, dials: Dials, key: Array) -> Look:
         """Losses, gradients and what clipping takes, over all clients. `key` is for clients whose
         update is random; one draw of each is looked at."""
@@ -79,7 +85,7 @@ class Observer:
                 whom = (self.population.sizes, np.asarray(clients))
                 updates = jnp.asarray(client_updates(*task, *whom, key, self.work))
             shrink = clip_factor(jnp.linalg.norm(updates, axis=1), dials)
-            clipped = shrink[:, None] * updates
+            clipped = shrink[:, None] * updates / self.scale
             mean += jnp.sum(gradients, axis=0) / n
             kept += jnp.sum(clipped, axis=0) / n
             losses.append(loss)

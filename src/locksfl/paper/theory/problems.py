@@ -26,7 +26,7 @@ import numpy.typing as npt
 from jax import Array
 
 from locksfl.arm import Arm
-from locksfl.round.algorithm import GivenClients, clip_factor, play
+from locksfl.round.algorithm import GivenClients, clip_factor, clipped_norms, play
 from locksfl.round.draws import draw_members, draw_server
 from locksfl.round.server import Server
 
@@ -43,9 +43,12 @@ class Problem:
     clients: int
     smoothness: float  # L of the mean
     gap: float  # F(w_0) - min F
-    client_spread: float | None  # sigma_G with A = 0; None: only the clip norm bounds it
+    client_spread: float  # sigma_G with A = 0, of the mean over clients
     clip_norm: float
-    clip_bias: float = 0.0  # c_nu, wherever the paths can go
+    worst_client_spread: float  # of every client, as the paper assumes, with A:
+    worst_dissimilarity: float = 0.0
+    clip_bias: float = 0.0  # c_nu of the mean gradient, wherever the paths can go
+    worst_clip_bias: float = 0.0  # of every client
     sample_spread: float = 0.0  # sigma_L of one record; clients use all of theirs in every round
 
     @property
@@ -60,13 +63,14 @@ def quadratic(
     start: npt.ArrayLike,
     *,
     clip_norm: float,
-    clip_bias: float = 0.0,
     name: str = "quadratic",
 ) -> Problem:
     """f_i(w) = sum_k h_k (w_k - c_ik)^2 / 2. L = max h; grad f_i - grad F = h (mean c - c_i)
-    everywhere, so A = 0 and sigma_G^2 is its mean square."""
+    everywhere, so A = 0 and sigma_G^2 is its mean square. For every client it takes A = 1 and twice
+    the largest square, |a + b|^2 <= 2 |a|^2 + 2 |b|^2, unless all are alike."""
     c, h, w = (np.asarray(values, float) for values in (centres, curvature, start))
     middle = c.mean(axis=0)
+    apart = np.sum((h * (c - middle)) ** 2, axis=1)
     c_device, h_device = jnp.asarray(c, jnp.float32), jnp.asarray(h, jnp.float32)
     return Problem(
         name=name,
@@ -75,9 +79,10 @@ def quadratic(
         clients=len(c),
         smoothness=float(h.max()),
         gap=float(np.sum(h * (w - middle) ** 2) / 2),
-        client_spread=float(np.sqrt(np.mean(np.sum((h * (c - middle)) ** 2, axis=1)))),
+        client_spread=float(np.sqrt(apart.mean())),
         clip_norm=clip_norm,
-        clip_bias=clip_bias,
+        worst_client_spread=float(np.sqrt(2 * apart.max())),
+        worst_dissimilarity=float(apart.any()),
     )
 
 
@@ -85,8 +90,8 @@ def logistic(features: Floats, signs: Floats, name: str = "logistic") -> Problem
     """f_i(w) = mean_j ln(1 + e^(-y_ij x_ij . w)) from w_0 = 0; features [n, K, d] of length 1.
 
     L = lambda_max(mean x x^T) / 4. A client's gradient is never longer than 1, so that C = 1 never
-    clips, and sigma_G = sigma_L = 1 with A = 0. The minimum is found by Newton's method to
-    rounding.
+    clips, and sigma_G = sigma_L = 1 with A = 0, for every client. The minimum is found by Newton's
+    method to rounding.
     """
     n, _, d = features.shape
     lengths = np.linalg.norm(features, axis=2)
@@ -121,6 +126,7 @@ def logistic(features: Floats, signs: Floats, name: str = "logistic") -> Problem
         smoothness=float(np.linalg.eigvalsh(moment)[-1] / 4),
         gap=loss(np.zeros(d)) - loss(w),
         client_spread=1.0,
+        worst_client_spread=1.0,
         clip_norm=1.0,
         sample_spread=1.0,
     )
@@ -133,6 +139,7 @@ class Step(NamedTuple):
     gradient: Any  # |a|^2
     bias: Any  # |beta|^2
     chance: Any  # |xi|^2
+    variance: Any  # its expectation, by the rates and the noise of the round
     gradient_chance: Any  # <a, xi>
     mean_chance: Any  # <a - beta, xi>
     longest: Any  # the longest update of a client
@@ -160,6 +167,11 @@ class Descent:
     def weighted(self) -> Floats:
         """Its means so far."""
         return running_mean(self.steps.step, self.gradient)
+
+    def path_variance(self) -> Floats:
+        """Of each seed, the mean of the rounds' variances that the bound takes: by eta_t^2."""
+        weight = self.steps.step**2
+        return np.asarray(np.sum(weight * self.steps.variance, 1) / np.sum(weight, 1))
 
     def left_over(self) -> Floats:
         """Right minus left side of the inequality of one path: never negative, on any seed."""
@@ -192,15 +204,20 @@ def _paths(problem: Problem, arm: Arm, server: Server, keys: Array) -> Step:
         draws = draw_server(jax.random.fold_in(key, 0), t, problem.parameters)
         updates = problem.gradients(state.weights)
         given = GivenClients(updates)
-        result, _, _ = play(arm.method, given, members, draws, dials)
+        result, uploads, _ = play(arm.method, given, members, draws, dials)
         true = jnp.mean(updates, axis=0)
         kept = jnp.mean(clip_factor(given.norms, dials)[:, None] * updates, axis=0)
         chance = result.update - kept
+        # sum (1/pi - 1) |g|^2, each uploader for 1/pi clients like it: its part is |g| / pi long
+        lengths = clipped_norms(given.norms, dials)
+        parts = uploads.coefficient * given.norms / arm.sampling_rate
+        sampled = jnp.sum(parts * jnp.maximum(0.0, parts - lengths)) / n**2
         row = Step(
             step=server.eta(dials.step, t),
             gradient=true @ true,
             bias=(true - kept) @ (true - kept),
             chance=chance @ chance,
+            variance=sampled + result.noise**2,
             gradient_chance=true @ chance,
             mean_chance=kept @ chance,
             longest=jnp.max(given.norms),
