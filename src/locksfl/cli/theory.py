@@ -202,8 +202,8 @@ def optimal(
             f"{solved['allowed_mean_of_1/p']:.4g}"
         )
     parts += [
-        "corrected    pi_i = " + ", ".join(f"{value:.4g}" for value in rates),
-        f"             sum a_i^2/pi_i is {spent / even:.4g} times that of uniform rates",
+        "corrected    rho_i = " + ", ".join(f"{value:.4g}" for value in rates),
+        f"             sum a_i^2/rho_i is {spent / even:.4g} times that of uniform rates",
     ]
     _show(answer, as_json, *parts)
 

@@ -29,14 +29,14 @@ def weighted_mean(moments, steps):
     return float(moments @ steps / steps.sum())
 
 
-def test_the_mean_of_1_over_pi_is_not_enough_without_a_clip_norm():
+def test_the_mean_of_inverse_rates_is_not_enough_without_a_clip_norm():
     """f_0 = n w^2/2, all others 0: A^2 + 1 = n and sigma_G = 0. The client that matters uploads
-    in one round of 50, the 99 others in nine of ten, so that (1/n^2) sum 1/pi_i = .0159 allows a
+    in one round of 50, the 99 others in nine of ten, so that (1/n^2) sum 1/rho_i = .0159 allows a
     step of .315. But the variance has |grad f_0|^2 / pi_0: V_0/b = .5 takes the worst rate, and
     allows .01."""
     n, uploads, rate = 100, 90.0, 0.02
     mean = (1 / rate + (n - 1) ** 2 / (uploads - rate)) / n**2
-    step = 1 / (2 * n * mean)  # 2 L eta_b (A^2 + 1) Pi = 1
+    step = 1 / (2 * n * mean)  # 2 L eta_b (A^2 + 1) mean = 1
     shared = {
         "rounds": 20, "smoothness": 1.0, "gap": 0.5, "uploads": uploads, "client_spread": 0.0,
         "dissimilarity": math.sqrt(n - 1),
@@ -93,7 +93,7 @@ def test_the_printed_bound_fails_with_rates_below_1_and_with_the_papers_rounds(
     )  # fmt: skip
     assert all(condition.holds for condition in printed_conditions(c))
     assert printed(c).total == pytest.approx(claimed, abs=5e-5)
-    # Delta is w times the mean of coin_i / pi_i, which has mean 1 and variance (V_0 - 1)/n
+    # Delta is w times the mean of coin_i / rho_i, which has mean 1 and variance (V_0 - 1)/n
     moments, steps = second_moments(
         c, 1.0, lambda eta: (1 - eta) ** 2 + eta**2 * (stretch - 1) / clients
     )

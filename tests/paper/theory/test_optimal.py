@@ -33,7 +33,7 @@ def test_the_vectors_of_optimal_client_sampling(uploads, rates):
 
 
 def by_solver(a, uploads, rate):
-    """min sum a_i^2/pi_i, sum pi_i = b, pi_i <= q, by SLSQP with exact derivatives."""
+    """min sum a_i^2/rho_i, sum rho_i = b, rho_i <= q, by SLSQP with exact derivatives."""
     n = len(a)
     start = np.full(n, uploads / n)
     scale = np.sum(a**2 / start)
@@ -78,7 +78,7 @@ def test_the_optimum_is_scipys_to_1e_8(seed):
     st.floats(0, 1),
 )
 def test_the_rates_satisfy_the_conditions_of_an_optimum(norms, rate, share):
-    """pi_i = min(q, c a_i): the slope a_i^2/pi_i^2 is the same below the limit, larger at it."""
+    """rho_i = min(q, c a_i): the slope a_i^2/rho_i^2 is the same below the limit, larger at it."""
     a = np.array(norms)
     if not a.any():
         return

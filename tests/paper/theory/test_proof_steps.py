@@ -4,9 +4,9 @@ is wrong, a case in which it fails.
 
 f_i(w) = (w - c_i)^T H_i (w - c_i) / 2. Client i draws K_i of its two records, whose gradients are
 grad f_i + s_i and grad f_i - s_i (so that sigma_L = |s_i|), clips their mean u_i to g_i, and
-uploads with probability pi_i, which the paper writes as b p_i / n:
+uploads with probability rho_i, which the paper writes as b p_i / n:
 
-    Delta = (1/n) sum over uploaders of g_i / pi_i,     ubar = (1/n) sum of their noise / pi_i
+    Delta = (1/n) sum over uploaders of g_i / rho_i,     ubar = (1/n) sum of their noise / rho_i
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Problem:
     centres: np.ndarray  # [n, d]
     spreads: np.ndarray  # [n, d] s_i
     samples: np.ndarray  # [n] K_i
-    rates: np.ndarray  # [n] pi_i
+    rates: np.ndarray  # [n] rho_i
     clip_norm: float
     noise: float = 0.0  # sigma_0
 
@@ -59,7 +59,7 @@ class Round:
     """Every outcome, and its probability: who uploads what."""
 
     chance: np.ndarray  # [outcomes]
-    there: np.ndarray  # [outcomes, n] 1/pi_i of uploaders, else 0
+    there: np.ndarray  # [outcomes, n] 1/rho_i of uploaders, else 0
     raw: np.ndarray  # [outcomes, n, d] u_i
     clipped: np.ndarray  # g_i
 
@@ -67,7 +67,7 @@ class Round:
         return np.tensordot(self.chance, values, axes=1)
 
     def average(self, vectors):
-        """(1/n) sum over uploaders of v_i / pi_i, in every outcome."""
+        """(1/n) sum over uploaders of v_i / rho_i, in every outcome."""
         return (
             np.einsum("on,ond->od", self.there, np.broadcast_to(vectors, self.raw.shape))
             / (self.there.shape[1])
@@ -133,13 +133,13 @@ def each():
 
 
 def variance(p, r):
-    """What the theorem takes for E|xi|^2: (1/n^2) sum of E|g_i|^2 / pi_i - |E g_i|^2."""
+    """What the theorem takes for E|xi|^2: (1/n^2) sum of E|g_i|^2 / rho_i - |E g_i|^2."""
     kept, n = r.mean(r.clipped), len(p.rates)
     return np.sum(r.mean(square(r.clipped)) / p.rates - square(kept)) / n**2
 
 
 def noise_variance(p):
-    """(1/n^2) sum d sigma_0^2 / pi_i."""
+    """(1/n^2) sum d sigma_0^2 / rho_i."""
     n, d = p.centres.shape
     return d * p.noise**2 * np.sum(1 / p.rates) / n**2
 
@@ -173,7 +173,7 @@ def test_a_1_as_printed_cannot_put_k_min_into_the_inner_product():
 
 
 def test_a_2_is_mean_and_variance():
-    """E|Delta|^2 = |a - beta|^2 + (1/n^2) sum (E|g_i|^2 / pi_i - |E g_i|^2), the last at most
+    """E|Delta|^2 = |a - beta|^2 + (1/n^2) sum (E|g_i|^2 / rho_i - |E g_i|^2), the last at most
     Pi C^2, and at most what the clients' own gradients and samples are allowed."""
     for p, r, a, beta in each():
         found = r.mean(square(r.average(r.clipped)))
@@ -203,7 +203,7 @@ def test_a_2_as_printed_drops_the_cross_term():
 
 
 def test_a_3_is_the_noise_over_the_rates():
-    """As printed: E|ubar|^2 = (1/n^2) sum d sigma_0^2 / pi_i. But the printed law of ubar, a
+    """As printed: E|ubar|^2 = (1/n^2) sum d sigma_0^2 / rho_i. But the printed law of ubar, a
     variance of sqrt|Z| sigma_0^2 in each coordinate, is not that of a mean of |Z| numbers."""
     for p, r, *_ in each():
         n, d = p.centres.shape
@@ -215,7 +215,7 @@ def test_a_3_is_the_noise_over_the_rates():
 
 
 def test_b_1_is_the_spread_of_the_samples():
-    """(1/n^2) sum E|g_i - E g_i|^2 / pi_i <= Pi sigma_L^2 / K_min: clipping brings no two updates
+    """(1/n^2) sum E|g_i - E g_i|^2 / rho_i <= Pi sigma_L^2 / K_min: clipping brings no two updates
     further apart, and K_i samples have sigma_L^2 / K_i."""
     for p, r, *_ in each():
         n, kept = len(p.rates), r.mean(r.clipped)
@@ -235,7 +235,7 @@ def test_b_1_as_printed_fails():
 
 
 def test_b_2_has_the_gradient_of_the_mean():
-    """|grad F|^2 + (1/n^2) sum (1/pi_i - 1) |grad f_i|^2. As printed the first is lost, and only
+    """|grad F|^2 + (1/n^2) sum (1/rho_i - 1) |grad f_i|^2. As printed the first is lost, and only
     clients that nearly cancel each other are covered."""
     lost = 0
     for p, r, a, _ in each():

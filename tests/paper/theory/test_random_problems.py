@@ -91,7 +91,7 @@ class Losses:
 class Problem:
     losses: Losses
     start: np.ndarray
-    rates: np.ndarray  # pi_i
+    rates: np.ndarray  # rho_i
     schedule: str
     constants: Constants  # all but c_nu
 
@@ -162,7 +162,7 @@ def draw(index):
         heavy = family == "outliers" or rng.random() < 0.3
         noise = given["client_noise"] / math.sqrt(uploads) + given["server_noise"]
         given["clip_norm"] = typical * rng.uniform(0.3, 1) if heavy else 2 * typical + 3 * noise
-        # by the clip norm the mean of 1/pi_i is enough: Pi = V_0 / b
+        # by the clip norm the mean of 1/rho_i is enough in place of V_0 / (n b)
         given["stretch"] = max(1.0, uploads * float(np.mean(1 / rates)) / n)
     given["step"] = limit * (1 - 1e-9) * (1.0 if rng.random() < 0.5 else rng.uniform(0.05, 1))
     schedule = str(rng.choice(["constant", "inverse-sqrt"]))
@@ -177,7 +177,7 @@ def clip(updates, norm):
 
 
 def descend(problem, rng, seeds=SEEDS):
-    """The recursion of the theorem: coins, samples, clipping, weights 1/pi_i, noise, step."""
+    """The recursion of the theorem: coins, samples, clipping, weights 1/rho_i, noise, step."""
     c, rates = problem.constants, problem.rates
     n, d = problem.losses.centre.shape
     # a sample adds x or -x: two points, so that the mean of what is clipped is exact

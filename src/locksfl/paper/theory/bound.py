@@ -10,23 +10,22 @@ Printed, with V_0 log T / b for the sampling and alpha_kappa = eta_b (sqrt(T) - 
         + L eta_b^2 V_0 log(T) / (b alpha_kappa sqrt(T))
           (K_max (sigma_L^2 + c_nu^2) / K_min + (sigma_G^2 + d sigma_0^2) / 2).
 
-Corrected, for an unbiased average and L eta_b <= 1, with Pi = V_0 / b of at least (1/n^2) times the
-sum of 1/pi_i:
+Corrected, for an unbiased average, L eta_b <= 1 and rates rho_i of at least b / (n V_0):
 
-    (Delta F + L eta_b^2 (1 + ln T) / 2 (Pi G^2 + d s_c^2)) / (eta_b (sqrt(T + 1) - 1)) + c_nu^2,
-    G^2 = sigma_L^2 / K_min + C^2 + d sigma_0^2.
+    (Delta F + L eta_b^2 (1 + ln T) / 2 V) / (eta_b (sqrt(T + 1) - 1)) + c_nu^2,
+    V = V_0/b (sigma_L^2 / K_min + C^2 + d sigma_0^2) + d s_c^2.
 
-It bounds more: the mean over t of E|grad F(w_t)|^2 weighted by eta_t. Without a clip norm C^2
-becomes sigma_G^2, everything doubles, and 2 L eta_b (A^2 + 1) Pi <= 1 is needed. With a constant
-step: 2 Delta F / (eta T) + L eta (Pi G^2 + d s_c^2) + c_nu^2. The proofs are in docs/theory.md.
+It bounds more: the mean over t of E|grad F(w_t)|^2 weighted by eta_t. With a constant step:
+2 Delta F / (eta T) + L eta V + c_nu^2. Without a clip norm C^2 becomes sigma_G^2, everything
+doubles, and 2 L eta_b (A^2 + 1) V_0/b <= 1 is needed. The proofs are in docs/theory.md.
 
-Pi G^2 + d s_c^2 is the most that the variance of a round can be, and by it no sampling is better
-than uniform. Along a path it is known what the variance was with the rates that were used:
+V is the most that the variance of a round can be, and by it no sampling is better than uniform.
+Along a path it is known what the variance was with the rates that were used:
 
     v = mean over t, weighted by eta_t^2, of E|xi_t|^2 = E[
-        (1/n^2) sum ((1/pi_i - 1) |g_i|^2 + Var g_i + d sigma_0^2 / pi_i) + d s_c^2].
+        (1/n^2) sum ((1/rho_i - 1) |g_i|^2 + Var g_i + d sigma_0^2 / rho_i) + d s_c^2].
 
-Given as `path_variance` it takes the place of Pi G^2 + d s_c^2. (Var g_i: of the client's samples.)
+Given as `path_variance` it takes the place of V. (Var g_i: of the client's samples.)
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Constants(Settings):
 
     @property
     def sampling(self) -> float:
-        """Pi = V_0 / b."""
+        """V_0 / b."""
         return self.stretch / self.uploads
 
     @property

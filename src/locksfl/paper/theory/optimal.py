@@ -6,10 +6,10 @@ is p_i b / n), every term falls in p_i, and the second constraint only asks for 
 optimum is p_i = 1, uniform sampling, whatever the norms. The paper's assumption on each client has
 erased what importance sampling needs.
 
-Corrected: minimise sum a_i^2 / pi_i with sum pi_i <= b and pi_i <= q. That is the part of the
+Corrected: minimise sum a_i^2 / rho_i with sum rho_i <= b and rho_i <= q. That is the part of the
 variance that the rates decide (docs/theory.md): a_i = |g_i| where noise comes after the weights or
 on the sum, a_i^2 = |g_i|^2 + d sigma^2 where it is divided by p_i too. The optimum is
-pi_i = min(q, c a_i) by water-filling (Chen, Horvath and Richtarik 2022 for q = 1).
+rho_i = min(q, c a_i) by water-filling (Chen, Horvath and Richtarik 2022 for q = 1).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def importance(norms: npt.ArrayLike, parameters: int = 1, noise: float = 0.0) ->
 
 
 def best_rates(scores: npt.ArrayLike, uploads: float, rate: float = 1.0) -> Floats:
-    """pi_i = min(q, c a_i) with sum pi_i = b; less than b only where too few a_i are positive.
+    """rho_i = min(q, c a_i) with sum rho_i = b; less than b only where too few a_i are positive.
 
     Sorted from the largest down, k clients are at the limit q where the next one is not:
     c = (b - k q) / (sum of the others' a_i) and c a_(k+1) <= q.
@@ -61,7 +61,7 @@ def best_rates(scores: npt.ArrayLike, uploads: float, rate: float = 1.0) -> Floa
 
 
 def rate_variance(scores: npt.ArrayLike, rates: npt.ArrayLike) -> float:
-    """(1/n^2) sum a_i^2 / pi_i; a client with a_i = 0 adds nothing, at any rate."""
+    """(1/n^2) sum a_i^2 / rho_i; a client with a_i = 0 adds nothing, at any rate."""
     a, pi = _checked(scores), np.asarray(rates, float)
     there = a > 0
     return float(np.sum(a[there] ** 2 / pi[there]) / a.size**2)

@@ -101,7 +101,7 @@ def limit(regime: Regime, trust: str) -> tuple[float, float]:
 
 def with_best_step(c: Constants) -> Constants:
     """The same at the step, up to the one given, that minimises the bound: sqrt(2 Delta F/(T L V)),
-    V = Pi G^2 + d s_c^2. The start goes as 1/eta, the rest as eta."""
+    V as in bound.py. The start goes as 1/eta, the rest as eta."""
     terms = corrected(c, "constant").terms
     start = terms.pop("start")
     best = c.step * math.sqrt(start / math.fsum(terms.values()))
