@@ -34,6 +34,8 @@ def planned_rounds(label: str, total: float, progress: float) -> int:
 def at(rounds: int, accuracy: dict[int, float]) -> float:
     """The accuracy of so many rounds: played, or on the line between its neighbours (in ln T)."""
     played = sorted(accuracy)
+    if not played[0] <= rounds <= played[-1]:
+        return 0.0  # nothing is known there
     return float(np.interp(np.log(rounds), np.log(played), [accuracy[t] for t in played]))
 
 

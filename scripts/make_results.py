@@ -26,6 +26,7 @@ from scripts.check_planner import judged
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 METHODS = ("uniform", "norm", "coin")
+OFF = 0.05
 PARAMETERS = {"scattering": 39700, "pixels": 7850}
 PUBLISHED = {  # epsilon 3, delta 1e-5: Tramer and Boneh (2021), DPIS (2022), DPSUR (2024)
     "MNIST": ("98.7", "98.62", "98.88"),
@@ -53,10 +54,14 @@ def epsilon_of(row: Row) -> float:
 
 
 def shown(row: Row | None) -> str:
-    """Accuracy in percent, with half of its 95% interval."""
+    """Accuracy in percent, with half of its 95% interval; ° if it was tuned to an edge; the uploads
+    if they are far from those wanted."""
     if row is None:
         return "-"
-    return f"{100 * row['accuracy']:.2f} ± {50 * (row['high'] - row['low']):.2f}"
+    text = f"{100 * row['accuracy']:.2f} ± {50 * (row['high'] - row['low']):.2f}"
+    edge = "°" if row["edge"] else ""
+    off = abs(row["uploads_measured"] / row["uploads"] - 1) > OFF
+    return text + edge + (f" ({row['uploads_measured']:.0f} up)" if off else "")
 
 
 def beside(name: str) -> str:
@@ -97,12 +102,20 @@ def differences(name: str) -> str:
     for one in table_of(name)["differences"]:
         if not one["played"]:
             continue
-        verdict = "stands" if one["stands"] else "does not stand"
-        low, high = 100 * one["low"], 100 * one["high"]
+        verdict = "holds" if one["stands"] else "does not hold"
+        margin, low, high = (100 * one[name] for name in ("margin", "low", "high"))
+        points = f"{abs(margin):g} point" + ("s" if abs(margin) > 1 else "")
+        ahead = f"is more than {points} ahead of" if margin > 0 else "is ahead of"
+        if margin < 0:
+            ahead = f"is less than {points} behind"
+        where, other = (one[name].split(", ") for name in ("better", "than"))
+        common = [x for x, y in zip(where, other, strict=True) if x == y]
+        mine, theirs = (
+            ", ".join(x for x in reversed(named) if x not in common) for named in (where, other)
+        )
         lines.append(
-            f"* {one['better']}, over {one['than']}, by more than {100 * one['margin']:+g} points: "
-            f"**{verdict}**, {100 * one['mean']:+.2f} ({low:+.2f} to {high:+.2f}), "
-            f"p = {one['p_holm']:.2g}"
+            f"* {', '.join(common)}: {mine} {ahead} {theirs}: **{verdict}**, "
+            f"{100 * one['mean']:+.2f} ({low:+.2f} to {high:+.2f}), p = {one['p_holm']:.2g}"
         )
     return "\n".join(lines)
 
@@ -142,7 +155,7 @@ def pays(names: Iterable[str] = ("frontier", "clients")) -> str:
                 f"{100 * (found[m]['accuracy'] - base):+.2f}" if m in found else "-"
                 for m in METHODS[1:]
             ]
-            ratios = [f"{predicted[m] / predicted['uniform']:.2f}" for m in METHODS[1:]]
+            ratios = [f"{predicted[m] / predicted['uniform']:.3f}" for m in METHODS[1:]]
             lines.append([data, sign(epsilon), f"{wanted:g}", f"{share:.2f}", *ratios, *measured])
     heads = (
         "data", "ε", "uploads", "mean r", "predicted error over uniform's: norm", "coin",

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from locksfl.models.features import scattering
 
+# Guessed before the first run, never tuned.
 SIDE, IMAGES = 28, 1000
-REACH = 9.0  # pixels from the middle to the tip of the pen
+REACH = 9.0  # pixels from the middle to the tip of the pen: the box, less the pen's half width
 OFF_CENTRE = 0.2  # how much of the way from the box's middle to the centre of mass is left
 
 

@@ -376,6 +376,12 @@ def test_quick_may_have_data_of_its_own(tmp_path):
     assert Folder.open(folder.path).comparison.cases == quick.cases
     with pytest.raises(ValueError, match="= 13: expected at most the 12 clients"):
         parse_comparison(TEXT + own.replace("[3]", "[13]"))
+    with pytest.raises(ValueError, match="uploads is missing"):
+        parse_comparison(
+            TEXT.replace("uploads = [4, 8]\n", "", 1).split("[[compare.difference]]")[0]
+            + own.replace("uploads = [3]\n", "")
+            + '[[compare.data]]\nlabel = "all"\nuploads = [4]\n'
+        )
 
 
 def test_the_files_behind_the_results_can_be_read():

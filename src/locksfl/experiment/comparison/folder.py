@@ -95,6 +95,8 @@ class Folder:
         """A folder that a comparison has made."""
         told = _told(path)
         _check_version(f"--merge: {path}", told)
+        if not (path / "comparison.toml").is_file():
+            raise ValueError(f"--merge: {path}: not finished; the command that began it goes on")
         text = (path / "comparison.toml").read_text("utf-8")
         if _hash(text) != told["sha256"]:
             raise ValueError(
@@ -225,7 +227,7 @@ def _check_new(path: Path) -> None:
     this folder is no such thing: unfinished files are removed, and the same command goes on."""
     if not (path / "comparison.toml").is_file():
         for left in path.glob(".comparison.????.????????"):  # of `write_atomically`
-            left.unlink()
+            left.unlink(missing_ok=True)
     if not (path / "comparison.json").is_file():
         RunFolder.check_new(path)
 

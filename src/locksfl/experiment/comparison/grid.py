@@ -40,9 +40,9 @@ OF_THE_FILE = {  # what a comparison decides for itself
 }
 CHOOSES_NOISE = {"epsilon": None, "filter": False, "max_epsilon": None, "accounting": "sound"}
 QUICK = (
-    "the data of [compare.quick] or the first ones, the largest finite epsilon, the first two "
-    "uploads, the fewest rounds, two seeds, one tuning seed, the two middle values of each tuned "
-    "axis, nothing widened"
+    "the data of [compare.quick], else the first data set, the largest finite epsilon, the first "
+    "two uploads, the fewest rounds, two seeds, one tuning seed, the two middle values of each "
+    "tuned axis, nothing widened"
 )
 
 
@@ -317,7 +317,7 @@ def _check_uploads(axes: CompareConfig, found: Comparison) -> None:
                 "are a round's"
             )
     needed = any(not method.rule.everyone for method in found.methods.values())
-    for entry in axes.data or [DataEntry("")]:
+    for entry in [*(axes.data or [DataEntry("")]), *([axes.quick] if axes.quick else [])]:
         given = (axes.uploads, axes.uploads_in_all, entry.uploads, entry.uploads_in_all)
         if needed and not any(given):
             raise ValueError("compare.uploads is missing: expected the uploads wanted a round")
