@@ -306,10 +306,10 @@ def check(
     bounded = [(r, r.corrected) for r in found if r.corrected is not None]
     held = sum(bool(r.corrected_holds) for r, _ in bounded)
     lower = sum(r.along_path is not None and r.below(r.along_path) for r in found)
-    seeds = sum(r.worst_seed <= limit for r, limit in bounded)
+    below = sum(r.worst_seed <= limit for r, limit in bounded)
     last = (
         f"of {len(bounded)} cases where it applies, the corrected bound holds in expectation in "
-        f"{held}, with the rates along the path in {lower}; in {seeds} no seed was above it, which "
+        f"{held}, with the rates along the path in {lower}; in {below} no seed was above it, which "
         "nothing promises"
     )
     _show([row.as_dict() for row in found], as_json, table, last)
