@@ -280,7 +280,7 @@ def test_the_command(tmp_path):
     assert answer["plans"]["uniform"]["bytes_up"] == pytest.approx(4 * 7850 * 1000)
     assert told["frontier"][0]["rule"] == "uniform"
     lines = "\n".join(words(told))
-    assert "Take rule uniform: 30 rounds, 33.3 clients asked and 33.3 uploads a round." in lines
+    assert "Take rule uniform: 30 rounds, 33 clients asked and 33.3 uploads a round." in lines
     assert "Warning" not in lines
     told["question"]["delta"] = 0.02
     assert "Warning: delta = 0.02 is not below 1/n" in "\n".join(words(told))
