@@ -130,7 +130,8 @@ def test_the_demo_leaves_no_process_behind(tmp_path, ending):
         [*locks, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     if ending is not None:
-        wait_for(lambda: run.exists() and (run / "rounds.jsonl").read_text())
+        played = run / "rounds.jsonl"  # made after its folder
+        wait_for(lambda: played.exists() and played.read_text())
         assert len(processes_with(mark)) >= 4  # the demo, a SuperLink, two nodes
         demo.send_signal(ending)
     told = demo.communicate(timeout=240)[0].decode()
