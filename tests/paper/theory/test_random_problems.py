@@ -211,6 +211,7 @@ def inequality_row(eta, true, kept, delta, gradients):
         gradient=dot(true, true),
         bias=dot(bias, bias),
         chance=dot(chance, chance),
+        variance=np.full(len(true), np.nan),  # not looked at here
         gradient_chance=dot(true, chance),
         mean_chance=dot(kept, chance),
         longest=np.linalg.norm(gradients, axis=-1).max(axis=1),
