@@ -40,7 +40,7 @@ docs: install          ## every picture in docs/, made anew
 	$(BIN)/python -m benchmarks --show --json docs/performance.json --figure docs/performance.png
 
 RESULTS := frontier clients cohorts natural shakespeare rounds two-classes records
-results: install       ## every table of docs/results.md: 25 minutes on one H200, with the data in LOCKS_DATA
+results: install       ## every comparison of docs/results.md, which says how long it takes
 	for name in $(RESULTS); do \
 	  $(BIN)/locks compare experiments/results/$$name.toml --out runs/results/$$name || exit; done
 	$(BIN)/python -m scripts.make_results runs/results

@@ -272,15 +272,13 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
     axes: CompareConfig = build_table(CompareConfig, table.pop("compare"), "compare")
     everyone = next(name for name, rule in RULES.items() if rule.everyone)
     placeholder = {**table, "arm": [{"name": "all", "rule": everyone}]}
-    entries = axes.data or [DataEntry("")]
-    every = [*entries, *([axes.quick] if axes.quick else [])]
-    for label, change in ((e.label, change) for e in every for change in e.set):
+    for label, change in ((e.label, change) for e in axes.entries_and_quick for change in e.set):
         table_name = re.split(r"[.=]", change)[0].strip()
         if table_name in OF_THE_FILE:
             reason = OF_THE_FILE[table_name]
             raise ValueError(f"compare.data.set = {change!r} of {label!r}: {reason}")
-    experiments = [config_of(placeholder, e.set) for e in every]
-    configs = {e.label: config for e, config in zip(entries, experiments, strict=False)}
+    experiments = [config_of(placeholder, e.set) for e in axes.entries_and_quick]
+    configs = {e.label: config for e, config in zip(axes.entries, experiments, strict=False)}
     small = experiments[-1] if axes.quick else None
     for config in experiments:
         config.data.check_unit(simulated=True)
@@ -308,8 +306,7 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
 
 
 def _check_uploads(axes: CompareConfig, found: Comparison) -> None:
-    tables: list[CompareConfig | DataEntry] = [axes, *axes.data]
-    tables += [axes.quick] if axes.quick else []
+    tables: list[CompareConfig | DataEntry] = [axes, *axes.entries_and_quick]
     for table in tables:
         if table.uploads is not None and table.uploads_in_all is not None:
             raise ValueError(
@@ -317,7 +314,7 @@ def _check_uploads(axes: CompareConfig, found: Comparison) -> None:
                 "are a round's"
             )
     needed = any(not method.rule.everyone for method in found.methods.values())
-    for entry in [*(axes.data or [DataEntry("")]), *([axes.quick] if axes.quick else [])]:
+    for entry in axes.entries_and_quick:
         given = (axes.uploads, axes.uploads_in_all, entry.uploads, entry.uploads_in_all)
         if needed and not any(given):
             raise ValueError("compare.uploads is missing: expected the uploads wanted a round")

@@ -118,6 +118,16 @@ class CompareConfig(Settings, where="compare"):
     method: list[dict[str, Any]] = field(default_factory=list)
     difference: list[DifferenceConfig] = field(default_factory=list)
 
+    @property
+    def entries(self) -> list[DataEntry]:
+        """The data to compare on; the file's own if it names none."""
+        return self.data or [DataEntry("")]
+
+    @property
+    def entries_and_quick(self) -> list[DataEntry]:
+        """The same, and those of --quick last, if there are any."""
+        return [*self.entries, *([self.quick] if self.quick else [])]
+
     def check(self) -> None:
         """Refuse a comparison of nothing, and seeds that tuning uses."""
         if not self.method:
