@@ -92,7 +92,7 @@ def test_the_noise_over_uniform_is_that_of_the_audit():
 
 
 def test_the_sampling_error_is_the_variance_of_two_samples():
-    """(1/n^2) sum (1/pi_i - 1) r_i^2, by hand for uniform and for a known norm sum."""
+    """(1/n^2) sum (1/rho_i - 1) r_i^2, by hand for uniform and for a known norm sum."""
     norms = np.array(norm_points(0.4))
     shape = {"cohort": 50.0, "uploads": 20.0, "noise_multiplier": 1.0}
     arm = Arm("", 200, 10, "uniform", **shape)

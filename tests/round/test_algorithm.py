@@ -222,7 +222,7 @@ def test_as_many_upload_as_wanted():
 
 
 def inverse_rates(plan, times=5_000):
-    """1 / pi_i = E[1/(q p_i) | i in X], by NumPy: everybody else by coin, i itself for sure."""
+    """1 / rho_i = E[1/(q p_i) | i in X], by NumPy: everybody else by coin, i itself for sure."""
     rng = np.random.default_rng(77)
     there = rng.random((times, N)) < Q
     known = np.broadcast_to(LENGTHS, there.shape)
@@ -237,7 +237,7 @@ def inverse_rates(plan, times=5_000):
 
 
 def variance(plan, minus=1.0):
-    """(1/n^2) sum (1/pi_i - 1)|g_i|^2 + (1/n^2) sum d s_0^2 / pi_i."""
+    """(1/n^2) sum (1/rho_i - 1)|g_i|^2 + (1/n^2) sum d s_0^2 / rho_i."""
     rates = inverse_rates(plan)
     local = D * (plan.noise_multiplier * CLIP) ** 2 if plan.private else 0.0
     return np.sum((rates - minus) * LENGTHS**2 + rates * local) / N**2

@@ -70,7 +70,7 @@ def bound(
     stretch: Annotated[float, option("V_0: rates are b / (n V_0) at least.")] = 1.0,
     path_variance: Annotated[
         float | None,
-        option("Of a round, with the rates along a path: mean by eta_t^2, noise included."),
+        option("v: the rounds' variances, noise included, in the mean by eta_t^2."),
     ] = None,
     schedule: Annotated[
         str, option("Of the corrected bound: inverse-sqrt or constant.")
@@ -293,14 +293,14 @@ def check(
     if picture is not None:
         draw_known(seeds, picture)
     heads = (
-        "", "before", "least", "weighted mean", "worst seed", "corrected", "", "path rates",
-        "printed", "",
+        "", "uploads", "before", "least", "weighted mean", "worst seed", "corrected", "", "v",
+        "path rates", "printed", "",
     )  # fmt: skip
     table = _table(heads, (
-        (r.case, f"{r.before:.4g}", f"{r.least:.3g}",
+        (r.case, f"{r.uploads:.3g}", f"{r.before:.4g}", f"{r.least:.3g}",
          f"{r.weighted:.4g} ± {r.standard_error:.1g}", f"{r.worst_seed:.4g}",
-         _number(r.corrected), r.verdict(r.corrected), _number(r.along_path),
-         _number(r.printed), r.verdict(r.printed))
+         _number(r.corrected), r.corrected_verdict, f"{r.path_variance:.3g}",
+         _number(r.along_path), _number(r.printed), r.printed_verdict)
         for r in found
     ))  # fmt: skip
     bounded = [(r, r.corrected) for r in found if r.corrected is not None]

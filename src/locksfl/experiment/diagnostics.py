@@ -64,12 +64,12 @@ def likeness(
     if work.update == "gradient":
         return found
     full = dataclasses.replace(GRADIENT, min_samples=work.min_samples, max_samples=work.max_samples)
-    mean_gradients = updates / in_gradients(sizes[clients], work)[:, None]
+    mean_gradients = updates / gradients_per_update(sizes[clients], work)[:, None]
     drift = float(np.linalg.norm(np.mean(mean_gradients, axis=0)))
     return {**found, "gradients": compare(updates_of(full)), "drift": drift}
 
 
-def in_gradients(sizes: np.ndarray, work: LocalWork) -> np.ndarray:
+def gradients_per_update(sizes: np.ndarray, work: LocalWork) -> np.ndarray:
     """What u_i is divided by to be the mean gradient along a client's way: its local step times its
     local steps, and the weight of its size."""
     used = used_samples(sizes, work)

@@ -15,6 +15,7 @@ from locksfl.paper.theory.rounds import (
     answer,
     at_printed_rounds,
     limit,
+    noise_of_everyone,
     noised,
     printed_rounds,
     with_best_step,
@@ -127,7 +128,7 @@ def test_more_rounds_with_smaller_steps_never_hurt(trust, rate):
     assert each[-1].step * each[-1].rounds == pytest.approx(product, rel=0.01)
 
 
-def test_the_noise_of_a_round_falls_by_more_than_the_rounds_grow():
+def test_the_variance_of_the_noise_grows_no_faster_than_the_rounds():
     """Why: at every integer order, k^2 times as many rounds of k times the noise cost no more (the
     log of a sum of exponentials in 1/z^2 is convex, and 0 at 0); nor does the limit, everyone at
     z/q."""
@@ -157,7 +158,7 @@ def test_the_limit_is_its_formula():
 def test_the_papers_corollary_keeps_the_noise_and_forgets_the_epsilon():
     """At T = d^2 log(T)^2 and sigma_0 fixed the printed noise term is L eta_b^2 V_0 sigma_0^2 /
     (2 b alpha_kappa), whatever d: "O(sigma_0^2)". At a fixed epsilon sigma_0^2 grows with T, and
-    the term as d^2 log(T)^2; the corrected bound at its best step as sqrt(d)."""
+    the corrected bound at its best step as sqrt(d), the printed one as sqrt(d log T)."""
     ends = {}
     for d in (100, 1600):
         rounds = printed_rounds(d)[1]
@@ -167,9 +168,11 @@ def test_the_papers_corollary_keeps_the_noise_and_forgets_the_epsilon():
         term = 0.5**2 * 1.5 * 3.0**2 / (2 * 10 * bound.alpha_kappa)
         assert bound.terms["noise"] == pytest.approx(term, rel=1e-5)
         found = at_printed_rounds(replace(S, epsilon=0.1, parameters=d), "local", rounds)
-        ends[d] = found["printed"] / (d * math.log(rounds)) ** 2, found["corrected"] / math.sqrt(d)
+        alpha = noise_of_everyone(replace(S, epsilon=0.1, parameters=d), "local")
+        least = math.sqrt(2 * S.gap * alpha * math.log(rounds))
+        assert found["printed"] == pytest.approx(least, rel=0.01)
+        ends[d] = found["corrected"] / math.sqrt(d)
     assert ends[100] == pytest.approx(ends[1600], rel=0.02)
-    assert at_printed_rounds(replace(S, uploads=0.5), "local", 1e6)["printed"] is None
 
 
 def test_the_noise_of_every_number_of_rounds_costs_the_epsilon():

@@ -47,7 +47,7 @@ def test_the_printed_bound_is_the_printed_formula():
 def test_the_corrected_bound_is_its_formula():
     """By the clip norm and by dissimilarity, falling step and constant; the smaller is given."""
     shrink = math.sqrt(101) - 1
-    spread = 2 / 20 * (0.25 / 4 + 1.5**2 + 50 * 0.04) + 50 * 0.05**2
+    spread = 2 / 20 * (1.5**2 + 50 * 0.04) + 50 * 0.05**2
     by_clip = (3 + 2 * 0.01 * (1 + math.log(100)) / 2 * spread) / (0.1 * shrink) + 0.09
     alone = replace(C, client_spread=None)
     assert corrected(alone).total == pytest.approx(by_clip, rel=1e-12)
@@ -56,7 +56,7 @@ def test_the_corrected_bound_is_its_formula():
     apart = (3 + 2 * 0.01 * (1 + math.log(100)) / 2 * spread) / (0.1 * shrink) + 0.09
     assert corrected(replace(C, clip_norm=None)).total == pytest.approx(2 * apart, rel=1e-12)
     assert corrected(C).total == pytest.approx(min(by_clip, 2 * apart), rel=1e-12)
-    constant = 2 * 3 / (0.1 * 100) + 2 * 0.1 * (2 / 20 * (0.25 / 4 + 2.25 + 2) + 0.125) + 0.09
+    constant = 2 * 3 / (0.1 * 100) + 2 * 0.1 * (2 / 20 * (2.25 + 2) + 0.125) + 0.09
     assert corrected(alone, "constant").total == pytest.approx(constant, rel=1e-12)
 
 

@@ -32,7 +32,7 @@ def weighted_mean(moments, steps):
 def test_the_mean_of_inverse_rates_is_not_enough_without_a_clip_norm():
     """f_0 = n w^2/2, all others 0: A^2 + 1 = n and sigma_G = 0. The client that matters uploads
     in one round of 50, the 99 others in nine of ten, so that (1/n^2) sum 1/rho_i = .0159 allows a
-    step of .315. But the variance has |grad f_0|^2 / pi_0: V_0/b = .5 takes the worst rate, and
+    step of .315. But the variance has |grad f_0|^2 / rho_0: V_0/b = .5 takes the worst rate, and
     allows .01."""
     n, uploads, rate = 100, 90.0, 0.02
     mean = (1 / rate + (n - 1) ** 2 / (uploads - rate)) / n**2
@@ -43,7 +43,7 @@ def test_the_mean_of_inverse_rates_is_not_enough_without_a_clip_norm():
     }  # fmt: skip
 
     def measured(c):
-        # Delta = w / pi_0 with probability pi_0
+        # Delta = w / rho_0 with probability rho_0
         return weighted_mean(*second_moments(c, 1.0, lambda eta: 1 - 2 * eta + eta**2 / rate))
 
     by_the_mean = Constants(**shared, step=step, stretch=mean * uploads)

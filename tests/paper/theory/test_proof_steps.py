@@ -174,7 +174,7 @@ def test_a_1_as_printed_cannot_put_k_min_into_the_inner_product():
 
 def test_a_2_is_mean_and_variance():
     """E|Delta|^2 = |a - beta|^2 + (1/n^2) sum (E|g_i|^2 / rho_i - |E g_i|^2), the last at most
-    Pi C^2, and at most what the clients' own gradients and samples are allowed."""
+    V_0/b C^2, and at most what the clients' own gradients and samples are allowed."""
     for p, r, a, beta in each():
         found = r.mean(square(r.average(r.clipped)))
         assert found == pytest.approx((a - beta) @ (a - beta) + variance(p, r), abs=MARGIN)
@@ -215,8 +215,8 @@ def test_a_3_is_the_noise_over_the_rates():
 
 
 def test_b_1_is_the_spread_of_the_samples():
-    """(1/n^2) sum E|g_i - E g_i|^2 / rho_i <= Pi sigma_L^2 / K_min: clipping brings no two updates
-    further apart, and K_i samples have sigma_L^2 / K_i."""
+    """(1/n^2) sum E|g_i - E g_i|^2 / rho_i <= V_0/b sigma_L^2 / K_min: clipping brings no two
+    updates further apart, and K_i samples have sigma_L^2 / K_i."""
     for p, r, *_ in each():
         n, kept = len(p.rates), r.mean(r.clipped)
         spread = r.mean(square(r.clipped - kept))

@@ -162,7 +162,7 @@ def draw(index):
         heavy = family == "outliers" or rng.random() < 0.3
         noise = given["client_noise"] / math.sqrt(uploads) + given["server_noise"]
         given["clip_norm"] = typical * rng.uniform(0.3, 1) if heavy else 2 * typical + 3 * noise
-        # by the clip norm the mean of 1/rho_i is enough in place of V_0 / (n b)
+        # by the clip norm the mean of 1/rho_i is enough in place of n V_0 / b
         given["stretch"] = max(1.0, uploads * float(np.mean(1 / rates)) / n)
     given["step"] = limit * (1 - 1e-9) * (1.0 if rng.random() < 0.5 else rng.uniform(0.05, 1))
     schedule = str(rng.choice(["constant", "inverse-sqrt"]))
@@ -215,6 +215,7 @@ def inequality_row(eta, true, kept, delta, gradients):
         gradient_chance=dot(true, chance),
         mean_chance=dot(kept, chance),
         longest=np.linalg.norm(gradients, axis=-1).max(axis=1),
+        uploads=np.full(len(true), np.nan),
     )
 
 
@@ -282,15 +283,11 @@ def test_no_random_problem_is_against_the_corrected_bound(count):
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_bound_that_lacks_any_one_of_its_terms_is_rejected(count):
-    """By some problem, at the same false-alarm rate. By the clip norm the samples' term is not
-    needed, as C^2 covers it: without it no problem is against the bound."""
+    """By some problem, at the same false-alarm rate."""
     for form, needed in WITHOUT.items():
         those = [f for f in found(count) if f.form == form]
         for term in needed:
             assert any(f.against(FALSE_ALARM / count, term) for f in those), (form, term)
-    clipped = [f for f in found(count) if f.form == "clip" and f.terms["samples"] > 0]
-    assert len(clipped) > count / 10
-    assert not any(f.against(FALSE_ALARM / count, "samples") for f in clipped)
 
 
 @pytest.mark.parametrize("count", COUNTS)

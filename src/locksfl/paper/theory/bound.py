@@ -13,11 +13,12 @@ Printed, with V_0 log T / b for the sampling and alpha_kappa = eta_b (sqrt(T) - 
 Corrected, for an unbiased average, L eta_b <= 1 and rates rho_i of at least b / (n V_0):
 
     (Delta F + L eta_b^2 (1 + ln T) / 2 V) / (eta_b (sqrt(T + 1) - 1)) + c_nu^2,
-    V = V_0/b (sigma_L^2 / K_min + C^2 + d sigma_0^2) + d s_c^2.
+    V = V_0/b (C^2 + d sigma_0^2) + d s_c^2.
 
 It bounds more: the mean over t of E|grad F(w_t)|^2 weighted by eta_t. With a constant step:
-2 Delta F / (eta T) + L eta V + c_nu^2. Without a clip norm C^2 becomes sigma_G^2, everything
-doubles, and 2 L eta_b (A^2 + 1) V_0/b <= 1 is needed. The proofs are in docs/theory.md.
+2 Delta F / (eta T) + L eta V + c_nu^2. Without a clip norm C^2 becomes sigma_G^2 +
+sigma_L^2 / K_min, everything doubles, and 2 L eta_b (A^2 + 1) V_0/b <= 1 is needed too. The proofs
+are in docs/theory.md.
 
 V is the most that the variance of a round can be, and by it no sampling is better than uniform.
 Along a path it is known what the variance was with the rates that were used:
@@ -232,7 +233,7 @@ def corrected(c: Constants, schedule: str = "inverse-sqrt") -> Bound:
     spreads = {"path": c.path_variance, "clip": c.clip_norm, "dissimilarity": c.client_spread}
     forms = [form for form, spread in spreads.items() if spread is not None]
     if not forms:
-        missing = "clip_norm (C) and client_spread (sigma_G) are missing"
+        missing = "clip_norm (C), client_spread (sigma_G) and path_variance are missing"
         raise ValueError(f"{missing}: expected at least one of them")
     sound = [f for f in forms if all(x.holds for x in corrected_conditions(c, f))]
     if not sound:
@@ -250,11 +251,13 @@ def _corrected(c: Constants, form: str, schedule: str) -> Bound:
     if form == "path":
         seen = {"sampling and noise on the path": variance * (c.path_variance or 0.0)}
         return Bound(form, {"start": start * c.gap, **seen, "clipping": c.clip_bias**2})
-    spread = c.clip_norm if form == "clip" else c.client_spread
-    factor = 1.0 if form == "clip" else 2.0
+    # a clipped update is no longer than C, whatever the samples: their spread is part of C^2
+    clipped = form == "clip"
+    spread, samples = (c.clip_norm, 0.0) if clipped else (c.client_spread, c.sample_spread)
+    factor = 1.0 if clipped else 2.0
     terms = {
         "start": start * c.gap,
-        "samples": variance * c.sampling * c.sample_spread**2 / c.fewest_samples,
+        "samples": variance * c.sampling * samples**2 / c.fewest_samples,
         "clients sampled": variance * c.sampling * (spread or 0.0) ** 2,
         "clients' noise": variance * c.sampling * c.parameters * c.client_noise**2,
         "server's noise": variance * c.parameters * c.server_noise**2,

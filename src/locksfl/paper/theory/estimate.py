@@ -37,7 +37,7 @@ from locksfl.experiment.config import Config
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.run import local_work, open_task, server_for
 from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
-from locksfl.paper.theory.methods import as_printed, not_covered, with_method
+from locksfl.paper.theory.methods import not_covered, with_method, with_worst_client
 from locksfl.paper.theory.observe import Look, Observer
 from locksfl.paper.theory.problems import running_mean
 from locksfl.round.client import LocalWork, used_samples
@@ -217,7 +217,7 @@ def bounds_by_round(
         sample_spread=e.sample_spread if plain and not exact else 0.0,
         client_spread=e.client_spread if plain else None,
     ).in_gradients(e.scale)
-    paper = as_printed(sound, e)
+    paper = with_worst_client(sound, e)
 
     def by_corrected() -> list[float]:
         if reason := not_covered(arm, server):

@@ -63,7 +63,7 @@ def with_method(source: Any, arm: Arm, **given: Any) -> Constants:
     )
 
 
-def as_printed(c: Constants, source: Any) -> Constants:
+def with_worst_client(c: Constants, source: Any) -> Constants:
     """The same for the printed bound, whose assumptions 3 and 4 are about every client: sigma_G, A
     and c_nu of the worst one. It has sigma_L even where clients use all their records."""
     return replace(

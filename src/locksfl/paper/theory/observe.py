@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from locksfl.arm import Dials
-from locksfl.experiment.diagnostics import client_updates, in_gradients
+from locksfl.experiment.diagnostics import client_updates, gradients_per_update
 from locksfl.models.build import Model, records_at_once
 from locksfl.round.algorithm import clip_factor
 from locksfl.round.client import (
@@ -69,7 +69,7 @@ class Observer:
     def scale(self) -> float:
         """How many gradients long an update is, in the mean: that of local epochs is the local step
         times the local steps, times the mean gradient on the way."""
-        return float(in_gradients(self.population.sizes, self.work).mean())
+        return float(gradients_per_update(self.population.sizes, self.work).mean())
 
     def look(self, weights: Array, dials: Dials, key: Array) -> Look:
         """Losses, gradients and what clipping takes, over all clients. `key` is for clients whose
@@ -77,15 +77,15 @@ class Observer:
         n = self.population.clients
         mean, kept = jnp.zeros(self.model.size), jnp.zeros(self.model.size)
         losses, squares, biases = [], [], []
-        task = (self.model, weights, self.records)
+        task, exact, scale = (self.model, weights, self.records), self.exact, self.scale
         for clients, shape in self._groups():
             loss, gradients = _gradients(*task, clients, shape)
             updates = jnp.where(jnp.isfinite(gradients), gradients, 0.0)
-            if not self.exact:
+            if not exact:
                 whom = (self.population.sizes, np.asarray(clients))
                 updates = jnp.asarray(client_updates(*task, *whom, key, self.work))
             shrink = clip_factor(jnp.linalg.norm(updates, axis=1), dials)
-            clipped = shrink[:, None] * updates / self.scale
+            clipped = shrink[:, None] * updates / scale
             mean += jnp.sum(gradients, axis=0) / n
             kept += jnp.sum(clipped, axis=0) / n
             losses.append(loss)

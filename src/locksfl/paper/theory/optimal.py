@@ -62,9 +62,9 @@ def best_rates(scores: npt.ArrayLike, uploads: float, rate: float = 1.0) -> Floa
 
 def rate_variance(scores: npt.ArrayLike, rates: npt.ArrayLike) -> float:
     """(1/n^2) sum a_i^2 / rho_i; a client with a_i = 0 adds nothing, at any rate."""
-    a, pi = _checked(scores), np.asarray(rates, float)
+    a, rho = _checked(scores), np.asarray(rates, float)
     there = a > 0
-    return float(np.sum(a[there] ** 2 / pi[there]) / a.size**2)
+    return float(np.sum(a[there] ** 2 / rho[there]) / a.size**2)
 
 
 @dataclass(frozen=True)

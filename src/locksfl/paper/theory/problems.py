@@ -143,6 +143,7 @@ class Step(NamedTuple):
     gradient_chance: Any  # <a, xi>
     mean_chance: Any  # <a - beta, xi>
     longest: Any  # the longest update of a client
+    uploads: Any  # how many
 
 
 def running_mean(steps: Floats, gradient: Floats) -> Floats:
@@ -208,7 +209,7 @@ def _paths(problem: Problem, arm: Arm, server: Server, keys: Array) -> Step:
         true = jnp.mean(updates, axis=0)
         kept = jnp.mean(clip_factor(given.norms, dials)[:, None] * updates, axis=0)
         chance = result.update - kept
-        # sum (1/pi - 1) |g|^2, each uploader for 1/pi clients like it: its part is |g| / pi long
+        # sum (1/rho - 1) |g|^2, each uploader for 1/rho clients like it: its part is |g|/rho long
         lengths = clipped_norms(given.norms, dials)
         parts = uploads.coefficient * given.norms / arm.sampling_rate
         sampled = jnp.sum(parts * jnp.maximum(0.0, parts - lengths)) / n**2
@@ -221,6 +222,7 @@ def _paths(problem: Problem, arm: Arm, server: Server, keys: Array) -> Step:
             gradient_chance=true @ chance,
             mean_chance=kept @ chance,
             longest=jnp.max(given.norms),
+            uploads=jnp.sum(uploads.uploaded),
         )
         return server.step(state, result.update, dials.step, t), row
 

@@ -23,7 +23,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scipy import special
+import numpy as np
+from scipy import optimize, special
 
 from locksfl import _validate, methods
 from locksfl._tables import Count, Positive, Probability, Settings
@@ -72,7 +73,7 @@ def noised(regime: Regime, rounds: int, trust: str) -> Constants:
     """The constants of T rounds of uniform sampling at the step 1/L, noise calibrated to epsilon.
 
     central: one Gaussian on the sum, zero-out, by RDP: s_c = z C / b. local: each uploader its
-    own, replace, exact; a client uploads T b / n times (a filter keeps it to that), at least once.
+    own, replace, exact; a client uploads T b / n times, as it would in turns, at least once.
     """
     s = regime
     if methods.TRUSTS[trust].clients_add_noise:
@@ -101,9 +102,9 @@ def limit(regime: Regime, trust: str) -> tuple[float, float]:
 
 def with_best_step(c: Constants) -> Constants:
     """The same at the step, up to the one given, that minimises the bound: sqrt(2 Delta F/(T L V)),
-    V as in bound.py. The start goes as 1/eta, the rest as eta."""
+    V as in bound.py. The start goes as 1/eta, noise and sampling as eta, clipping stays."""
     terms = corrected(c, "constant").terms
-    start = terms.pop("start")
+    start, _ = terms.pop("start"), terms.pop("clipping")
     best = c.step * math.sqrt(start / math.fsum(terms.values()))
     return replace(c, step=min(c.step, best))
 
@@ -127,13 +128,25 @@ def best_rounds(regime: Regime, trust: str) -> Constants:
     return best(bisect_left(range(most), True, lo=max(1, most // 2), key=near))
 
 
-def at_printed_rounds(regime: Regime, trust: str, rounds: float) -> dict[str, float | None]:
-    """Both bounds at the paper's T, at the noise alpha T of a fixed epsilon. Printed: at the step
-    1/L, without any spread or clipping; None where its conditions fail."""
+def at_printed_rounds(regime: Regime, trust: str, rounds: float) -> dict[str, float]:
+    """Both bounds at the paper's T, at the noise alpha T of a fixed epsilon, each at its best step:
+    the printed one with its own schedule, without any spread or clipping, the corrected one with a
+    constant step."""
     std = math.sqrt(noise_of_everyone(regime, trust) * rounds / regime.parameters)
     c = _with_largest_step(regime, math.ceil(rounds), {"server_noise": std})
-    told, _ = attempt(lambda: printed(replace(c, client_spread=0.0)).total)
-    return {"printed": told, "corrected": corrected(with_best_step(c), "constant").total}
+
+    def told(log_step: float) -> float:
+        at = replace(c, step=math.exp(log_step), client_spread=0.0)
+        return attempt(lambda: printed(at).total)[0] or math.inf
+
+    # start and noise fall and rise with the step: one minimum, far below 1/L where noise is large
+    steps = math.log(c.step) - np.arange(0.0, 40.0, 0.5)
+    near = min(steps, key=told)
+    best = optimize.minimize_scalar(told, bounds=(near - 0.5, near + 0.5), method="bounded").fun
+    return {
+        "printed": float(best),
+        "corrected": corrected(with_best_step(c), "constant").total,
+    }
 
 
 def _with_largest_step(regime: Regime, rounds: int, noise: dict[str, float]) -> Constants:
