@@ -178,7 +178,7 @@ class Arm:
         self._default("floor", DEFAULT_FLOOR if "floor" in rule.takes else 0.0)
         self._default("norm_low", min(1.0, share) if "norm_low" in rule.takes else 1.0)
         if self.estimator is None:
-            by_merit = sorted(ESTIMATORS, key=lambda e: _merit(ESTIMATORS[e]))
+            by_merit = sorted(ESTIMATORS, key=lambda e: _merit(ESTIMATORS[e], rule))
             sound = [e for e in by_merit if not unsound(rule, ESTIMATORS[e], trust)]
             self._default("estimator", (sound or by_merit)[0])
         find_estimator(self.estimator, self._named("estimator"))
@@ -379,6 +379,16 @@ class Arm:
         return math.nextafter(self.noise_multiplier * math.hypot(1.0, s) / s, math.inf)
 
     @property
+    def sum_multiplier(self) -> float:
+        """Std of the noise on each released number over its sensitivity. norm_multiplier is that of
+        all numbers of a round together: 1 / z^2 adds up, and a server that refines its public
+        number releases several, each with so much more noise."""
+        rule, _, trust = self.parts
+        if not rule.refinements or not trust.server_adds_noise:
+            return self.norm_multiplier
+        return math.nextafter(self.norm_multiplier * math.sqrt(1 + rule.refinements), math.inf)
+
+    @property
     def releases_norms(self) -> bool:
         """Whether the cohort's norms are released before the second sample."""
         return self.parts[0].released
@@ -484,7 +494,7 @@ class Arm:
             self.floor,
             self.norm_low * self.cohort * self.clip_norm,
             self.update_multiplier,
-            self.norm_multiplier,
+            self.sum_multiplier,
             self.step,
             self.largest_probability,
             1.0 if self.lengths == "clipped" else max(SMALLEST_NORM / self.clip_norm, 1e-30),
@@ -567,9 +577,11 @@ def _either(names: Iterable[str]) -> str:
     return " or ".join(repr(name) for name in names)
 
 
-def _merit(estimator: Estimator) -> tuple[bool, bool]:
-    """The order of preference for the default: unbiased first, then one bound for all."""
-    return not estimator.unbiased, estimator.own_bound
+def _merit(estimator: Estimator, rule: Rule) -> tuple[bool, bool]:
+    """The order of preference for the default: unbiased first, unless the rule is not; then one
+    bound for all, unless the rule gives probabilities that do not follow the norms: one bound would
+    be that of the least of them."""
+    return estimator.unbiased == rule.biased, estimator.own_bound != rule.jointly
 
 
 def unsound(
@@ -588,12 +600,14 @@ def unsound(
     found = []
     if trust.private:
         without = "expected a statement, or a trust without noise"
-        if rule.jointly:
+        if rule.compares and (trust.server_adds_noise or not rule.released):
+            each = [t.name for t in TRUSTS.values() if t.clients_add_noise and rule.released]
             found.append(
                 (
                     "rule",
-                    f"it needs other clients' raw values, and trust {named['trust']!r} gives a "
-                    "rule one client's own; expected a trust without noise",
+                    f"it needs other clients' raw values, and under trust {named['trust']!r} "
+                    "nobody charges for what they move; expected a trust without noise"
+                    + "".join(f", or {name!r}, whose clients release theirs" for name in each),
                 )
             )
         elif rule.largest_probability is None:

@@ -32,12 +32,15 @@ from locksfl.methods import Method
 from locksfl.round.algorithm import (
     Norms,
     RoundResult,
+    Together,
     Total,
     Uploads,
     choose_uploads,
     clipped_norms,
+    compare_norms,
     contribution_bound,
     no_norms,
+    refine_norms,
     release_count,
     settle_norms,
     sum_of_bits,
@@ -144,6 +147,7 @@ class Noise(NamedTuple):
     update: Array
     counted: Array  # on the number of uploads
     bits: Any = None  # if the clip norm adapts
+    refine: Any = None  # [refinements, 2], of the server
 
 
 class ExactClients(Protocol):
@@ -184,6 +188,7 @@ def play_exact(
     dials: Dials,
     total: Total,
     everyone: Callable[[Words], Words],
+    together: Together,
 ) -> tuple[RoundResult, Uploads]:
     """Play a whole round, as `algorithm.play` does with floats.
 
@@ -196,6 +201,7 @@ def play_exact(
         dials: the arm's numbers.
         total: sums floats over every client of the round; for released numbers only.
         everyone: sums Words over all devices.
+        together: applies a function to the entries of all members at once.
 
     Returns:
         The update for the server's step, and what each member uploaded (a secret, unless every
@@ -206,7 +212,9 @@ def play_exact(
     norms = no_norms(members, dials)
     if rule.released:
         measured, kept = clients.measure()
-        norms = _release_norms(method, measured, members, noise.norm, grid, dials, total, everyone)
+        norms = _release_norms(
+            method, measured, members, noise, grid, dials, total, everyone, together
+        )
 
     def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:
         return choose_uploads(method, client_norms, *each, norms.used, dials)
@@ -240,19 +248,37 @@ def _release_norms(
     method: Method,
     measured: Array,
     members: Members,
-    noise: Array,
+    noise: Noise,
     grid: Grid,
     dials: Dials,
     total: Total,
     everyone: Callable[[Words], Words],
+    together: Together,
 ) -> Norms:
-    """Stage 1 in steps: each member's noisy norm, or the noisy sum."""
+    """Stage 1 in steps: each member's noisy norm, or the noisy sums."""
+    rule, _, trust = method.parts
     clipped, step = clipped_norms(measured, dials), dials.clip_norm / grid.norm
-    steps = jnp.clip(jnp.floor(clipped / step), 0.0, grid.norm).astype(jnp.int32)
-    steps = jnp.where(members.present, steps, 0)
-    _, _, trust = method.parts
+
+    def in_steps(values: Array) -> Array:
+        whole = jnp.clip(jnp.floor(values), 0.0, grid.norm).astype(jnp.int32)
+        return jnp.where(members.present, whole, 0)
+
+    def noised(steps: Array, noise: Array) -> Array:
+        summed = everyone(Words(*(part.astype(jnp.int32) for part in total_counts(steps))))
+        return add(summed, words(noise)).value
+
+    def release(k: int, *each: Array) -> Any:
+        if trust.clients_add_noise:  # of what they have released
+            return jnp.stack([*map(total, each)])
+        pairs = zip(each, noise.refine[k], strict=True)
+        return jnp.stack([noised(in_steps(one * grid.norm), own) / grid.norm for one, own in pairs])
+
+    steps = in_steps(clipped / step)
     if trust.clients_add_noise:
-        told = jnp.clip((steps + noise) * step, 0.0, dials.clip_norm)
-        return settle_norms(method, told, total(jnp.where(members.present, told, 0.0)), dials)
-    summed = everyone(Words(*(part.astype(jnp.int32) for part in total_counts(steps))))
-    return settle_norms(method, clipped, add(summed, words(noise)).value * step, dials)
+        told = jnp.clip((steps + noise.norm) * step, 0.0, dials.clip_norm)
+        found = settle_norms(method, told, total(jnp.where(members.present, told, 0.0)), dials)
+    else:
+        found = settle_norms(method, clipped, noised(steps, noise.norm) * step, dials)
+    if rule.compares:
+        return compare_norms(method, found, members, dials, together)
+    return refine_norms(method, found, members, dials, release)

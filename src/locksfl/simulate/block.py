@@ -87,6 +87,7 @@ class Secrets(NamedTuple):
     count_noise: Array  # [rounds]
     grid: Grid
     clip_noise: Array  # [rounds]
+    refine_noise: Array  # [rounds, refinements, 2]
 
 
 class Log(NamedTuple):
@@ -373,7 +374,8 @@ def play_block(
         if secrets is None:
             members = draw_members(arm_key, t, clients, mine)
             cohort = ChunkedClients(program, state.weights, records, members, keys)
-            server_draws = draw_server(arm_key, t, program.model.size)
+            refinements = program.method.parts[0].refinements
+            server_draws = draw_server(arm_key, t, program.model.size, refinements)
             result, uploads, norms = play(
                 program.method, cohort, members, server_draws, dials, total, together, adapts
             )
@@ -382,13 +384,21 @@ def play_block(
             members = Members(clients, clients >= 0, mine, *drawn)
             cohort = ChunkedClients(program, state.weights, records, members, keys)
             numbers = (secrets.norm_noise, secrets.update_noise, secrets.count_noise)
-            noise = Noise(*(drawn[r] for drawn in numbers))
+            noise = Noise(*(drawn[r] for drawn in numbers), refine=secrets.refine_noise[r])
             if adapts:
                 noise = noise._replace(bits=secrets.clip_noise[r])
             if each_noises:  # this device's
                 noise = noise._replace(norm=noise.norm[0], update=noise.update[0])
             result, uploads = play_exact(
-                program.method, cohort, members, noise, secrets.grid, dials, total, everyone
+                program.method,
+                cohort,
+                members,
+                noise,
+                secrets.grid,
+                dials,
+                total,
+                everyone,
+                together,
             )
             norms = jnp.full(clients.shape, jnp.nan)
         state = program.server.step(state, result.update, dials.step, t)

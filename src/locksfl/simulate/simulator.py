@@ -301,6 +301,7 @@ class Simulator:
             put("count_noise", False),
             self.replicate_tree(grid_of(asked)),
             put("clip_noise", False),
+            put("refine_noise", False),
         )
 
     def classes(self, work: LocalWork, exact: bool = False) -> tuple[list[SizeClass], np.ndarray]:

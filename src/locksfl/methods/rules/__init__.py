@@ -48,8 +48,18 @@ class Rule:
         fix its uploads: the cohort follows what was released (`locksfl.round.rates`).
     takes: which of the settings floor, norm_low and weights an arm of this rule has.
     everyone: the cohort is all clients, and all of them upload.
-    jointly: `probability` needs all members' values at once, which is possible only without
-        privacy.
+    jointly: `probability` takes all members' values at once, as the trust shows them, and gives one
+        number for each; a member that is absent has value 0 and weight 0. Sound where every
+        client's own value is released, or without privacy.
+    level(values, dials, xp): the public number, from all members' values at once in place of their
+        sum (0 for an absent one); `probability` then looks at one client. Sound where `jointly` is.
+    refinements, refine(public, below, certain, dials, xp): the public number is improved so often
+        by two more sums over the cohort: `below`, of the probabilities that are less than 1, and
+        `certain`, the number of those that are 1. A member is in one of the two, so that it moves
+        the pair by 1 at most. A server that adds noise shares the charge of one norm sum between
+        all these sums (`locksfl.arm.Arm.sum_multiplier`).
+    biased: no weight makes the mean of the clipped updates of what it selects, because some members
+        have probability 0.
     """
 
     name: str
@@ -64,6 +74,10 @@ class Rule:
     takes: tuple[str, ...] = ()
     everyone: bool = False
     jointly: bool = False
+    level: Callable[[Any, Any, Any], Any] | None = None
+    refinements: int = 0
+    refine: Callable[[Any, Any, Any, Any, Any], Any] | None = None
+    biased: bool = False
 
     def __post_init__(self) -> None:
         if self.asks is not None and self.asks is not NORM:
@@ -73,11 +87,31 @@ class Rule:
             )
         if self.released and self.asks is None:
             raise ValueError(f"rule {self.name!r}: releases a value that it does not ask for")
+        if (self.refinements > 0) != (self.refine is not None):
+            raise ValueError(
+                f"rule {self.name!r}: refinements = {self.refinements!r}; expected a number > 0 "
+                "with `refine`, and 0 without"
+            )
+        if (self.level or self.refine) and (self.jointly or not self.released):
+            raise ValueError(
+                f"rule {self.name!r}: a public number needs a value that is released, and no "
+                "`jointly`"
+            )
         if not 0 <= self.count_share <= 1:
             raise ValueError(
                 f"rule {self.name!r}: count_share = {self.count_share!r}; expected a number from 0 "
                 "(no count) to 1"
             )
+
+    @property
+    def compares(self) -> bool:
+        """Whether a client's probability depends on other clients' own values, not on sums alone."""
+        return self.jointly or self.level is not None
+
+    @property
+    def from_one_sum(self) -> bool:
+        """Whether the public number follows from one sum: then a forecast can be made of it."""
+        return not self.compares and not self.refinements
 
     def accepts(self, setting: str) -> bool:
         """Whether an arm with this rule may have this setting: one that the rule takes, or the
