@@ -224,10 +224,13 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
         own = np.zeros(shape)
 
     def chance(own: Floats, weights: Floats) -> Floats:
+        if rule.jointly:
+            return compared(played, own)
         p = np.broadcast_to(rule.probability(own, public, weights, dials, np), shape)
         return np.clip(np.nan_to_num(p), 0.0, most)
 
-    p, at_clip = chance(own, weights), chance(clip, np.ones(shape))
+    p = chance(own, weights)
+    at_clip = public if rule.jointly else chance(clip, np.ones(shape))
     at_most = estimator.bound(at_clip, at_clip, clip, np)
     bounds = estimator.bound(p, at_clip, clip, np) if estimator.own_bound else at_most
     weight = np.nan_to_num(estimator.weight(clipped, p, bounds, np))
@@ -237,6 +240,13 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
     if trust.clients_add_noise:
         std = arm.update_multiplier * np.sqrt(np.sum(np.where(played.uploaded, bounds**2, 0.0), 1))
     return Stated(np.sum(np.where(played.member, clipped, 0.0), 1), p, contribution, std, bound)
+
+
+def compared(played: Transcript, own: Floats) -> Floats:
+    """[T, n] the probabilities of a rule that looks at all members at once."""
+    rule, dials = played.arm.parts[0], played.arm.dials(float)
+    rounds = zip(np.where(played.member, own, 0.0), played.member, strict=True)
+    return np.array([rule.probability(row, 0.0, there * 1.0, dials, np) for row, there in rounds])
 
 
 def residual(played: Transcript, said: Stated) -> Floats:

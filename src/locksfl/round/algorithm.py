@@ -190,8 +190,9 @@ def refine_norms(
     for k in range(rule.refinements):
         p = upload_probability(method, norms.scores, used, members.weights, dials)
         p = jnp.where(members.present, p, 0.0)
-        sums.append(release(k, jnp.where(p < 1, p, 0.0), p >= 1))
-        used = rule.refine(used, *sums[-1], dials, jnp)
+        below, certain = pair = release(k, jnp.where(p < 1, p, 0.0), p >= 1)
+        used = rule.refine(used, below, certain, dials, jnp)
+        sums.append(pair)
     return norms._replace(used=used, refined=jnp.stack(sums))
 
 
@@ -230,7 +231,7 @@ def contribution_bounds(method: Method, p: Array, norm_sum: Array, dials: Dials)
     Returns:
         One bound per entry of p; infinite if the estimator states none.
     """
-    rule, estimator, _ = method.parts
+    _, estimator, _ = method.parts
     if estimator.bound is None:  # possible only without privacy
         return jnp.full(jnp.shape(p), jnp.inf)
     at_clip = _at_clip(method, norm_sum, dials)
@@ -427,8 +428,8 @@ def play(
     rule, _, _ = method.parts
     if rule.released or rule.jointly:  # jointly without a release: only where there is no noise
         measured, kept = clients.measure()
-        noises = server_draws.norm_noise, dials, total, together, server_draws.refine_noise
-        norms = query_norms(method, measured, members, *noises)
+        noise, more = server_draws.norm_noise, server_draws.refine_noise
+        norms = query_norms(method, measured, members, noise, dials, total, together, more)
     else:  # nothing is released at the cohort stage, and clients are visited only once
         kept, norms = None, no_norms(members, dials)
 

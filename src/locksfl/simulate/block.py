@@ -384,7 +384,8 @@ def play_block(
             members = Members(clients, clients >= 0, mine, *drawn)
             cohort = ChunkedClients(program, state.weights, records, members, keys)
             numbers = (secrets.norm_noise, secrets.update_noise, secrets.count_noise)
-            noise = Noise(*(drawn[r] for drawn in numbers), refine=secrets.refine_noise[r])
+            noise = Noise(*(drawn[r] for drawn in numbers))
+            noise = noise._replace(refine=secrets.refine_noise[r])
             if adapts:
                 noise = noise._replace(bits=secrets.clip_noise[r])
             if each_noises:  # this device's

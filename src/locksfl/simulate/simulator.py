@@ -259,7 +259,7 @@ class Simulator:
         secrets = None
         if program.exact:  # noise of the server is everywhere, that of members in their slots
             noise = slots if program.method.parts[2].clients_add_noise else P()
-            secrets = Secrets(slots, noise, noise, P(), P(), P())  # type: ignore[arg-type]
+            secrets = Secrets(slots, noise, noise, *[P()] * 4)  # type: ignore[arg-type]
         mapped = jax.shard_map(
             block,
             mesh=self.mesh,

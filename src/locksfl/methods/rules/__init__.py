@@ -105,7 +105,7 @@ class Rule:
 
     @property
     def compares(self) -> bool:
-        """Whether a client's probability depends on other clients' own values, not on sums alone."""
+        """Whether a client's probability depends on others' own values, and not on sums alone."""
         return self.jointly or self.level is not None
 
     @property

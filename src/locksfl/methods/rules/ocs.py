@@ -1,7 +1,7 @@
 """Optimal client sampling (OCS; Chen, Horvath and Richtarik, TMLR 2022): the least variance.
 
-Uploads of weight 1/p_i have the variance sum of (1/p_i - 1) a_i^2, with a_i = |g_i|. Of all p_i that
-sum to b it is least for
+Uploads of weight 1/p_i have the variance sum of (1/p_i - 1) a_i^2, with a_i = |g_i|. Of all p_i
+that sum to b it is least for
 
     p_i = min(1, a_i / t)                    the water level t such that the sum is b
     t   = min over k < b of (sum of all but the k largest a_i) / (b - k)
