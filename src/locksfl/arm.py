@@ -200,6 +200,13 @@ class Arm:
         if estimator.needs_floor and "floor" in rule.takes and self.floor == 0:
             problem = f"estimator {self.estimator!r} divides by the probability; expected > 0"
             found.append(("floor", "0", problem))
+        if self.dropouts and rule.score is not None:
+            asked = ", ".join(rule.facts)
+            problem = (
+                f"a device of a federation is not asked for {asked}; expected a rule by the norm, "
+                "or by nothing"
+            )
+            found.append(("rule", repr(self.rule), problem))
         if rule.everyone and not self.cohort == self.uploads == self.clients:
             problem = (
                 f"rule {self.rule!r} asks all {self.clients} clients; leave cohort and uploads out"

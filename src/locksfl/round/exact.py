@@ -6,7 +6,7 @@ Here, in steps of a public grid (`draws.grid_of`),
 
     contribution c_i    floor(|c_i| steps / S), sign kept, in each coordinate: whole numbers, whose
                         sum of squares is checked exactly against steps^2; too long becomes zero
-    norm |g_i|          floor(|g_i| steps / C), between 0 and steps
+    norm |g_i|          floor(|g_i| steps / C), between 0 and steps; a score in its place likewise
     bit                 steps or -steps, if the clip norm adapts: |u_i| <= C or not
     sum                 of whole numbers, exact in any order: one client moves it by S or C, no more
     release             the sum + round(steps z N(0, 1)), drawn exactly on the host
@@ -30,12 +30,13 @@ from jax import Array
 from locksfl.arm import Dials
 from locksfl.methods import Method
 from locksfl.round.algorithm import (
+    Facts,
     Norms,
     RoundResult,
     Total,
     Uploads,
+    asked_values,
     choose_uploads,
-    clipped_norms,
     contribution_bound,
     no_norms,
     release_count,
@@ -149,9 +150,9 @@ class Noise(NamedTuple):
 class ExactClients(Protocol):
     """What an engine can do with the cohort of a secret run."""
 
-    def measure(self) -> tuple[Array, Any]:
-        """`safe_norms` of every member (0 if the update is not finite), and what is needed to avoid
-        recomputing its update."""
+    def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
+        """`safe_norms` of every member (0 if the update is not finite), the facts of these names,
+        and what is needed to avoid recomputing its update."""
 
     def exact_sum(
         self,
@@ -205,8 +206,9 @@ def play_exact(
     each, kept = trust.clients_add_noise, None
     norms = no_norms(members, dials)
     if rule.released:
-        measured, kept = clients.measure()
-        norms = _release_norms(method, measured, members, noise.norm, grid, dials, total, everyone)
+        measured, facts, kept = clients.measure(rule.facts)
+        values = asked_values(method, measured, facts, dials)
+        norms = _release_norms(method, values, members, noise.norm, grid, dials, total, everyone)
 
     def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:
         return choose_uploads(method, client_norms, *each, norms.used, dials)
@@ -238,7 +240,7 @@ def play_exact(
 
 def _release_norms(
     method: Method,
-    measured: Array,
+    values: Array,
     members: Members,
     noise: Array,
     grid: Grid,
@@ -246,13 +248,13 @@ def _release_norms(
     total: Total,
     everyone: Callable[[Words], Words],
 ) -> Norms:
-    """Stage 1 in steps: each member's noisy norm, or the noisy sum."""
-    clipped, step = clipped_norms(measured, dials), dials.clip_norm / grid.norm
-    steps = jnp.clip(jnp.floor(clipped / step), 0.0, grid.norm).astype(jnp.int32)
+    """Stage 1 in steps: each member's noisy norm or score, or the noisy sum."""
+    step = dials.clip_norm / grid.norm
+    steps = jnp.clip(jnp.floor(values / step), 0.0, grid.norm).astype(jnp.int32)
     steps = jnp.where(members.present, steps, 0)
     _, _, trust = method.parts
     if trust.clients_add_noise:
         told = jnp.clip((steps + noise) * step, 0.0, dials.clip_norm)
         return settle_norms(method, told, total(jnp.where(members.present, told, 0.0)), dials)
     summed = everyone(Words(*(part.astype(jnp.int32) for part in total_counts(steps))))
-    return settle_norms(method, clipped, add(summed, words(noise)).value * step, dials)
+    return settle_norms(method, values, add(summed, words(noise)).value * step, dials)

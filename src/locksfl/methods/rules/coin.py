@@ -29,4 +29,5 @@ rule = Rule(
     largest_probability=lambda arm: 1.0,
     asks=NORM,
     count_share=0.1,
+    planned=True,
 )

@@ -49,4 +49,5 @@ rule = Rule(
     settle=settle,
     estimated_uploads=estimated_uploads,
     takes=("floor", "norm_low"),
+    planned=True,
 )

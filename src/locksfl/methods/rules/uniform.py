@@ -18,4 +18,5 @@ rule = Rule(
     about="every member alike",
     probability=probability,
     largest_probability=lambda arm: arm.uploads / arm.cohort,
+    planned=True,
 )
