@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from locksfl.privacy.budget import Budget
 
 DEFAULT_FLOOR = 0.1
+DEFAULT_LOSS_BOUND = 2.5  # a little above ln 10, the loss of a guess among ten classes
+DEFAULT_GATE = 0.45  # see the rule gated
 RUNG = 1.1  # two rates between which rate control chooses differ by this factor, or less
 DERIVED: Any = None  # a default that follows from other settings
 SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the others
@@ -42,6 +44,7 @@ SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the othe
     "weights": list[float],
     **dict.fromkeys(("noise_multiplier", "norm_multiplier", "clip_norm", "step"), float),
     **dict.fromkeys(("clip_quantile", "clip_rate", "clip_multiplier"), float),
+    **dict.fromkeys(("loss_bound", "gate"), float),
     **dict.fromkeys(("lengths", "sampling", "denominator"), str),
 }
 FIXED = (  # settings with one sound value
@@ -80,6 +83,8 @@ class Dials(NamedTuple):
     clip_quantile: Any = 0.5  # gamma, the share of updates that should be within C
     clip_rate: Any = 0.0  # eta_C
     clip_multiplier: Any = 0.0  # noise on the count of those within C, over its sensitivity 1/2
+    loss_bound: Any = 1.0  # losses above it count as it
+    gate: Any = 1.0  # K' / (m C) above which a gated round is uniform
 
     def at_clip(self, clip_norm: Any, xp: Any) -> Dials:
         """The numbers of a round whose clip norm has been adapted: K_low stays a share of m C."""
@@ -122,6 +127,8 @@ class Arm:
     clip_rate: float = 0.2
     clip_multiplier: float = 0.0
     ladder: tuple[float, ...] = ()  # of rate control: the noise multiplier of every rung
+    loss_bound: float = DERIVED  # of rules by loss: larger ones count as it
+    gate: float = DERIVED  # of a rule that can be closed: K' / (m C) above which rounds are uniform
 
     def __post_init__(self) -> None:
         count(clients=self.clients, rounds=self.rounds)
@@ -144,7 +151,9 @@ class Arm:
             )
         if not 0 <= self.floor < 1:
             raise ValueError(f"{named('floor')} = {self.floor!r}: expected a share in [0, 1)")
-        rate(**{named("norm_low"): self.norm_low})
+        for name in ("norm_low", "gate"):
+            rate(**{named(name): getattr(self, name)})
+        positive(**{named("loss_bound"): self.loss_bound})
         if self.norm_low < self.uploads / self.cohort:
             raise ValueError(
                 f"{named('norm_low')} = {self.norm_low!r}: expected at least uploads / cohort = "
@@ -164,7 +173,7 @@ class Arm:
         """Fill in the settings that follow from others."""
         one_of(TRUSTS, **{self._named("trust"): self.trust})
         rule, trust = find_rule(self.rule, self._named("rule")), TRUSTS[self.trust]
-        if self.cohort is None and not rule.everyone:
+        if self.cohort is None and not (rule.everyone or rule.everyone_scored):
             raise ValueError(
                 f"{self._named('cohort')} is missing: expected the number of clients asked per "
                 "round"
@@ -177,8 +186,11 @@ class Arm:
         share = self.uploads / self.cohort
         self._default("floor", DEFAULT_FLOOR if "floor" in rule.takes else 0.0)
         self._default("norm_low", min(1.0, share) if "norm_low" in rule.takes else 1.0)
+        self._default("loss_bound", DEFAULT_LOSS_BOUND if "loss_bound" in rule.takes else 1.0)
+        self._default("gate", DEFAULT_GATE if "gate" in rule.takes else 1.0)
         if self.estimator is None:
-            by_merit = sorted(ESTIMATORS, key=lambda e: _merit(ESTIMATORS[e]))
+            capped_in_vain = rule.cap_binds and not trust.private
+            by_merit = sorted(ESTIMATORS, key=lambda e: _merit(ESTIMATORS[e], capped_in_vain))
             sound = [e for e in by_merit if not unsound(rule, ESTIMATORS[e], trust)]
             self._default("estimator", (sound or by_merit)[0])
         find_estimator(self.estimator, self._named("estimator"))
@@ -211,6 +223,9 @@ class Arm:
             problem = (
                 f"rule {self.rule!r} asks all {self.clients} clients; leave cohort and uploads out"
             )
+            found.append(("cohort", f"{self.cohort:g}", problem))
+        if rule.everyone_scored and self.cohort != self.clients:
+            problem = f"rule {self.rule!r} scores all {self.clients} clients; leave cohort out"
             found.append(("cohort", f"{self.cohort:g}", problem))
         return found
 
@@ -307,7 +322,7 @@ class Arm:
                 raise ValueError(f"{where}.{name} = {value!r}: expected {only!r}; {why}")
         word = given.get("rule", "uniform")
         rule = find_rule(word, f"{where}.rule")
-        for name in ("floor", "norm_low", "norm_multiplier"):
+        for name in ("floor", "norm_low", "norm_multiplier", "loss_bound", "gate"):
             if name in given and not rule.accepts(name):
                 raise ValueError(f"{where}.{name} = {given[name]!r}: rule {word!r} takes no {name}")
         for name in MULTIPLIERS:
@@ -418,6 +433,15 @@ class Arm:
         return self.largest_probability >= 1.0 and all(certain)
 
     @property
+    def unbiased(self) -> bool:
+        """Whether the expectation of its update is the mean of the clipped updates. A bound that is
+        the same for all can bind if the rule says so, or if what it asks for is noised."""
+        rule, estimator, trust = self.parts
+        noised = rule.released and trust.clients_add_noise
+        free = estimator.own_bound or not (rule.cap_binds or noised)
+        return estimator.unbiased and free
+
+    @property
     def credited(self) -> bool:
         """Whether PUBLIC, who sees only sums, is charged less because of the noise of the other
         clients in them."""
@@ -499,6 +523,8 @@ class Arm:
             self.clip_quantile or 0.5,
             self.clip_rate,
             self.clip_multiplier,
+            self.loss_bound,
+            self.gate,
         )
         dials = Dials(*(kind(value) for value in values))
         most = dials.largest_probability
@@ -519,12 +545,19 @@ class Arm:
 
     def warnings(self) -> list[str]:
         """Messages about settings that are sound but may surprise the user."""
+        found = []
+        if "gate" in self.parts[0].takes and self.norm_low > self.gate:
+            found.append(
+                f"{self._named('gate')} = {self.gate:g}: below norm_low = {self.norm_low:g}, so "
+                "that every round is uniform and norms are paid for in vain"
+            )
         if self.weights is None or self.uploads * max(self.weights) <= self.sampling_rate:
-            return []
+            return found
         return [
+            *found,
             f"{self._named('weights')}: the largest, {max(self.weights):.4g}, asks for more than "
             f"every round: above cohort / (clients x uploads) = "
-            f"{self.sampling_rate / self.uploads:.4g} a weight counts as that"
+            f"{self.sampling_rate / self.uploads:.4g} a weight counts as that",
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -533,6 +566,9 @@ class Arm:
         settings = {name: value for name, value in vars(self).items() if name != "budget"}
         if not self.ladder:  # of rate control alone
             del settings["ladder"]
+        for name in ("loss_bound", "gate"):
+            if name not in self.parts[0].takes:
+                del settings[name]
         return {**settings, "stated": self.stated()}
 
     def stated(self) -> dict[str, Any]:
@@ -574,9 +610,11 @@ def _either(names: Iterable[str]) -> str:
     return " or ".join(repr(name) for name in names)
 
 
-def _merit(estimator: Estimator) -> tuple[bool, bool]:
-    """The order of preference for the default: unbiased first, then one bound for all."""
-    return not estimator.unbiased, estimator.own_bound
+def _merit(estimator: Estimator, capped_in_vain: bool) -> tuple[bool, bool]:
+    """The order of preference for the default: unbiased first, then one bound for all. Where a cap
+    would bias and there is no noise that it keeps small, one that caps nothing."""
+    unbiased = estimator.unbiased and not (capped_in_vain and not estimator.own_bound)
+    return not unbiased, estimator.own_bound
 
 
 def unsound(
@@ -638,6 +676,16 @@ def unsound(
                 "estimator",
                 f"not with trust {named['trust']!r} (the noise would have to grow with 1/p on a "
                 f"sum); expected trust {others}",
+            )
+        )
+    noised = trust.clients_add_noise and rule.released
+    if estimator.needs_floor and noised and "floor" not in rule.takes:
+        others = _either(name for name, r in RULES.items() if r.released and "floor" in r.takes)
+        found.append(
+            (
+                "rule",
+                f"a noised {rule.asks.name if rule.asks else ''} may be 0, and estimator "
+                f"{named['estimator']!r} divides by the probability; expected rule {others}",
             )
         )
     if estimator.weighted != ("weights" in rule.takes):

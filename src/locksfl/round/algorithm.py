@@ -365,10 +365,10 @@ class GivenClients:
 
     def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
         """The norms of the updates and their facts; nothing is kept."""
-        known = {"norm": self.norms, "size": jnp.ones_like(self.norms)}
-        if facts:
+        known = {"norm": self.norms, "size": jnp.ones_like(self.norms), **self.given}
+        if not known.keys() >= set(facts):
             last = jnp.zeros(self.updates.shape[1]) if self.last is None else self.last
-            known |= facts_of_updates(self.updates, last) | self.given
+            known = facts_of_updates(self.updates, last) | known
         if missing := [name for name in facts if name not in known]:
             raise ValueError(f"clients with given updates: expected their {', '.join(missing)}")
         return self.norms, {name: known[name] for name in facts}, None

@@ -68,12 +68,14 @@ class Rule:
         times the bound S of a contribution for each upload, under the same noise. An upload is then
         sqrt(1 + s^2) S long, which is what a noise multiplier is in units of. With it an arm may
         fix its uploads: the cohort follows what was released (`locksfl.round.rates`).
-    takes: which of the settings floor, norm_low and weights an arm of this rule has.
+    takes: which of the settings floor, norm_low, weights, loss_bound and gate an arm of this rule
+        has.
     cap_binds: |g_i| / p_i may exceed C / p_C even with true values, so that the capped estimator
         shrinks some contributions: it is biased.
     planned: `locks plan` can predict its error.
     paper, sends: where it comes from, and what a client sends, for the documentation.
     everyone: the cohort is all clients, and all of them upload.
+    everyone_scored: the cohort is all clients; a second sample chooses the uploaders.
     jointly: `probability` needs all members' values at once, which is possible only without
         privacy.
     """
@@ -95,6 +97,7 @@ class Rule:
     paper: str = ""
     sends: str = "its update, if it uploads"
     everyone: bool = False
+    everyone_scored: bool = False
     jointly: bool = False
 
     def __post_init__(self) -> None:

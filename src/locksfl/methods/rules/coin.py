@@ -30,4 +30,5 @@ rule = Rule(
     asks=NORM,
     count_share=0.1,
     planned=True,
+    paper="this program's own, after Wei et al. 2022 (DPIS)",
 )

@@ -19,4 +19,5 @@ rule = Rule(
     probability=probability,
     largest_probability=lambda arm: arm.uploads / arm.cohort,
     planned=True,
+    paper="McMahan et al. 2017 (FedAvg)",
 )
