@@ -46,6 +46,7 @@ from locksfl.methods.releases import Observer
 from locksfl.methods.trusts import Trust
 from locksfl.privacy import Cost
 from locksfl.round.algorithm import (
+    Facts,
     GivenClients,
     RoundResult,
     Uploads,
@@ -95,8 +96,8 @@ class Finding:
 class Orthogonal(GivenClients):
     """Canaries of one run: client i's update lies along coordinate i."""
 
-    def __init__(self, norms: Array) -> None:
-        self.norms = norms
+    def __init__(self, norms: Array, given: Facts) -> None:
+        self.norms, self.given = norms, given
 
     def weighted_sum(
         self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
@@ -105,6 +106,21 @@ class Orthogonal(GivenClients):
         del kept
         uploads = choose(self.norms, each)
         return uploads.coefficient * self.norms, uploads, self.norms
+
+
+def extreme_facts(arm: Arm, norms: Array, size: int) -> Facts:
+    """Facts for which a canary has the largest score of any rule of ours, and a client without an
+    update the least that its rule allows: a large loss and spread, and an update against v, beside
+    no loss, no spread and an update that is v, too short to count."""
+    short = 1e-6 * arm.clip_norm
+    there = norms > 0
+    public = {"last_norm": short, "sum": 0.0, "last_sum": 0.0, "size": 1.0, "parameters": size}
+    return {
+        **dict.fromkeys(("loss", "rms_loss", "spread"), jnp.where(there, 1e6, 0.0)),
+        "norm": jnp.where(there, norms, short),
+        "along": jnp.where(there, -norms, short) * short,
+        **{name: jnp.full(norms.shape, value) for name, value in public.items()},
+    }
 
 
 def shifts(arm: Arm) -> tuple[float, float]:
@@ -157,7 +173,7 @@ def _log_mixture(rate: Array | float, log_ratio: Array) -> Array:
 
 
 def refined_score(arm: Arm, seen: Seen) -> Array:
-    """ln of the ratio of the sums that refine K': of each pair the canary, of norm C, shifts one."""
+    """ln of the ratio of the sums that refine K': the canary shifts one of each pair."""
     rule, dials = arm.parts[0], arm.dials()
     found = jnp.zeros_like(seen.released)
     if rule.refine is None:
@@ -267,7 +283,9 @@ def repeated_rounds(
     @functools.partial(jax.vmap, in_axes=(None, 0, 0))
     def repetition(updates: Array, arm_key: Array, cohorts: Array) -> Seen:
         def one(t: Array, numbers: Array) -> Seen:
-            result, uploads = one_round(arm, GivenClients(updates), arm_key, t, numbers, SIZE)
+            norms = jnp.linalg.norm(updates, axis=1)
+            clients = GivenClients(updates, given=extreme_facts(arm, norms, SIZE))
+            result, uploads = one_round(arm, clients, arm_key, t, numbers, SIZE)
             return Seen(
                 result.released_norm_sum,
                 result.used_norm_sum,
@@ -318,7 +336,8 @@ def one_run_scores(
 
     @_jit
     def one(t: Array, numbers: Array) -> Array:
-        result, _ = one_round(scaled, Orthogonal(norms), arm_key, t, numbers, canaries)
+        clients = Orthogonal(norms, extreme_facts(scaled, norms, canaries))
+        result, _ = one_round(scaled, clients, arm_key, t, numbers, canaries)
         p = canary_probability(scaled, scaled.dials().clip_norm, result.used_norm_sum)
         y = in_deviations(scaled, result.update, result.used_norm_sum, p)
         return _log_mixture(rate * p, c * y - c * c / 2)

@@ -36,7 +36,8 @@ def broken_statements(arm: Arm, seed: int = 0, trials: int = TRIALS) -> list[str
     )
     own = np.zeros_like(norms)
     if rule.asks is not None:  # released with a client's own noise, it is anything in the interval
-        own = clip * rng.permutation(norms / clip) if trust.clients_add_noise else norms
+        free = trust.clients_add_noise or rule.score is not None
+        own = clip * rng.permutation(norms / clip) if free else norms
     sums = arm.cohort * clip * rng.normal(0.5, 1.0, norms.size)
     public = rule.settle(sums, dials, np) if rule.released else np.zeros_like(norms)
     weights = rng.choice(np.broadcast_to(arm.scaled_weights(), arm.clients), norms.size)

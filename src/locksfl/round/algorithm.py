@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -31,6 +32,7 @@ from locksfl.methods.estimators import within
 from locksfl.round.draws import Members, ServerDraws, second_sample
 
 Total = Callable[[Array], Array]  # a sum over every client of the round, on every device
+Facts = dict[str, Array]  # of every member, by their names in `rules.FACTS`
 # a function of all members' entries at once, on whichever device; each device gets its own part
 Together = Callable[..., Array]
 
@@ -83,6 +85,17 @@ def clipped_norms(norms: Array, dials: Dials) -> Array:
     return jnp.minimum(norms / dials.shortest, dials.clip_norm)
 
 
+def asked_values(method: Method, norms: Array, facts: Facts, dials: Dials) -> Array:
+    """What the rule asks of each member, from 0 to C: the norm of its clipped update, or the score
+    of its own facts. NaN becomes 0."""
+    score = method.parts[0].score
+    if score is None:
+        return clipped_norms(norms, dials)
+    # one client at a time: a score cannot look at the others
+    found = jax.vmap(lambda own: jnp.reshape(score(own, dials, jnp), ()))(facts)
+    return jnp.where(found > 0, jnp.minimum(found, dials.clip_norm), 0.0)
+
+
 def query_norms(
     method: Method,
     norms: Array,
@@ -90,10 +103,11 @@ def query_norms(
     server_noise: Array,
     dials: Dials,
     total: Total,
+    facts: Facts | None = None,
     together: Together = here,
     refine_noise: Any = 0.0,
 ) -> Norms:
-    """Stage 1: release the clipped norms and derive the one public number K'.
+    """Stage 1: release the clipped norms, or scores, and derive the one public number K'.
 
     Args:
         method: rule, estimator and trust.
@@ -102,6 +116,7 @@ def query_norms(
         server_noise: one standard normal number, for trusts under which the server adds noise.
         dials: the arm's numbers.
         total: sums over every client of the round.
+        facts: that the rule's score needs.
         together: applies a function to the entries of all members at once.
         refine_noise: two standard normal numbers for each refinement, as `server_noise`.
 
@@ -109,8 +124,8 @@ def query_norms(
         The scores of the members, the released sum, and K'.
     """
     rule, _, trust = method.parts
-    clipped = clipped_norms(norms, dials)
-    scores, released = trust.release_norms(clipped, members, server_noise, dials, total, jnp)
+    values = asked_values(method, norms, facts or {}, dials)
+    scores, released = trust.release_norms(values, members, server_noise, dials, total, jnp)
     found = settle_norms(method, scores, released, dials)
     if rule.compares:
         return compare_norms(method, found, members, dials, together)
@@ -358,12 +373,25 @@ def release_count(method: Method, uploads: Uploads, noise: Array, total: Total) 
     return (total(uploads.uploaded) + noise).astype(jnp.float32)
 
 
+def facts_of_last(last: Array, clients: int) -> Facts:
+    """The public facts about v, the last released update: the same for every client."""
+    public = {"last_norm": jnp.linalg.norm(last), "last_sum": jnp.sum(last)}
+    public["parameters"] = jnp.float32(last.size)
+    return {name: jnp.broadcast_to(value, (clients,)) for name, value in public.items()}
+
+
+def facts_of_updates(updates: Array, last: Array) -> Facts:
+    """The facts that follow from the updates and v."""
+    along = jnp.matmul(updates, last, precision=jax.lax.Precision.HIGHEST)
+    return {"along": along, "sum": jnp.sum(updates, axis=-1), **facts_of_last(last, len(updates))}
+
+
 class Clients(Protocol):
     """What an engine can do with the cohort: ask every member, all at once or in chunks."""
 
-    def measure(self) -> tuple[Array, Any]:
-        """|u_i| of every member (0 if the update is not finite), and what is needed to avoid
-        recomputing u_i."""
+    def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
+        """|u_i| of every member (0 if the update is not finite), the facts of these names, and what
+        is needed to avoid recomputing u_i."""
 
     def weighted_sum(
         self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
@@ -373,7 +401,7 @@ class Clients(Protocol):
         Args:
             choose: maps (norms, each) of some members to their Uploads.
             each: arrays with one entry per member, passed on to `choose`.
-            kept: what `measure` returned besides the norms, or None.
+            kept: what `measure` returned besides norms and facts, or None.
 
         Returns:
             The sum, the uploads of every member, and the true norms.
@@ -381,14 +409,26 @@ class Clients(Protocol):
 
 
 class GivenClients:
-    """Clients with given raw updates, as used by the audit and the theory problems."""
+    """Clients with given raw updates, as used by the audit and the theory problems.
 
-    def __init__(self, updates: Array) -> None:
+    `last` is the last released update, `given` has the facts that updates do not tell.
+    """
+
+    def __init__(
+        self, updates: Array, last: Array | None = None, given: Facts | None = None
+    ) -> None:
         self.updates, self.norms = updates, jnp.linalg.norm(updates, axis=1)
+        self.last, self.given = last, given or {}
 
-    def measure(self) -> tuple[Array, Any]:
-        """The norms of the updates; nothing is kept."""
-        return self.norms, None
+    def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
+        """The norms of the updates and their facts; nothing is kept."""
+        known = {"norm": self.norms, "size": jnp.ones_like(self.norms), **self.given}
+        if not known.keys() >= set(facts):
+            last = jnp.zeros(self.updates.shape[1]) if self.last is None else self.last
+            known = facts_of_updates(self.updates, last) | known
+        if missing := [name for name in facts if name not in known]:
+            raise ValueError(f"clients with given updates: expected their {', '.join(missing)}")
+        return self.norms, {name: known[name] for name in facts}, None
 
     def weighted_sum(
         self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
@@ -427,9 +467,9 @@ def play(
     """
     rule, _, _ = method.parts
     if rule.released or rule.jointly:  # jointly without a release: only where there is no noise
-        measured, kept = clients.measure()
+        measured, facts, kept = clients.measure(rule.facts)
         noise, more = server_draws.norm_noise, server_draws.refine_noise
-        norms = query_norms(method, measured, members, noise, dials, total, together, more)
+        norms = query_norms(method, measured, members, noise, dials, total, facts, together, more)
     else:  # nothing is released at the cohort stage, and clients are visited only once
         kept, norms = None, no_norms(members, dials)
 

@@ -190,7 +190,8 @@ class Simulator:
         public = self._replicate(plan.scaled_weights())
         key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
         if state is None:
-            state = server.init(self.model.init(randomness.model_key()), plan.first_clip)
+            first = self.model.init(randomness.model_key())
+            state = server.init(first, plan.first_clip, plan.parts[0].remembers)
         state = self.replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:

@@ -54,4 +54,6 @@ rule = Rule(
     settle=settle,
     refinements=REFINEMENTS,
     refine=refine,
+    paper="Chen, Horvath and Richtarik 2022 (AOCS)",
+    sends="its norm, then its update if it uploads",
 )

@@ -49,4 +49,6 @@ rule = Rule(
     asks=NORM,
     released=True,
     level=level,
+    paper="Chen, Horvath and Richtarik 2022 (OCS)",
+    sends="its norm, then its update if it uploads",
 )

@@ -41,4 +41,6 @@ rule = Rule(
     released=True,
     jointly=True,
     biased=True,
+    paper="an ablation",
+    sends="its norm, then its update if it uploads",
 )
