@@ -119,7 +119,52 @@ def probability(plan, score, norm_sum, weight):
         return score / plan.clip_norm
     if rule == "weights":
         return min(1.0, b * weight / (m / plan.clients))
+    if rule in ("ocs", "aocs"):
+        return min(1.0, b * score / norm_sum) if score > 0 else 0.0
     return (1 - plan.floor) * b * score / norm_sum + plan.floor * b / m
+
+
+def water_level(scores, uploads):
+    """K' of optimal client sampling: b over the c at which the min(1, c a_i) sum to b, by halving
+    an interval; almost 0 if not so many are positive."""
+    if np.sum(scores > 0) <= uploads:
+        return 1e-30
+    low, high = 0.0, uploads / scores[scores > 0].min()
+    for _ in range(200):
+        middle = (low + high) / 2
+        if np.minimum(1.0, middle * scores).sum() < uploads:
+            low = middle
+        else:
+            high = middle
+    return uploads / high
+
+
+def by_sums(plan, scores, first, noise):
+    """K' after the four steps of AOCS; noise in standard units."""
+    b, std = plan.uploads, plan.norm_multiplier
+    if plan.method.trust == "central":
+        std *= np.sqrt(5)
+    known = max(first, std * plan.clip_norm, 1e-30)
+    for below, certain in noise:
+        p = np.array([probability(plan, score, known, 1.0) for score in scores])
+        total, ones = p[p < 1].sum(), np.sum(p >= 1)
+        if plan.method.trust == "central":
+            total, ones = total + std * below, ones + std * certain
+        factor = max(total, 0.0) / max(b - ones, 1e-30)
+        if std:
+            factor = max(factor, 1 / (1 + b / std))
+        known *= min(factor, 1 + min(std / b, b / std) if std else 1.0)
+        known = max(known, 1e-30)
+    return known
+
+
+def largest(scores, uploads):
+    """1 for the largest; those that are equal at the limit share what is left."""
+    found = np.zeros(len(scores))
+    for value in sorted(set(scores), reverse=True):
+        equal = scores == value
+        found[equal] = min(1.0, (uploads - found.sum()) / equal.sum())
+    return np.maximum(found, 0.0)
 
 
 @dataclass
@@ -139,8 +184,9 @@ class Round:
 
 
 def two_stages(
-    plan, updates, coins, norm_noise, server_norm_noise, update_noise, weights, count_noise=0.0
-):
+    plan, updates, coins, norm_noise, server_norm_noise, update_noise, weights, count_noise=0.0,
+    refine_noise=(),
+):  # fmt: skip
     """From the updates u_i of a cohort, one row each, to the server's average. Noise is in standard
     units: one row, or one for each member's message."""
     method, clip = plan.method, plan.clip_norm
@@ -160,21 +206,31 @@ def two_stages(
 
     # the norms, and the one public number
     known, released, used = lengths, 0.0, 0.0
-    if method.rule == "norm":
+    if method.rule in ("norm", "ocs", "aocs", "top-k"):
         released = lengths.sum()
         if method.trust == "central":
-            released += plan.norm_multiplier * clip * server_norm_noise
+            sums = 5 if method.rule == "aocs" else 1  # which share one charge
+            released += np.sqrt(sums) * plan.norm_multiplier * clip * server_norm_noise
         if method.trust == "local":
             known = np.clip(lengths + plan.norm_multiplier * clip * norm_noise, 0, clip)
             released = known.sum()
+    if method.rule == "norm":
         used = min(max(released, plan.norm_low * m * clip), m * clip)
+    if method.rule == "ocs":
+        used = water_level(known, b)
+    if method.rule == "aocs":
+        used = by_sums(plan, known, released, np.reshape(refine_noise, (-1, 2)))
+    given = None  # probabilities that do not follow from one number
+    if method.rule == "top-k":
+        given = largest(known, b)
+        used = min([p for p in given if p > 0], default=1.0)
 
     # the second coin, and what each sends
-    at_clip = probability(plan, clip, used, 1 / plan.clients)
+    at_clip = probability(plan, clip, used, 1 / plan.clients) if given is None else used
     total, variance, told = np.zeros(updates.shape[1]), 0.0, np.zeros(updates.shape[1])
     uploaded, expected = np.zeros(len(updates), bool), []
     for i in members:
-        p = probability(plan, known[i], used, weights[i])
+        p = probability(plan, known[i], used, weights[i]) if given is None else given[i]
         uploaded[i] = coins[i] < p
         share, bound = 1.0, clip
         if method.estimator == "capped":
@@ -183,7 +239,7 @@ def two_stages(
             if lengths[i] * share > bound:
                 share = bound / lengths[i]
         if method.estimator == "horvitz-thompson":
-            share, bound = 1 / p, clip / p
+            share, bound = (1 / p, clip / p) if p > 0 else (0.0, 0.0)
         expected.append(p * share)
         if uploaded[i]:
             total += share * clipped[i]
@@ -223,19 +279,21 @@ def play_round(plan, work, widths, flat, population, randomness, t):
         cohort = draw_cohort(host, plan.clients, plan.cohort / plan.clients)
         clients = jnp.asarray(cohort)
         drawn = draw_members(arm_key, t, clients, jnp.ones(len(cohort)))
-        server = draw_server(arm_key, t, flat.size)
-        noises = (server.norm_noise, server.update_noise, server.count_noise)
+        server = draw_server(arm_key, t, flat.size, 4)
+        noises = (server.norm_noise, server.update_noise, server.count_noise, server.refine_noise)
         draws = (drawn.coins, drawn.norm_noise, *noises)
     else:  # the same draws in standard units
         secret, grid = draw_secret(randomness, plan, t, flat.size), grid_of(plan)
         cohort, clients = secret.cohort, jnp.asarray(secret.cohort)
-        norm_noise = secret.norm_noise / (grid.norm * (plan.norm_multiplier or 1.0))
+        steps = grid.norm * (plan.sum_multiplier or 1.0)
+        norm_noise = secret.norm_noise / steps
         draws = (
             secret.coins.astype(float) @ [2.0**-32, 2.0**-64],
             norm_noise,
             norm_noise,
             secret.update_noise / (grid.update * plan.update_multiplier),
             secret.count_noise / (plan.count_noise or 1.0),
+            secret.refine_noise / steps if secret.refine_noise.size else np.zeros((4, 2)),
         )
     keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
     updates = np.zeros((len(cohort), flat.size))
@@ -245,8 +303,8 @@ def play_round(plan, work, widths, flat, population, randomness, t):
         with np.errstate(invalid="ignore", over="ignore"):
             updates[i] = client_update(flat, widths, scaled, labels, work, keys[i])
     everyone = np.full(plan.clients, 1 / plan.clients) if plan.weights is None else plan.weights
-    *draws, count_noise = (np.asarray(one, float) for one in draws)
-    result = two_stages(plan, updates, *draws, np.asarray(everyone)[cohort], count_noise)
+    *draws, count, refine = (np.asarray(one, float) for one in draws)
+    result = two_stages(plan, updates, *draws, np.asarray(everyone)[cohort], count, refine)
     result.cohort = cohort
     return result
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from locksfl.privacy.budget import Budget
 
 DEFAULT_FLOOR = 0.1
+DEFAULT_LOSS_BOUND = 2.5  # a little above ln 10, the loss of a guess among ten classes
+DEFAULT_GATE = 0.45  # see the rule gated
 RUNG = 1.1  # two rates between which rate control chooses differ by this factor, or less
 DERIVED: Any = None  # a default that follows from other settings
 SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the others
@@ -42,6 +44,7 @@ SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the othe
     "weights": list[float],
     **dict.fromkeys(("noise_multiplier", "norm_multiplier", "clip_norm", "step"), float),
     **dict.fromkeys(("clip_quantile", "clip_rate", "clip_multiplier"), float),
+    **dict.fromkeys(("loss_bound", "gate"), float),
     **dict.fromkeys(("lengths", "sampling", "denominator"), str),
 }
 FIXED = (  # settings with one sound value
@@ -80,6 +83,8 @@ class Dials(NamedTuple):
     clip_quantile: Any = 0.5  # gamma, the share of updates that should be within C
     clip_rate: Any = 0.0  # eta_C
     clip_multiplier: Any = 0.0  # noise on the count of those within C, over its sensitivity 1/2
+    loss_bound: Any = 1.0  # losses above it count as it
+    gate: Any = 1.0  # K' / (m C) above which a gated round is uniform
 
     def at_clip(self, clip_norm: Any, xp: Any) -> Dials:
         """The numbers of a round whose clip norm has been adapted: K_low stays a share of m C."""
@@ -122,6 +127,8 @@ class Arm:
     clip_rate: float = 0.2
     clip_multiplier: float = 0.0
     ladder: tuple[float, ...] = ()  # of rate control: the noise multiplier of every rung
+    loss_bound: float = DERIVED  # of rules by loss: larger ones count as it
+    gate: float = DERIVED  # of a rule that can be closed: K' / (m C) above which rounds are uniform
 
     def __post_init__(self) -> None:
         count(clients=self.clients, rounds=self.rounds)
@@ -144,7 +151,9 @@ class Arm:
             )
         if not 0 <= self.floor < 1:
             raise ValueError(f"{named('floor')} = {self.floor!r}: expected a share in [0, 1)")
-        rate(**{named("norm_low"): self.norm_low})
+        for name in ("norm_low", "gate"):
+            rate(**{named(name): getattr(self, name)})
+        positive(**{named("loss_bound"): self.loss_bound})
         if self.norm_low < self.uploads / self.cohort:
             raise ValueError(
                 f"{named('norm_low')} = {self.norm_low!r}: expected at least uploads / cohort = "
@@ -164,7 +173,7 @@ class Arm:
         """Fill in the settings that follow from others."""
         one_of(TRUSTS, **{self._named("trust"): self.trust})
         rule, trust = find_rule(self.rule, self._named("rule")), TRUSTS[self.trust]
-        if self.cohort is None and not rule.everyone:
+        if self.cohort is None and not (rule.everyone or rule.everyone_scored):
             raise ValueError(
                 f"{self._named('cohort')} is missing: expected the number of clients asked per "
                 "round"
@@ -177,8 +186,10 @@ class Arm:
         share = self.uploads / self.cohort
         self._default("floor", DEFAULT_FLOOR if "floor" in rule.takes else 0.0)
         self._default("norm_low", min(1.0, share) if "norm_low" in rule.takes else 1.0)
+        self._default("loss_bound", DEFAULT_LOSS_BOUND if "loss_bound" in rule.takes else 1.0)
+        self._default("gate", DEFAULT_GATE if "gate" in rule.takes else 1.0)
         if self.estimator is None:
-            by_merit = sorted(ESTIMATORS, key=lambda e: _merit(ESTIMATORS[e]))
+            by_merit = sorted(ESTIMATORS, key=lambda e: _merit(ESTIMATORS[e], rule, trust))
             sound = [e for e in by_merit if not unsound(rule, ESTIMATORS[e], trust)]
             self._default("estimator", (sound or by_merit)[0])
         find_estimator(self.estimator, self._named("estimator"))
@@ -200,10 +211,20 @@ class Arm:
         if estimator.needs_floor and "floor" in rule.takes and self.floor == 0:
             problem = f"estimator {self.estimator!r} divides by the probability; expected > 0"
             found.append(("floor", "0", problem))
+        if self.dropouts and rule.score is not None:
+            asked = ", ".join(rule.facts)
+            problem = (
+                f"a device of a federation is not asked for {asked}; expected a rule by the norm, "
+                "or by nothing"
+            )
+            found.append(("rule", repr(self.rule), problem))
         if rule.everyone and not self.cohort == self.uploads == self.clients:
             problem = (
                 f"rule {self.rule!r} asks all {self.clients} clients; leave cohort and uploads out"
             )
+            found.append(("cohort", f"{self.cohort:g}", problem))
+        if rule.everyone_scored and self.cohort != self.clients:
+            problem = f"rule {self.rule!r} scores all {self.clients} clients; leave cohort out"
             found.append(("cohort", f"{self.cohort:g}", problem))
         return found
 
@@ -300,7 +321,7 @@ class Arm:
                 raise ValueError(f"{where}.{name} = {value!r}: expected {only!r}; {why}")
         word = given.get("rule", "uniform")
         rule = find_rule(word, f"{where}.rule")
-        for name in ("floor", "norm_low", "norm_multiplier"):
+        for name in ("floor", "norm_low", "norm_multiplier", "loss_bound", "gate"):
             if name in given and not rule.accepts(name):
                 raise ValueError(f"{where}.{name} = {given[name]!r}: rule {word!r} takes no {name}")
         for name in MULTIPLIERS:
@@ -379,6 +400,16 @@ class Arm:
         return math.nextafter(self.noise_multiplier * math.hypot(1.0, s) / s, math.inf)
 
     @property
+    def sum_multiplier(self) -> float:
+        """Std of the noise on each released number over its sensitivity. norm_multiplier is that of
+        all numbers of a round together: 1 / z^2 adds up, and a server that refines its public
+        number releases several, each with so much more noise."""
+        rule, _, trust = self.parts
+        if not rule.refinements or not trust.server_adds_noise:
+            return self.norm_multiplier
+        return math.nextafter(self.norm_multiplier * math.sqrt(1 + rule.refinements), math.inf)
+
+    @property
     def releases_norms(self) -> bool:
         """Whether the cohort's norms are released before the second sample."""
         return self.parts[0].released
@@ -409,6 +440,15 @@ class Arm:
         weights = np.unique(self.scaled_weights())
         certain = (rule.probability(zero, zero, w, dials, np) >= 1.0 for w in weights)
         return self.largest_probability >= 1.0 and all(certain)
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the expectation of its update is the mean of the clipped updates. A bound that is
+        the same for all can bind if the rule says so, or if what it asks for is noised."""
+        rule, estimator, trust = self.parts
+        noised = rule.released and trust.clients_add_noise and not rule.jointly
+        free = estimator.own_bound or not (rule.cap_binds or noised)
+        return estimator.unbiased and free and not rule.biased
 
     @property
     def credited(self) -> bool:
@@ -484,7 +524,7 @@ class Arm:
             self.floor,
             self.norm_low * self.cohort * self.clip_norm,
             self.update_multiplier,
-            self.norm_multiplier,
+            self.sum_multiplier,
             self.step,
             self.largest_probability,
             1.0 if self.lengths == "clipped" else max(SMALLEST_NORM / self.clip_norm, 1e-30),
@@ -492,6 +532,8 @@ class Arm:
             self.clip_quantile or 0.5,
             self.clip_rate,
             self.clip_multiplier,
+            self.loss_bound,
+            self.gate,
         )
         dials = Dials(*(kind(value) for value in values))
         most = dials.largest_probability
@@ -512,12 +554,19 @@ class Arm:
 
     def warnings(self) -> list[str]:
         """Messages about settings that are sound but may surprise the user."""
+        found = []
+        if "gate" in self.parts[0].takes and self.norm_low > self.gate:
+            found.append(
+                f"{self._named('gate')} = {self.gate:g}: below norm_low = {self.norm_low:g}, so "
+                "that every round is uniform and norms are paid for in vain"
+            )
         if self.weights is None or self.uploads * max(self.weights) <= self.sampling_rate:
-            return []
+            return found
         return [
+            *found,
             f"{self._named('weights')}: the largest, {max(self.weights):.4g}, asks for more than "
             f"every round: above cohort / (clients x uploads) = "
-            f"{self.sampling_rate / self.uploads:.4g} a weight counts as that"
+            f"{self.sampling_rate / self.uploads:.4g} a weight counts as that",
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -526,6 +575,9 @@ class Arm:
         settings = {name: value for name, value in vars(self).items() if name != "budget"}
         if not self.ladder:  # of rate control alone
             del settings["ladder"]
+        for name in ("loss_bound", "gate"):
+            if name not in self.parts[0].takes:
+                del settings[name]
         return {**settings, "stated": self.stated()}
 
     def stated(self) -> dict[str, Any]:
@@ -567,9 +619,14 @@ def _either(names: Iterable[str]) -> str:
     return " or ".join(repr(name) for name in names)
 
 
-def _merit(estimator: Estimator) -> tuple[bool, bool]:
-    """The order of preference for the default: unbiased first, then one bound for all."""
-    return not estimator.unbiased, estimator.own_bound
+def _merit(estimator: Estimator, rule: Rule, trust: Trust) -> tuple[bool, bool]:
+    """The order of preference for the default: unbiased first, unless the rule is not; then one
+    bound for all, unless the rule gives probabilities that do not follow the norms: one bound would
+    be that of the least of them. Where a cap would bias and there is no noise that it keeps small,
+    one that caps nothing."""
+    in_vain = rule.cap_binds and not trust.private and not estimator.own_bound
+    unbiased = estimator.unbiased and not in_vain
+    return unbiased == rule.biased, estimator.own_bound != rule.jointly
 
 
 def unsound(
@@ -588,12 +645,14 @@ def unsound(
     found = []
     if trust.private:
         without = "expected a statement, or a trust without noise"
-        if rule.jointly:
+        if rule.compares and (trust.server_adds_noise or not rule.released):
+            each = [t.name for t in TRUSTS.values() if t.clients_add_noise and rule.released]
             found.append(
                 (
                     "rule",
-                    f"it needs other clients' raw values, and trust {named['trust']!r} gives a "
-                    "rule one client's own; expected a trust without noise",
+                    f"it needs other clients' raw values, and under trust {named['trust']!r} "
+                    "nobody charges for what they move; expected a trust without noise"
+                    + "".join(f", or {name!r}, whose clients release theirs" for name in each),
                 )
             )
         elif rule.largest_probability is None:
@@ -631,6 +690,16 @@ def unsound(
                 "estimator",
                 f"not with trust {named['trust']!r} (the noise would have to grow with 1/p on a "
                 f"sum); expected trust {others}",
+            )
+        )
+    noised = trust.clients_add_noise and rule.released and not rule.jointly
+    if estimator.needs_floor and noised and "floor" not in rule.takes:
+        others = _either(name for name, r in RULES.items() if r.released and "floor" in r.takes)
+        found.append(
+            (
+                "rule",
+                f"a noised {rule.asks.name if rule.asks else ''} may be 0, and estimator "
+                f"{named['estimator']!r} divides by the probability; expected rule {others}",
             )
         )
     if estimator.weighted != ("weights" in rule.takes):

@@ -15,8 +15,11 @@ likelihood ratio of what it sees, summed over the rounds:
 with M(y) = (1-p) + p e^(cy - c^2/2);
 x and y in standard deviations of their noise, y along the canary; a = 1/z_K, c = 1/z; p is the
 canary's own probability at the released K'. With a released count k, M has another shift of the
-same uploads, e^(cy - c^2/2 + bk - b^2/2). Zero-out: the canary's update against zero. Replace:
-against its negative, whose norm is the same (so a norm release shows under zero-out only).
+same uploads, e^(cy - c^2/2 + bk - b^2/2). A rule that refines its public number has two more sums
+for each refinement, of which the canary shifts one: their ratios multiply that of x.
+
+Zero-out: the canary's update against zero. Replace: against its negative, whose norm is the same
+(so a norm release shows under zero-out only).
 
 An audit can refute a claim. It cannot prove one: see docs/audit.md.
 """
@@ -43,6 +46,7 @@ from locksfl.methods.releases import Observer
 from locksfl.methods.trusts import Trust
 from locksfl.privacy import Cost
 from locksfl.round.algorithm import (
+    Facts,
     GivenClients,
     RoundResult,
     Uploads,
@@ -92,8 +96,8 @@ class Finding:
 class Orthogonal(GivenClients):
     """Canaries of one run: client i's update lies along coordinate i."""
 
-    def __init__(self, norms: Array) -> None:
-        self.norms = norms
+    def __init__(self, norms: Array, given: Facts) -> None:
+        self.norms, self.given = norms, given
 
     def weighted_sum(
         self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
@@ -104,9 +108,24 @@ class Orthogonal(GivenClients):
         return uploads.coefficient * self.norms, uploads, self.norms
 
 
+def extreme_facts(arm: Arm, norms: Array, size: int) -> Facts:
+    """Facts for which a canary has the largest score of any rule of ours, and a client without an
+    update the least that its rule allows: a large loss and spread, and an update against v, beside
+    no loss, no spread and an update that is v, too short to count."""
+    short = 1e-6 * arm.clip_norm
+    there = norms > 0
+    public = {"last_norm": short, "sum": 0.0, "last_sum": 0.0, "size": 1.0, "parameters": size}
+    return {
+        **dict.fromkeys(("loss", "rms_loss", "spread"), jnp.where(there, 1e6, 0.0)),
+        "norm": jnp.where(there, norms, short),
+        "along": jnp.where(there, -norms, short) * short,
+        **{name: jnp.full(norms.shape, value) for name, value in public.items()},
+    }
+
+
 def shifts(arm: Arm) -> tuple[float, float]:
     """a and c: the canary's shifts of x and of y, in standard deviations."""
-    norm = 1 / arm.norm_multiplier if arm.releases_norms else 0.0
+    norm = 1 / arm.sum_multiplier if arm.releases_norms else 0.0
     return norm, 1 / arm.update_multiplier
 
 
@@ -116,7 +135,10 @@ def canary_weight(arm: Arm) -> float:
 
 
 def canary_probability(arm: Arm, score: Array, used: Array) -> Array:
-    """The canary's upload probability at this score."""
+    """The canary's upload probability at this score; of probabilities that do not follow from one
+    score, the least, which in a cohort of one is the canary's."""
+    if arm.parts[0].jointly:
+        return used
     return upload_probability(arm.method, score, used, jnp.float32(canary_weight(arm)), arm.dials())
 
 
@@ -137,6 +159,7 @@ class Seen(NamedTuple):
     uploads: Array  # how many uploaded
     canary: Array  # whether the canary did: the server's knowledge
     counted: Array  # the released number of uploads; NaN if there is none
+    refined: Array  # [refinements, 2] the sums by which K' was refined
 
 
 Score = Callable[[Arm, str, Seen], Array]
@@ -149,12 +172,31 @@ def _log_mixture(rate: Array | float, log_ratio: Array) -> Array:
     return jnp.logaddexp(log_rest, jnp.log(rate) + log_ratio)
 
 
+def refined_score(arm: Arm, seen: Seen) -> Array:
+    """ln of the ratio of the sums that refine K': the canary shifts one of each pair."""
+    rule, dials = arm.parts[0], arm.dials()
+    found = jnp.zeros_like(seen.released)
+    if rule.refine is None:
+        return found
+    used = rule.settle(seen.released, dials, jnp)
+    for k in range(rule.refinements):
+        below, certain = seen.refined[..., k, 0], seen.refined[..., k, 1]
+        p = canary_probability(arm, dials.clip_norm, used)
+        shifted = jnp.where(p < 1, below, certain)
+        found += (p * shifted - p * p / 2) / arm.sum_multiplier**2
+        used = rule.refine(used, below, certain, dials, jnp)
+    return found
+
+
 def public_score(arm: Arm, relation: str, seen: Seen) -> Array:
     """PUBLIC: both sums of central trust together; of local trust the average alone, with the
     noise of all who uploaded."""
     clip = arm.dials().clip_norm
     a, of_one = shifts(arm)
     noises: Any = 1.0
+    refined: Any = 0.0
+    if arm.parts[2].server_adds_noise:
+        refined = refined_score(arm, seen)
     if arm.parts[2].clients_add_noise:
         a, noises = 0.0, jnp.sqrt(jnp.maximum(1.0, seen.uploads))
     p = canary_probability(arm, clip, seen.used)
@@ -166,7 +208,7 @@ def public_score(arm: Arm, relation: str, seen: Seen) -> Array:
 
     def world(sign: float) -> Array:
         inner = _log_mixture(p, sign * c * y - c * c / 2 + counted)
-        return _log_mixture(arm.sampling_rate, a * x - a * a / 2 + inner)
+        return _log_mixture(arm.sampling_rate, a * x - a * a / 2 + refined + inner)
 
     return world(1.0) - (world(-1.0) if relation == "replace" else 0.0)
 
@@ -214,7 +256,7 @@ def one_round(
     """A round as it is played in training, with its own draws."""
     weights = jnp.where(jnp.arange(numbers.shape[0]) == 0, canary_weight(arm), 1.0)
     members = draw_members(arm_key, t, numbers, weights)
-    server = draw_server(arm_key, t, size)
+    server = draw_server(arm_key, t, size, arm.parts[0].refinements)
     result, uploads, _ = play(arm.method, clients, members, server, arm.dials())
     return result, uploads
 
@@ -241,7 +283,9 @@ def repeated_rounds(
     @functools.partial(jax.vmap, in_axes=(None, 0, 0))
     def repetition(updates: Array, arm_key: Array, cohorts: Array) -> Seen:
         def one(t: Array, numbers: Array) -> Seen:
-            result, uploads = one_round(arm, GivenClients(updates), arm_key, t, numbers, SIZE)
+            norms = jnp.linalg.norm(updates, axis=1)
+            clients = GivenClients(updates, given=extreme_facts(arm, norms, SIZE))
+            result, uploads = one_round(arm, clients, arm_key, t, numbers, SIZE)
             return Seen(
                 result.released_norm_sum,
                 result.used_norm_sum,
@@ -249,6 +293,7 @@ def repeated_rounds(
                 jnp.sum(uploads.uploaded),
                 uploads.uploaded[0],
                 result.released_count,
+                jnp.zeros((0, 2)) if result.refined is None else result.refined,
             )
 
         return jax.vmap(one)(jnp.arange(rounds), cohorts)
@@ -291,7 +336,8 @@ def one_run_scores(
 
     @_jit
     def one(t: Array, numbers: Array) -> Array:
-        result, _ = one_round(scaled, Orthogonal(norms), arm_key, t, numbers, canaries)
+        clients = Orthogonal(norms, extreme_facts(scaled, norms, canaries))
+        result, _ = one_round(scaled, clients, arm_key, t, numbers, canaries)
         p = canary_probability(scaled, scaled.dials().clip_norm, result.used_norm_sum)
         y = in_deviations(scaled, result.update, result.used_norm_sum, p)
         return _log_mixture(rate * p, c * y - c * c / 2)

@@ -76,6 +76,8 @@ def _loss(arm: Arm, rounds: int, sign: int, rng: np.random.Generator) -> Floats:
 def _largest(arm: Arm) -> float:
     """The upload probability of a client with norm C at the least K', as the round clamps it."""
     rule, dials = arm.parts[0], arm.dials(float)
+    if not rule.from_one_sum:  # K' has no public lower limit
+        return float(dials.largest_probability)
     heaviest = float(np.max(arm.scaled_weights()))
     p = rule.probability(np.float64(arm.clip_norm), dials.least_norm_sum, heaviest, dials, np)
     return float(np.clip(p, 0.0, dials.largest_probability))

@@ -30,6 +30,7 @@ Bools = npt.NDArray[np.bool_]
 # lengths of the updates at clip norm 1: none, short, long, absurd and broken
 LENGTHS = (0.3, 1.0, 10.0, 0.7, 1e6, 0.0, 2.0, np.nan)
 ROWS = (1, 1, 4, 1, 4, 4, 4, 1)  # records of each: two size classes, a long update in both
+LOSS = 100.0  # of every record
 PLAIN = 20.0  # deviations of a contribution that shows through its noise
 COHORT, MOST = 14, 600  # the expected cohort, and the largest population
 PLANNED = 10**6  # rounds: more than are played
@@ -42,7 +43,7 @@ def known_gradients(size: int) -> Model:
         place, value = records[:, 0].astype(jnp.int32), records[:, 1]
         moved = value * weights[place]
         # the loss of label 0 is softplus of the second score, which at 100 has slope 1
-        second = moved - jax.lax.stop_gradient(moved) + 100.0
+        second = moved - jax.lax.stop_gradient(moved) + LOSS
         return jnp.stack([jnp.zeros_like(second), second], axis=-1)
 
     return Model("known", size, lambda key: jnp.zeros(size), lambda flat: flat, apply)
@@ -105,6 +106,34 @@ class Transcript:
         return np.minimum(lengths, clips)
 
 
+def asked_values(played: Transcript) -> Floats:
+    """[T, n] what the rule asks of each client: the norm of its clipped update, or the score of its
+    facts, which the model here makes known. A rule that asks about the last update needs blocks of
+    one round."""
+    rule, dials = played.arm.parts[0], played.dials()
+    if rule.score is None:
+        return played.clipped
+    lengths, broken = np.nan_to_num(played.lengths, nan=0.0), np.isnan(played.lengths)
+    divisor = float(played.arm.parts[1].divisor(played.arm.dials(float)))
+    last = np.zeros((len(played.member), played.sums.shape[1]))
+    if rule.remembers:
+        last[1:] = played.sums[:-1] / divisor
+    facts = {
+        "norm": lengths,
+        **dict.fromkeys(("loss", "rms_loss"), np.where(broken, np.nan, LOSS)),
+        "spread": np.where(broken, np.nan, 0.0),  # all records of a client are alike
+        "size": 1.0,
+        "sum": lengths,
+        "along": lengths * last[:, played.own],
+        "last_norm": np.linalg.norm(last, axis=1, keepdims=True),
+        "last_sum": np.sum(last, axis=1, keepdims=True),
+        "parameters": float(last.shape[1]),
+    }
+    found = rule.score({name: facts[name] for name in rule.facts}, dials, np)
+    found = np.broadcast_to(np.nan_to_num(found), played.member.shape)
+    return np.asarray(np.clip(found, 0.0, dials.clip_norm), np.float64)
+
+
 class Watched(Simulator):
     """The simulator, with a look at the cohorts that it plays: a secret run does not tell them."""
 
@@ -136,6 +165,8 @@ class Engine:
         self, name: str, rounds: int, randomness: Randomness, *, every: int = 1, **dials: Any
     ) -> Transcript:
         """Play an arm of this name with some numbers changed; a block is at most `every` rounds."""
+        if self.arm.parts[0].remembers:
+            every = 1
         rounds = -(-rounds // every) * every
         arm = smaller(self.arm, self.clients, name=name, rounds=rounds, **dials)
         server = Server(schedule="constant", rounds=PLANNED)  # a program belongs to a number
@@ -198,7 +229,7 @@ def inferred(played: Transcript) -> Transcript:
 class Stated(NamedTuple):
     """What the arm states of the rounds of a transcript, in float64, without the round's code."""
 
-    norm_sum: Floats  # [T] of the members' clipped norms
+    norm_sum: Floats  # [T] of the members' clipped norms, or scores
     probability: Floats  # [T, n] of an upload
     contribution: Floats  # [T, n] along a client's own coordinate, if it uploaded
     std: Floats  # [T] of the noise on each coordinate of the sum
@@ -210,24 +241,27 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
 
     Args:
         played: the transcript.
-        scores: [T, n] what the rule knows of each client; without it, the true clipped norms.
+        scores: [T, n] what the rule knows of each client; without it, the true norms or scores.
     """
     arm, dials, shape = played.arm, played.dials(), played.member.shape
     rule, estimator, trust = arm.parts
     assert estimator.bound is not None  # a private arm
     clip, most = np.broadcast_to(dials.clip_norm, shape), arm.largest_probability
-    clipped = played.clipped
+    clipped, values = played.clipped, asked_values(played)
     public = np.broadcast_to(played.used[:, None], shape)
     weights = np.broadcast_to(np.asarray(arm.scaled_weights(), np.float64), shape)
-    own = np.broadcast_to(clipped if scores is None else scores, shape)
+    own = np.broadcast_to(values if scores is None else scores, shape)
     if rule.asks is None:
         own = np.zeros(shape)
 
     def chance(own: Floats, weights: Floats) -> Floats:
+        if rule.jointly:
+            return compared(played, own)
         p = np.broadcast_to(rule.probability(own, public, weights, dials, np), shape)
         return np.clip(np.nan_to_num(p), 0.0, most)
 
-    p, at_clip = chance(own, weights), chance(clip, np.ones(shape))
+    p = chance(own, weights)
+    at_clip = public if rule.jointly else chance(clip, np.ones(shape))
     at_most = estimator.bound(at_clip, at_clip, clip, np)
     bounds = estimator.bound(p, at_clip, clip, np) if estimator.own_bound else at_most
     weight = np.nan_to_num(estimator.weight(clipped, p, bounds, np))
@@ -236,7 +270,14 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
     std = arm.update_multiplier * bound
     if trust.clients_add_noise:
         std = arm.update_multiplier * np.sqrt(np.sum(np.where(played.uploaded, bounds**2, 0.0), 1))
-    return Stated(np.sum(np.where(played.member, clipped, 0.0), 1), p, contribution, std, bound)
+    return Stated(np.sum(np.where(played.member, values, 0.0), 1), p, contribution, std, bound)
+
+
+def compared(played: Transcript, own: Floats) -> Floats:
+    """[T, n] the probabilities of a rule that looks at all members at once."""
+    rule, dials = played.arm.parts[0], played.arm.dials(float)
+    rounds = zip(np.where(played.member, own, 0.0), played.member, strict=True)
+    return np.array([rule.probability(row, 0.0, there * 1.0, dials, np) for row, there in rounds])
 
 
 def residual(played: Transcript, said: Stated) -> Floats:

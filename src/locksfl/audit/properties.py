@@ -95,7 +95,7 @@ class Play:
     @property
     def norm_noise(self) -> Floats:
         """[T] what the released norm sum shows, in charged standard deviations."""
-        std = self.played.arm.norm_multiplier * self.played.clips[:-1]
+        std = self.played.arm.sum_multiplier * self.played.clips[:-1]
         return np.asarray((self.played.released - self.said.norm_sum) / std, np.float64)
 
     @property
@@ -402,6 +402,8 @@ def public_number(found: Plays) -> Result:
     rule = plays[0].played.arm.parts[0]
     if not rule.released:
         return True, "the rule has none"
+    if not rule.from_one_sum:
+        return True, "not of one sum: contributions and coins are checked by what it was"
     worst = 0.0
     limits = "norm_low" in rule.takes
     for play in plays:

@@ -36,7 +36,8 @@ def broken_statements(arm: Arm, seed: int = 0, trials: int = TRIALS) -> list[str
     )
     own = np.zeros_like(norms)
     if rule.asks is not None:  # released with a client's own noise, it is anything in the interval
-        own = clip * rng.permutation(norms / clip) if trust.clients_add_noise else norms
+        free = trust.clients_add_noise or rule.score is not None
+        own = clip * rng.permutation(norms / clip) if free else norms
     sums = arm.cohort * clip * rng.normal(0.5, 1.0, norms.size)
     public = rule.settle(sums, dials, np) if rule.released else np.zeros_like(norms)
     weights = rng.choice(np.broadcast_to(arm.scaled_weights(), arm.clients), norms.size)
@@ -60,7 +61,9 @@ def broken_statements(arm: Arm, seed: int = 0, trials: int = TRIALS) -> list[str
         )
     if (bound := estimator.bound) is not None:
         p = np.minimum(p, most)
-        at_clip = np.clip(probabilities(np.full_like(norms, clip)), 0.0, most)
+        least = np.min(p[p > 0], initial=1.0)  # of a rule that looks at all: its public number
+        own = np.full_like(norms, clip)
+        at_clip = np.full_like(p, least) if rule.jointly else np.clip(probabilities(own), 0.0, most)
         own_p = p if estimator.own_bound else at_clip
         bounds = _each(lambda one, at: bound(one, at, clip, np), own_p, at_clip)
         weights = _each(lambda g, one, s: estimator.weight(g, one, s, np), norms, p, bounds)

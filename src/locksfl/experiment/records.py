@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,8 @@ def upload_estimate(arm: Arm, record: dict[str, Any]) -> float:
     estimate = arm.parts[0].estimated_uploads
     if estimate is None or record["released_norm_sum"] is None:
         return arm.uploads
+    if "clip_norm" in record:  # that of the round, if it adapts
+        arm = replace(arm, clip_norm=record["clip_norm"])
     return estimate(record["released_norm_sum"], record["used_norm_sum"], arm)
 
 

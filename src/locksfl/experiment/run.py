@@ -338,7 +338,7 @@ def _run_arm(
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
     model, server = engine.model, server_for(config.train, arm.rounds)
-    state = restore(server, model, progress.state, arm.first_clip)
+    state = restore(server, model, progress.state, arm.first_clip, arm.parts[0].remembers)
     counts = progress.books.counts(arm.name)
     before = folder.lines("rounds.jsonl") if arm.controlled else []
     blocks = engine.play(
@@ -404,14 +404,14 @@ def diagnostics_lines(
 
 
 def restore(
-    server: Server, model: Model, leaves: list[np.ndarray], clip_norm: np.float32 | None = None
+    server: Server, model: Model, leaves: list[np.ndarray], *kept: Any
 ) -> ServerState | None:
-    """The server's state from the arrays of a checkpoint, with a clip norm if that adapts; None
-    before the first round."""
+    """The server's state from the arrays of a checkpoint; None before the first round. `kept`: as
+    for `Server.init`, what the state has besides."""
     if not leaves:
         return None
     weights = jax.ShapeDtypeStruct((model.size,), jnp.float32)
-    like = jax.eval_shape(lambda first: server.init(first, clip_norm), weights)
+    like = jax.eval_shape(lambda first: server.init(first, *kept), weights)
     state: ServerState = jax.tree.unflatten(jax.tree.structure(like), map(jnp.asarray, leaves))
     return state
 

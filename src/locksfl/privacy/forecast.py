@@ -112,9 +112,19 @@ def _norm_sums(arm: Arm, own: Floats) -> Floats:
     m, q = arm.cohort, arm.sampling_rate
     variance = m * (float(np.mean(own**2)) - q * float(np.mean(own.mean(axis=1) ** 2)))
     if trust.server_adds_noise:
-        variance += arm.norm_multiplier**2
+        variance += arm.sum_multiplier**2
     sums = m * float(own.mean()) + math.sqrt(max(0.0, variance)) * _normal(15)
-    result: Floats = rule.settle(sums, arm.dials(float), np)
+    dials = arm.dials(float)
+    if rule.level is not None:  # each of the equally likely values stands for as many members
+        share = own.size / m
+        level = rule.level(own.ravel(), dials._replace(uploads=share * dials.uploads), np)
+        return np.array([level / share])
+    result: Floats = rule.settle(sums, dials, np)
+    for _ in range(rule.refinements):
+        p = rule.probability(own[None], result[:, None, None], 1.0, dials, np)
+        below, certain = (np.mean(each, axis=(1, 2)) for each in (np.where(p < 1, p, 0.0), p >= 1))
+        assert rule.refine is not None
+        result = rule.refine(result, m * below, m * certain, dials, np)
     return result
 
 
@@ -126,10 +136,14 @@ def _given_sum(
     m, dials = arm.cohort, arm.dials(float)
 
     def probability(value: Any) -> Any:
+        if rule.jointly:  # each value stands for as many members
+            scaled, each = dials._replace(uploads=dials.uploads * value.size / m), value.ravel()
+            return rule.probability(each, k, np.ones(each.size), scaled, np).reshape(value.shape)
         p = rule.probability(value, k, 1.0, dials, np)
         return np.broadcast_to(np.clip(p, 0, arm.largest_probability), np.shape(value))
 
-    p, at_clip = probability(own), probability(np.float64(1.0))
+    p = probability(own)
+    at_clip = np.min(p[p > 0], initial=1.0) if rule.jointly else probability(np.float64(1.0))
     bounds = np.full_like(p, np.inf)
     if estimator.bound is not None:
         bounds = np.asarray(estimator.bound(p, at_clip, 1.0, np))

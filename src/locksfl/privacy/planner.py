@@ -92,8 +92,7 @@ class Question(Settings):
         names = [
             name
             for name, rule in RULES.items()
-            if not rule.everyone
-            and "weights" not in rule.takes
+            if rule.planned
             and any(not unsound(rule, estimator, trust) for estimator in ESTIMATORS.values())
         ]
         return sorted(names, key=lambda name: (RULES[name].asks is not None, RULES[name].released))

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -31,8 +32,14 @@ from locksfl.methods.estimators import within
 from locksfl.round.draws import Members, ServerDraws, second_sample
 
 Total = Callable[[Array], Array]  # a sum over every client of the round, on every device
+Facts = dict[str, Array]  # of every member, by their names in `rules.FACTS`
 # a function of all members' entries at once, on whichever device; each device gets its own part
 Together = Callable[..., Array]
+
+
+def here(function: Callable[..., Array], *entries: Array) -> Array:
+    """`Together` where all members are on one device."""
+    return function(*entries)
 
 
 class Norms(NamedTuple):
@@ -41,6 +48,7 @@ class Norms(NamedTuple):
     scores: Array  # what the rule may use of each client
     released: Array  # the norm sum as released (K~)
     used: Array  # the public number that the rule derives from it (K')
+    refined: Any = None  # [refinements, 2] the sums by which the rule refined it, as released
 
 
 class Uploads(NamedTuple):
@@ -63,6 +71,7 @@ class RoundResult(NamedTuple):
     noise: Array  # expected norm of its noise
     released_count: Array  # the number of uploads as released; NaN if the rule releases none
     released_bits: Any = None  # if C adapts: the sum of b_i - 1/2 over the cohort, with noise
+    refined: Any = None  # as in Norms
 
 
 def clip_factor(norms: Array, dials: Dials) -> Array:
@@ -76,6 +85,17 @@ def clipped_norms(norms: Array, dials: Dials) -> Array:
     return jnp.minimum(norms / dials.shortest, dials.clip_norm)
 
 
+def asked_values(method: Method, norms: Array, facts: Facts, dials: Dials) -> Array:
+    """What the rule asks of each member, from 0 to C: the norm of its clipped update, or the score
+    of its own facts. NaN becomes 0."""
+    score = method.parts[0].score
+    if score is None:
+        return clipped_norms(norms, dials)
+    # one client at a time: a score cannot look at the others
+    found = jax.vmap(lambda own: jnp.reshape(score(own, dials, jnp), ()))(facts)
+    return jnp.where(found > 0, jnp.minimum(found, dials.clip_norm), 0.0)
+
+
 def query_norms(
     method: Method,
     norms: Array,
@@ -83,8 +103,11 @@ def query_norms(
     server_noise: Array,
     dials: Dials,
     total: Total,
+    facts: Facts | None = None,
+    together: Together = here,
+    refine_noise: Any = 0.0,
 ) -> Norms:
-    """Stage 1: release the clipped norms and derive the one public number K'.
+    """Stage 1: release the clipped norms, or scores, and derive the one public number K'.
 
     Args:
         method: rule, estimator and trust.
@@ -93,14 +116,24 @@ def query_norms(
         server_noise: one standard normal number, for trusts under which the server adds noise.
         dials: the arm's numbers.
         total: sums over every client of the round.
+        facts: that the rule's score needs.
+        together: applies a function to the entries of all members at once.
+        refine_noise: two standard normal numbers for each refinement, as `server_noise`.
 
     Returns:
         The scores of the members, the released sum, and K'.
     """
-    _, _, trust = method.parts
-    clipped = clipped_norms(norms, dials)
-    scores, released = trust.release_norms(clipped, members, server_noise, dials, total, jnp)
-    return settle_norms(method, scores, released, dials)
+    rule, _, trust = method.parts
+    values = asked_values(method, norms, facts or {}, dials)
+    scores, released = trust.release_norms(values, members, server_noise, dials, total, jnp)
+    found = settle_norms(method, scores, released, dials)
+    if rule.compares:
+        return compare_norms(method, found, members, dials, together)
+    noise = dials.norm_multiplier * refine_noise if trust.server_adds_noise else 0.0
+    pairs = jnp.broadcast_to(noise, (rule.refinements, 2))
+    return refine_norms(
+        method, found, members, dials, lambda k, *each: jnp.stack([*map(total, each)]) + pairs[k]
+    )
 
 
 def settle_norms(method: Method, scores: Array, released: Array, dials: Dials) -> Norms:
@@ -116,26 +149,66 @@ def no_norms(members: Members, dials: Dials) -> Norms:
 
 
 def compare_norms(
-    method: Method, norms: Array, members: Members, dials: Dials, together: Together
+    method: Method, norms: Norms, members: Members, dials: Dials, together: Together
 ) -> Norms:
-    """Stage 1 of a rule that looks at all members at once, which is possible only without privacy.
+    """The end of stage 1 of a rule that looks at all members at once: at what the trust shows of
+    them, which with privacy is what each of them has released.
 
     Args:
         method: rule, estimator and trust.
-        norms: |u_i| of every member, before clipping.
-        members: the members' own draws; absent members count as a norm of 0.
+        norms: what the trust shows.
+        members: the members' own draws; absent members count as a value of 0 and a weight of 0.
         dials: the arm's numbers.
         together: applies a function to the entries of all members at once.
 
     Returns:
-        Norms whose scores are the probabilities themselves; nothing is released.
+        Norms with the rule's public number or, if it is `jointly`, with the probabilities
+        themselves as scores and with the least of them that is not 0 as the public number.
     """
     rule, _, _ = method.parts
-    nothing = jnp.zeros_like(dials.least_norm_sum)
-    here = jnp.where(members.present, clipped_norms(norms, dials), 0.0)
-    weights = jnp.broadcast_to(members.weights, here.shape)
-    p = together(lambda own, w: rule.probability(own, nothing, w, dials, jnp), here, weights)
-    return Norms(jnp.where(members.present, p, 0.0), nothing, nothing)
+    values = jnp.where(members.present, norms.scores, 0.0)
+    if (level := rule.level) is not None:
+        return norms._replace(used=_common(lambda own: level(own, dials, jnp), values, together))
+    weights = jnp.where(members.present, members.weights, 0.0)
+    p = together(lambda own, w: rule.probability(own, norms.used, w, dials, jnp), values, weights)
+    p = jnp.where(members.present, upload_probability(method, p, norms.used, weights, dials), 0.0)
+    least = _common(lambda each: jnp.min(jnp.where(each > 0, each, 1.0)), p, together)
+    return norms._replace(scores=p, used=least)
+
+
+def _common(function: Callable[[Array], Array], entries: Array, together: Together) -> Array:
+    """One number of all members' entries."""
+    return together(lambda own: jnp.broadcast_to(function(own), own.shape), entries)[0]
+
+
+def refine_norms(
+    method: Method,
+    norms: Norms,
+    members: Members,
+    dials: Dials,
+    release: Callable[[int, Array, Array], Any],
+) -> Norms:
+    """The end of stage 1 of a rule that refines its public number by sums over the cohort.
+
+    Args:
+        method: rule, estimator and trust.
+        norms: what was released, and the first public number.
+        members: the members' own draws.
+        dials: the arm's numbers.
+        release: (refinement, each member's p if that is below 1, whether p is 1) to the two sums as
+            they are released. One of the two is 0, so that a member moves the pair by 1 at most.
+    """
+    rule, _, _ = method.parts
+    if rule.refine is None:
+        return norms
+    used, sums = norms.used, []
+    for k in range(rule.refinements):
+        p = upload_probability(method, norms.scores, used, members.weights, dials)
+        p = jnp.where(members.present, p, 0.0)
+        below, certain = pair = release(k, jnp.where(p < 1, p, 0.0), p >= 1)
+        used = rule.refine(used, below, certain, dials, jnp)
+        sums.append(pair)
+    return norms._replace(used=used, refined=jnp.stack(sums))
 
 
 def upload_probability(
@@ -173,11 +246,10 @@ def contribution_bounds(method: Method, p: Array, norm_sum: Array, dials: Dials)
     Returns:
         One bound per entry of p; infinite if the estimator states none.
     """
-    rule, estimator, _ = method.parts
+    _, estimator, _ = method.parts
     if estimator.bound is None:  # possible only without privacy
         return jnp.full(jnp.shape(p), jnp.inf)
-    own = dials.largest_probability if rule.jointly else dials.clip_norm
-    at_clip = upload_probability(method, own, norm_sum, jnp.ones(()), dials)
+    at_clip = _at_clip(method, norm_sum, dials)
     bound = estimator.bound
     if estimator.own_bound:
         return _each(lambda one, at: bound(one, at, dials.clip_norm, jnp), p, at_clip)
@@ -194,8 +266,13 @@ def _each(function: Callable[..., Any], *entries: Array) -> Array:
 def contribution_bound(method: Method, norm_sum: Array, dials: Dials) -> Array:
     """The public bound of a client with norm C, which holds for every client when the noise is
     added to a sum: S = C / p_C for the capped estimator, C for those that do not divide by p."""
-    at_clip = upload_probability(method, dials.clip_norm, norm_sum, jnp.ones(()), dials)
-    return contribution_bounds(method, at_clip, norm_sum, dials)
+    return contribution_bounds(method, _at_clip(method, norm_sum, dials), norm_sum, dials)
+
+
+def _at_clip(method: Method, norm_sum: Array, dials: Dials) -> Array:
+    """p_C; of probabilities that do not follow the norms, the least, which is then public."""
+    own = norm_sum if method.parts[0].jointly else dials.clip_norm
+    return upload_probability(method, own, norm_sum, jnp.ones(()), dials)
 
 
 def choose_uploads(
@@ -283,6 +360,7 @@ def aggregate(
         signal=jnp.linalg.norm(summed) / divisor,
         noise=std * math.sqrt(update_noise.size) / divisor,
         released_count=release_count(method, uploads, dials.count_noise * count_noise, total),
+        refined=norms.refined,
     )
 
 
@@ -295,12 +373,25 @@ def release_count(method: Method, uploads: Uploads, noise: Array, total: Total) 
     return (total(uploads.uploaded) + noise).astype(jnp.float32)
 
 
+def facts_of_last(last: Array, clients: int) -> Facts:
+    """The public facts about v, the last released update: the same for every client."""
+    public = {"last_norm": jnp.linalg.norm(last), "last_sum": jnp.sum(last)}
+    public["parameters"] = jnp.float32(last.size)
+    return {name: jnp.broadcast_to(value, (clients,)) for name, value in public.items()}
+
+
+def facts_of_updates(updates: Array, last: Array) -> Facts:
+    """The facts that follow from the updates and v."""
+    along = jnp.matmul(updates, last, precision=jax.lax.Precision.HIGHEST)
+    return {"along": along, "sum": jnp.sum(updates, axis=-1), **facts_of_last(last, len(updates))}
+
+
 class Clients(Protocol):
     """What an engine can do with the cohort: ask every member, all at once or in chunks."""
 
-    def measure(self) -> tuple[Array, Any]:
-        """|u_i| of every member (0 if the update is not finite), and what is needed to avoid
-        recomputing u_i."""
+    def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
+        """|u_i| of every member (0 if the update is not finite), the facts of these names, and what
+        is needed to avoid recomputing u_i."""
 
     def weighted_sum(
         self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
@@ -310,7 +401,7 @@ class Clients(Protocol):
         Args:
             choose: maps (norms, each) of some members to their Uploads.
             each: arrays with one entry per member, passed on to `choose`.
-            kept: what `measure` returned besides the norms, or None.
+            kept: what `measure` returned besides norms and facts, or None.
 
         Returns:
             The sum, the uploads of every member, and the true norms.
@@ -318,14 +409,26 @@ class Clients(Protocol):
 
 
 class GivenClients:
-    """Clients with given raw updates, as used by the audit and the theory problems."""
+    """Clients with given raw updates, as used by the audit and the theory problems.
 
-    def __init__(self, updates: Array) -> None:
+    `last` is the last released update, `given` has the facts that updates do not tell.
+    """
+
+    def __init__(
+        self, updates: Array, last: Array | None = None, given: Facts | None = None
+    ) -> None:
         self.updates, self.norms = updates, jnp.linalg.norm(updates, axis=1)
+        self.last, self.given = last, given or {}
 
-    def measure(self) -> tuple[Array, Any]:
-        """The norms of the updates; nothing is kept."""
-        return self.norms, None
+    def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
+        """The norms of the updates and their facts; nothing is kept."""
+        known = {"norm": self.norms, "size": jnp.ones_like(self.norms), **self.given}
+        if not known.keys() >= set(facts):
+            last = jnp.zeros(self.updates.shape[1]) if self.last is None else self.last
+            known = facts_of_updates(self.updates, last) | known
+        if missing := [name for name in facts if name not in known]:
+            raise ValueError(f"clients with given updates: expected their {', '.join(missing)}")
+        return self.norms, {name: known[name] for name in facts}, None
 
     def weighted_sum(
         self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
@@ -343,7 +446,7 @@ def play(
     server_draws: ServerDraws,
     dials: Dials,
     total: Total = jnp.sum,
-    together: Together = lambda function, *entries: function(*entries),
+    together: Together = here,
     adapts: bool = False,
 ) -> tuple[RoundResult, Uploads, Array]:
     """Play a whole round.
@@ -363,12 +466,10 @@ def play(
         the true norms (a secret).
     """
     rule, _, _ = method.parts
-    if rule.released:
-        measured, kept = clients.measure()
-        norms = query_norms(method, measured, members, server_draws.norm_noise, dials, total)
-    elif rule.jointly:
-        measured, kept = clients.measure()
-        norms = compare_norms(method, measured, members, dials, together)
+    if rule.released or rule.jointly:  # jointly without a release: only where there is no noise
+        measured, facts, kept = clients.measure(rule.facts)
+        noise, more = server_draws.norm_noise, server_draws.refine_noise
+        norms = query_norms(method, measured, members, noise, dials, total, facts, together, more)
     else:  # nothing is released at the cohort stage, and clients are visited only once
         kept, norms = None, no_norms(members, dials)
 

@@ -243,11 +243,13 @@ def _each(function: Any, *arrays: Array) -> Array:
 
 
 class Visit(NamedTuple):
-    """The result of a chunk of clients: |u_i|, whether u_i is finite, and the trace."""
+    """The result of a chunk of clients: |u_i|, whether u_i is finite, the trace, and the facts that
+    a rule asks for (facts.py)."""
 
     norms: Array
     finite: Array
     trace: Any
+    facts: Any = None
 
 
 def measure(

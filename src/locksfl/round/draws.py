@@ -38,6 +38,7 @@ class ServerDraws(NamedTuple):
     update_noise: Array  # one for each parameter
     count_noise: Any = 0.0  # one number
     clip_noise: Any = 0.0  # one number, read if the clip norm adapts
+    refine_noise: Any = 0.0  # [refinements, 2], if the rule refines its public number
 
 
 def draw_cohort(rng: np.random.Generator, clients: int, sampling_rate: float) -> np.ndarray:
@@ -88,7 +89,7 @@ def grid_of(arm: Arm) -> Grid:
             )
         return np.float32(2.0**bits)
 
-    norm = steps(arm.norm_multiplier, "norm_multiplier") if arm.releases_norms else np.float32(1)
+    norm = steps(arm.sum_multiplier, "norm_multiplier") if arm.releases_norms else np.float32(1)
     update = steps(arm.update_multiplier, "noise_multiplier")
     if arm.clip_quantile is None:
         return Grid(norm, update)
@@ -112,6 +113,7 @@ class SecretDraws(NamedTuple):
     update_noise: NDArray[np.int32]
     count_noise: NDArray[np.int32]  # in uploads
     clip_noise: NDArray[np.int32]  # one number, of the sum of bits if the clip norm adapts
+    refine_noise: NDArray[np.int32]  # [refinements, 2] in steps, of the server
 
 
 def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -> SecretDraws:
@@ -139,7 +141,10 @@ def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -
     norms = np.zeros((members,) if each else (), np.int32)
     if arm.releases_norms:
         purpose = Purpose.NORM_NOISE if each else Purpose.SERVER_NORM_NOISE
-        norms = noise(arm.norm_multiplier, grid.norm, purpose, *norms.shape)
+        norms = noise(arm.sum_multiplier, grid.norm, purpose, *norms.shape)
+    refine = np.zeros((0 if each else arm.parts[0].refinements, 2), np.int32)
+    if refine.size:
+        refine = noise(arm.sum_multiplier, grid.norm, Purpose.REFINE_NOISE, *refine.shape)
     shape = (members, size) if each else (size,)
     update = noise(arm.update_multiplier, grid.update, Purpose.UPDATE_NOISE, *shape)
     count = np.zeros((), np.int32)
@@ -148,7 +153,7 @@ def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -
     bits = np.zeros((), np.int32)
     if arm.clip_quantile is not None:
         bits = noise(arm.clip_multiplier, grid.bits, Purpose.CLIP_NOISE)
-    return SecretDraws(cohort, halves(coins), norms, update, count, bits)
+    return SecretDraws(cohort, halves(coins), norms, update, count, bits, refine)
 
 
 def halves(coins: NDArray[np.uint64]) -> NDArray[np.uint32]:
@@ -178,16 +183,18 @@ def draw_members(
     )
 
 
-def draw_server(arm_key: Array, round_index: Array | int, size: int) -> ServerDraws:
+def draw_server(
+    arm_key: Array, round_index: Array | int, size: int, refinements: int = 0
+) -> ServerDraws:
     """Draw the server's own noise of a round, as `draw_members` does for the members; `size` is the
-    number of parameters."""
+    number of parameters, `refinements` how often the rule refines its public number."""
     norms = draw_key(arm_key, round_index, Purpose.SERVER_NORM_NOISE)
     update = draw_key(arm_key, round_index, Purpose.UPDATE_NOISE)
     purposes = (Purpose.COUNT_NOISE, Purpose.CLIP_NOISE)
     count, bits = (draw_key(arm_key, round_index, purpose) for purpose in purposes)
-    return ServerDraws(
-        normal(norms, 1)[0], normal(update, size), normal(count, 1)[0], normal(bits, 1)[0]
-    )
+    drawn = (normal(norms, 1)[0], normal(update, size), normal(count, 1)[0], normal(bits, 1)[0])
+    refine = draw_key(arm_key, round_index, Purpose.REFINE_NOISE)
+    return ServerDraws(*drawn, normal(refine, 2 * refinements).reshape(refinements, 2))
 
 
 def second_sample(coins: Array, probability: Array, present: Array) -> Array:

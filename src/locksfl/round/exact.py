@@ -6,7 +6,7 @@ Here, in steps of a public grid (`draws.grid_of`),
 
     contribution c_i    floor(|c_i| steps / S), sign kept, in each coordinate: whole numbers, whose
                         sum of squares is checked exactly against steps^2; too long becomes zero
-    norm |g_i|          floor(|g_i| steps / C), between 0 and steps
+    norm |g_i|          floor(|g_i| steps / C), between 0 and steps; a score in its place likewise
     bit                 steps or -steps, if the clip norm adapts: |u_i| <= C or not
     sum                 of whole numbers, exact in any order: one client moves it by S or C, no more
     release             the sum + round(steps z N(0, 1)), drawn exactly on the host
@@ -30,14 +30,18 @@ from jax import Array
 from locksfl.arm import Dials
 from locksfl.methods import Method
 from locksfl.round.algorithm import (
+    Facts,
     Norms,
     RoundResult,
+    Together,
     Total,
     Uploads,
+    asked_values,
     choose_uploads,
-    clipped_norms,
+    compare_norms,
     contribution_bound,
     no_norms,
+    refine_norms,
     release_count,
     settle_norms,
     sum_of_bits,
@@ -144,14 +148,15 @@ class Noise(NamedTuple):
     update: Array
     counted: Array  # on the number of uploads
     bits: Any = None  # if the clip norm adapts
+    refine: Any = None  # [refinements, 2], of the server
 
 
 class ExactClients(Protocol):
     """What an engine can do with the cohort of a secret run."""
 
-    def measure(self) -> tuple[Array, Any]:
-        """`safe_norms` of every member (0 if the update is not finite), and what is needed to avoid
-        recomputing its update."""
+    def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
+        """`safe_norms` of every member (0 if the update is not finite), the facts of these names,
+        and what is needed to avoid recomputing its update."""
 
     def exact_sum(
         self,
@@ -184,6 +189,7 @@ def play_exact(
     dials: Dials,
     total: Total,
     everyone: Callable[[Words], Words],
+    together: Together,
 ) -> tuple[RoundResult, Uploads]:
     """Play a whole round, as `algorithm.play` does with floats.
 
@@ -196,6 +202,7 @@ def play_exact(
         dials: the arm's numbers.
         total: sums floats over every client of the round; for released numbers only.
         everyone: sums Words over all devices.
+        together: applies a function to the entries of all members at once.
 
     Returns:
         The update for the server's step, and what each member uploaded (a secret, unless every
@@ -205,8 +212,11 @@ def play_exact(
     each, kept = trust.clients_add_noise, None
     norms = no_norms(members, dials)
     if rule.released:
-        measured, kept = clients.measure()
-        norms = _release_norms(method, measured, members, noise.norm, grid, dials, total, everyone)
+        measured, facts, kept = clients.measure(rule.facts)
+        values = asked_values(method, measured, facts, dials)
+        norms = _release_norms(
+            method, values, members, noise, grid, dials, total, everyone, together
+        )
 
     def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:
         return choose_uploads(method, client_norms, *each, norms.used, dials)
@@ -238,21 +248,39 @@ def play_exact(
 
 def _release_norms(
     method: Method,
-    measured: Array,
+    values: Array,
     members: Members,
-    noise: Array,
+    noise: Noise,
     grid: Grid,
     dials: Dials,
     total: Total,
     everyone: Callable[[Words], Words],
+    together: Together,
 ) -> Norms:
-    """Stage 1 in steps: each member's noisy norm, or the noisy sum."""
-    clipped, step = clipped_norms(measured, dials), dials.clip_norm / grid.norm
-    steps = jnp.clip(jnp.floor(clipped / step), 0.0, grid.norm).astype(jnp.int32)
-    steps = jnp.where(members.present, steps, 0)
-    _, _, trust = method.parts
+    """Stage 1 in steps: each member's noisy norm or score, or the noisy sums."""
+    rule, _, trust = method.parts
+    step = dials.clip_norm / grid.norm
+
+    def in_steps(each: Array) -> Array:
+        whole = jnp.clip(jnp.floor(each), 0.0, grid.norm).astype(jnp.int32)
+        return jnp.where(members.present, whole, 0)
+
+    def noised(steps: Array, noise: Array) -> Array:
+        summed = everyone(Words(*(part.astype(jnp.int32) for part in total_counts(steps))))
+        return add(summed, words(noise)).value
+
+    def release(k: int, *each: Array) -> Any:
+        if trust.clients_add_noise:  # of what they have released
+            return jnp.stack([*map(total, each)])
+        pairs = zip(each, noise.refine[k], strict=True)
+        return jnp.stack([noised(in_steps(one * grid.norm), own) / grid.norm for one, own in pairs])
+
+    steps = in_steps(values / step)
     if trust.clients_add_noise:
-        told = jnp.clip((steps + noise) * step, 0.0, dials.clip_norm)
-        return settle_norms(method, told, total(jnp.where(members.present, told, 0.0)), dials)
-    summed = everyone(Words(*(part.astype(jnp.int32) for part in total_counts(steps))))
-    return settle_norms(method, clipped, add(summed, words(noise)).value * step, dials)
+        told = jnp.clip((steps + noise.norm) * step, 0.0, dials.clip_norm)
+        found = settle_norms(method, told, total(jnp.where(members.present, told, 0.0)), dials)
+    else:
+        found = settle_norms(method, values, noised(steps, noise.norm) * step, dials)
+    if rule.compares:
+        return compare_norms(method, found, members, dials, together)
+    return refine_norms(method, found, members, dials, release)

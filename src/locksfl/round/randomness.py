@@ -38,6 +38,7 @@ class Purpose(enum.IntEnum):
     SERVER_NORM_NOISE = 6
     COUNT_NOISE = 7  # on the released number of uploads
     CLIP_NOISE = 8
+    REFINE_NOISE = 9  # on the sums that refine a public number
 
 
 @dataclass(frozen=True)

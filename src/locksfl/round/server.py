@@ -32,10 +32,13 @@ class Server:
             return optax.adam(1.0)
         return optax.sgd(1.0, momentum=self.momentum if self.optimizer == "momentum" else None)
 
-    def init(self, weights: Array, clip_norm: Any = None) -> ServerState:
-        """The state before the first round; with a clip norm if that adapts."""
+    def init(self, weights: Array, clip_norm: Any = None, remembers: bool = False) -> ServerState:
+        """The state before the first round; with a clip norm if that adapts, and with the last
+        update (zero) if it is remembered."""
         first = None if clip_norm is None else jnp.asarray(clip_norm, jnp.float32)
-        return ServerState(weights, self._rule().init(weights), jnp.zeros_like(weights), first)
+        zero = jnp.zeros_like(weights)
+        last = zero if remembers else None
+        return ServerState(weights, self._rule().init(weights), zero, first, last)
 
     def eta(self, base_step: Any, t: Any) -> Any:
         """The step of round t: eta_b / sqrt(t + 1), eta_b, or eta_b (1 - t / T), which is eta_b / T
@@ -60,7 +63,8 @@ class Server:
         change, inner = self._rule().update(update, state.optimizer, state.weights)
         weights = state.weights + eta * jnp.asarray(change)
         average = self._average(state.average, weights, t)
-        return ServerState(weights, inner, average, state.clip_norm)
+        last = None if state.last is None else update
+        return ServerState(weights, inner, average, state.clip_norm, last)
 
     def _average(self, average: Array, weights: Array, t: Array) -> Array:
         if not self.average_last:
@@ -84,3 +88,4 @@ class ServerState(NamedTuple):
     optimizer: Any
     average: Array
     clip_norm: Any = None  # of the next round, if it adapts
+    last: Any = None  # the last released update, if the rule asks about it

@@ -20,7 +20,7 @@ from jax import Array
 from locksfl.arm import Dials
 from locksfl.methods import Method
 from locksfl.models.build import Model
-from locksfl.round.algorithm import Uploads, adapted_clip, play
+from locksfl.round.algorithm import Facts, Uploads, adapted_clip, play
 from locksfl.round.client import (
     PRECISIONS,
     LocalWork,
@@ -43,6 +43,7 @@ from locksfl.round.exact import (
     safe_norms,
     total_steps,
 )
+from locksfl.round.facts import Visited, measure_facts
 from locksfl.round.randomness import Purpose, client_keys, draw_key
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.layout import Layout
@@ -87,6 +88,7 @@ class Secrets(NamedTuple):
     count_noise: Array  # [rounds]
     grid: Grid
     clip_noise: Array  # [rounds]
+    refine_noise: Array  # [rounds, refinements, 2]
 
 
 class Log(NamedTuple):
@@ -109,29 +111,30 @@ class ChunkedClients:
     """The members on one device, asked chunk by chunk (the Clients of `algorithm.play`)."""
 
     def __init__(
-        self, program: Program, weights: Array, records: Records, members: Members, keys: Array
+        self, program: Program, state: ServerState, records: Records, members: Members, keys: Array
     ) -> None:
-        self.program, self.weights, self.records = program, weights, records
-        self.members, self.keys = members, keys
+        self.program, self.records, self.members, self.keys = program, records, members, keys
+        self.weights, self.last = state.weights, state.last
 
-    def measure(self) -> tuple[Array, Any]:
-        """The norms of all members and, if memory allows, the trace of each chunk."""
+    def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
+        """The norms and facts of all members and, if memory allows, the trace of each chunk."""
         found = [self._visit_shapes(number) for number in range(len(self.program.layout))]
         size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(found))
         keeps = size * self.program.together <= self.program.keep_bytes
         norms, kept = jnp.zeros(self.members.present.shape), []
+        seen = (norms, dict.fromkeys(facts, norms))
         for number, shapes in enumerate(found):
 
             def step(k: Array, start: Array, carry: Any, number: int = number) -> Any:
-                norms, mine = carry
+                seen, mine = carry
                 visit = self._visit(number, start)
                 if keeps:
                     mine = jax.tree.map(lambda whole, part: whole.at[k].set(part), mine, visit)
-                return _put(norms, visit.norms, start), mine
+                return _put(seen, (visit.norms, visit.facts or {}), start), mine
 
-            norms, mine = self._sweep(number, step, (norms, _zeros(shapes) if keeps else None))
+            seen, mine = self._sweep(number, step, (seen, _zeros(shapes) if keeps else None))
             kept.append(mine)
-        return norms, kept if keeps else None
+        return *seen, kept if keeps else None
 
     def weighted_sum(
         self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
@@ -207,7 +210,13 @@ class ChunkedClients:
         clients, keys = _slice((self.members.clients, self.keys), start, bucket.chunk)
         chunk = choose_rows(self.records, clients, keys, bucket.shape, program.work)
         norms_of = safe_norms if program.exact else None
-        return measure(program.model, self.weights, self.records, chunk, program.work, norms_of)
+        asked = (program.model, self.weights, self.records, chunk, program.work)
+        visit = measure(*asked, norms_of)
+        names = program.method.parts[0].facts
+        if not names:
+            return visit
+        last = jnp.zeros_like(self.weights) if self.last is None else self.last
+        return visit._replace(facts=measure_facts(names, Visited(*asked, visit, last)))
 
     def _visit_shapes(self, number: int) -> Any:
         """The shapes of the results of all chunks of a size class."""
@@ -372,23 +381,33 @@ def play_block(
         keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
         if secrets is None:
             members = draw_members(arm_key, t, clients, mine)
-            cohort = ChunkedClients(program, state.weights, records, members, keys)
-            server_draws = draw_server(arm_key, t, program.model.size)
+            cohort = ChunkedClients(program, state, records, members, keys)
+            refinements = program.method.parts[0].refinements
+            server_draws = draw_server(arm_key, t, program.model.size, refinements)
             result, uploads, norms = play(
                 program.method, cohort, members, server_draws, dials, total, together, adapts
             )
         else:
             drawn = (secrets.coins[r, 0], jnp.zeros(clients.shape))
             members = Members(clients, clients >= 0, mine, *drawn)
-            cohort = ChunkedClients(program, state.weights, records, members, keys)
+            cohort = ChunkedClients(program, state, records, members, keys)
             numbers = (secrets.norm_noise, secrets.update_noise, secrets.count_noise)
             noise = Noise(*(drawn[r] for drawn in numbers))
+            noise = noise._replace(refine=secrets.refine_noise[r])
             if adapts:
                 noise = noise._replace(bits=secrets.clip_noise[r])
             if each_noises:  # this device's
                 noise = noise._replace(norm=noise.norm[0], update=noise.update[0])
             result, uploads = play_exact(
-                program.method, cohort, members, noise, secrets.grid, dials, total, everyone
+                program.method,
+                cohort,
+                members,
+                noise,
+                secrets.grid,
+                dials,
+                total,
+                everyone,
+                together,
             )
             norms = jnp.full(clients.shape, jnp.nan)
         state = program.server.step(state, result.update, dials.step, t)

@@ -190,7 +190,8 @@ class Simulator:
         public = self._replicate(plan.scaled_weights())
         key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
         if state is None:
-            state = server.init(self.model.init(randomness.model_key()), plan.first_clip)
+            first = self.model.init(randomness.model_key())
+            state = server.init(first, plan.first_clip, plan.parts[0].remembers)
         state = self.replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:
@@ -259,7 +260,7 @@ class Simulator:
         secrets = None
         if program.exact:  # noise of the server is everywhere, that of members in their slots
             noise = slots if program.method.parts[2].clients_add_noise else P()
-            secrets = Secrets(slots, noise, noise, P(), P(), P())  # type: ignore[arg-type]
+            secrets = Secrets(slots, noise, noise, *[P()] * 4)  # type: ignore[arg-type]
         mapped = jax.shard_map(
             block,
             mesh=self.mesh,
@@ -301,6 +302,7 @@ class Simulator:
             put("count_noise", False),
             self.replicate_tree(grid_of(asked)),
             put("clip_noise", False),
+            put("refine_noise", False),
         )
 
     def classes(self, work: LocalWork, exact: bool = False) -> tuple[list[SizeClass], np.ndarray]:

@@ -174,7 +174,8 @@ def _together(
     clips = None
     if plan.clip_quantile is not None:
         clips = jnp.stack([jnp.float32(p.clip_norm) for p, _ in group])
-    state = jax.vmap(server.init)(first, clips)
+    remembers = plan.parts[0].remembers
+    state = jax.vmap(functools.partial(server.init, remembers=remembers))(first, clips)
     keys, dials, state = simulator.replicate_tree((keys, dials, state))
     public = simulator.replicate_tree(jnp.float32(1.0))
     # settings that differ in clip or step have the same cohorts: drawn, packed and sent once

@@ -136,7 +136,8 @@ class Comparison:
         if self.axes.tuning is not None:
             table |= {"clip_norm": clip_norm, "step": step}
         if not method.rule.everyone:
-            table["cohort"] = cohort
+            if not method.rule.everyone_scored:
+                table["cohort"] = cohort
             if not method.uploads_follow_data:
                 table["uploads"] = case.uploads
         share = base.train.average_last / base.train.rounds

@@ -40,6 +40,7 @@ from locksfl.round.algorithm import (
     contribution_bound,
     no_norms,
     query_norms,
+    refine_norms,
     settle_norms,
     upload_probability,
 )
@@ -101,7 +102,8 @@ def draw_round(plan: Arm, randomness: Randomness, t: int, size: int) -> Draws:
     public = jnp.asarray(np.broadcast_to(plan.scaled_weights(), plan.clients))
     if randomness.simulated:
         key = randomness.arm_key(plan.name)
-        return Draws(cohort, draw_members(key, t, clients, public), draw_server(key, t, size))
+        server = draw_server(key, t, size, plan.parts[0].refinements)
+        return Draws(cohort, draw_members(key, t, clients, public), server)
     coins = randomness.stream(plan.name, t, Purpose.UPLOAD_COIN).words(cohort.size)
     each = np.zeros((plan.clients, 2), np.uint32)
     each[cohort] = halves(coins)
@@ -200,13 +202,24 @@ def _settle(plan: Arm, found: np.ndarray, members: Members, draws: Draws) -> Nor
     """Stage 1 at the server: what `algorithm.query_norms` does with the norms that arrived."""
     dials, norms = server_dials(plan), jnp.asarray(found)
     if plan.parts[2].server_adds_noise and draws.server is None:
-        std = gaussian_std(plan.norm_multiplier, plan.clip_norm)
+
+        def released(values: np.ndarray, bound: float) -> jnp.ndarray:
+            std = gaussian_std(plan.sum_multiplier, bound)
+            total = np.array([_on_grid(values, std).sum()])
+            return jnp.float32(add_noise(total, std, SYSTEM)[0])
+
         exact = np.minimum(found.astype(np.float64), plan.clip_norm)  # float32 may round C up
-        total = np.array([_on_grid(exact, std).sum()])
-        released = jnp.float32(add_noise(total, std, SYSTEM)[0])
-        return settle_norms(plan.method, norms, released, dials)
-    noise = jnp.zeros(()) if draws.server is None else draws.server.norm_noise
-    return query_norms(plan.method, norms, members, noise, dials, jnp.sum)
+        settled = settle_norms(plan.method, norms, released(exact, plan.clip_norm), dials)
+        return refine_norms(
+            plan.method,
+            settled,
+            members,
+            dials,
+            lambda k, *each: jnp.stack([released(np.asarray(p, np.float64), 1.0) for p in each]),
+        )
+    server = draws.server or ServerDraws(jnp.zeros(()), jnp.zeros(()))
+    noises = {"server_noise": server.norm_noise, "refine_noise": server.refine_noise}
+    return query_norms(plan.method, norms, members, dials=dials, total=jnp.sum, **noises)
 
 
 def _noised(

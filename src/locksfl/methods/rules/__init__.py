@@ -2,11 +2,15 @@
 
 Sampling is Poisson everywhere, one independent draw per client, as the accountants assume. A rule
 says how likely a member of the cohort is to upload.
+
+A rule may ask a client for one number: the norm of its clipped update, or a score of its own, made
+of facts that are measured at the client. Either lies between 0 and the clip norm C and is released,
+noised and charged in the same way, because it can change by C at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +19,21 @@ from locksfl.methods.releases import NORM, Domain
 if TYPE_CHECKING:
     from locksfl.arm import Arm
 
-__all__ = ["NORM", "Rule", "as_released"]
+__all__ = ["FACTS", "NORM", "Rule", "as_released"]
+
+FACTS = {  # what can be measured at client i, from its own records and from what was released
+    "norm": "|u_i|, before clipping",
+    "loss": "the mean loss at the current model of the records that it uses",
+    "rms_loss": "the root mean square of those losses",
+    "size": "K_i / K_ref with local.weight = 'size', else 1",
+    "spread": "the standard deviation of its records' gradients: sqrt(mean |g_s|^2 - |mean g_s|^2)",
+    "sum": "the sum of the coordinates of u_i",
+    "along": "<u_i, v>, v the last released update (zero in the first round)",
+    "last_norm": "|v|, a public number",
+    "last_sum": "the sum of the coordinates of v, a public number",
+    "parameters": "d, the number of parameters, a public number",
+}
+OF_THE_LAST = {"along", "last_norm", "last_sum"}  # the server has to remember v
 
 
 def as_released(released: Any, dials: Any, xp: Any) -> Any:
@@ -36,7 +54,11 @@ class Rule:
     largest_probability(arm): the most that it can give any client, whatever the data. The round
         clamps to it and the accountant charges it. None states nothing: then the rule cannot be
         accounted and is refused under every trust that adds noise.
-    asks: the value that `probability` needs of a client, or None.
+    asks: the value that `probability` needs of a client, or None. NORM or, with a `score`, a domain
+        of the rule's own: an interval up to C.
+    score(facts, dials, xp): that value, for ONE client: `facts` are its own, by name. The round
+        clamps it to [0, C], and NaN becomes 0. None: the norm of the clipped update.
+    facts: the names in FACTS of what has to be measured for it.
     released: whether that value is released first, with noise, and charged: each client's own if
         clients add the noise, the sum over the cohort if the server does.
     settle(released, dials, xp): the one public number derived from the released sum.
@@ -46,10 +68,26 @@ class Rule:
         times the bound S of a contribution for each upload, under the same noise. An upload is then
         sqrt(1 + s^2) S long, which is what a noise multiplier is in units of. With it an arm may
         fix its uploads: the cohort follows what was released (`locksfl.round.rates`).
-    takes: which of the settings floor, norm_low and weights an arm of this rule has.
+    takes: which of the settings floor, norm_low, weights, loss_bound and gate an arm of this rule
+        has.
+    cap_binds: |g_i| / p_i may exceed C / p_C even with true values, so that the capped estimator
+        shrinks some contributions: it is biased.
+    planned: `locks plan` can predict its error.
+    paper, sends: where it comes from, and what a client sends, for the documentation.
     everyone: the cohort is all clients, and all of them upload.
-    jointly: `probability` needs all members' values at once, which is possible only without
-        privacy.
+    everyone_scored: the cohort is all clients; a second sample chooses the uploaders.
+    jointly: `probability` takes all members' values at once, as the trust shows them, and gives one
+        number for each; a member that is absent has value 0 and weight 0. Sound where every
+        client's own value is released, or without privacy.
+    level(values, dials, xp): the public number, from all members' values at once in place of their
+        sum (0 for an absent one); `probability` then looks at one client. Sound where `jointly` is.
+    refinements, refine(public, below, certain, dials, xp): the public number is improved so often
+        by two more sums over the cohort: `below`, of the probabilities that are less than 1, and
+        `certain`, the number of those that are 1. A member is in one of the two, so that it moves
+        the pair by 1 at most. A server that adds noise shares the charge of one norm sum between
+        all these sums (`locksfl.arm.Arm.sum_multiplier`).
+    biased: some members have probability 0, so that no weight makes what it selects the mean of the
+        clipped updates.
     """
 
     name: str
@@ -57,27 +95,83 @@ class Rule:
     probability: Callable[[Any, Any, Any, Any, Any], Any]
     largest_probability: Callable[[Arm], float] | None = None
     asks: Domain | None = None
+    score: Callable[[Mapping[str, Any], Any, Any], Any] | None = None
+    facts: tuple[str, ...] = ()
     released: bool = False
     settle: Callable[[Any, Any, Any], Any] = as_released
     estimated_uploads: Callable[[float, float, Arm], float] | None = None
     count_share: float = 0.0
     takes: tuple[str, ...] = ()
+    cap_binds: bool = False
+    planned: bool = False
+    paper: str = ""
+    sends: str = "its update, if it uploads"
     everyone: bool = False
+    everyone_scored: bool = False
     jointly: bool = False
+    level: Callable[[Any, Any, Any], Any] | None = None
+    refinements: int = 0
+    refine: Callable[[Any, Any, Any, Any, Any], Any] | None = None
+    biased: bool = False
 
     def __post_init__(self) -> None:
-        if self.asks is not None and self.asks is not NORM:
+        if self.score is None and self.asks is not None and self.asks is not NORM:
             raise ValueError(
-                f"rule {self.name!r}: asks for {self.asks!r}; expected NORM, the one value that is "
-                "measured"
+                f"rule {self.name!r}: asks for {self.asks!r}; expected NORM, or a score"
             )
+        if (self.score is None) != (not self.facts):
+            raise ValueError(f"rule {self.name!r}: expected a score and its facts, or neither")
+        if self.score is not None:
+            self._check_score()
         if self.released and self.asks is None:
             raise ValueError(f"rule {self.name!r}: releases a value that it does not ask for")
+        if (self.refinements > 0) != (self.refine is not None):
+            raise ValueError(
+                f"rule {self.name!r}: refinements = {self.refinements!r}; expected a number > 0 "
+                "with `refine`, and 0 without"
+            )
+        if (self.level or self.refine) and (self.jointly or not self.released):
+            raise ValueError(
+                f"rule {self.name!r}: a public number needs a value that is released, and no "
+                "`jointly`"
+            )
         if not 0 <= self.count_share <= 1:
             raise ValueError(
                 f"rule {self.name!r}: count_share = {self.count_share!r}; expected a number from 0 "
                 "(no count) to 1"
             )
+
+    def _check_score(self) -> None:
+        asks = self.asks
+        if asks is None or asks is NORM or (asks.bound, asks.ball) != (NORM.bound, NORM.ball):
+            raise ValueError(
+                f"rule {self.name!r}: asks for {asks!r}; expected a domain of its own for its "
+                "score, an interval up to C"
+            )
+        for name in self.facts:
+            if name not in FACTS:
+                raise ValueError(
+                    f"rule {self.name!r}: fact {name!r}; expected one of {', '.join(FACTS)}"
+                )
+        if not self.released and not self.jointly:
+            raise ValueError(
+                f"rule {self.name!r}: expected a score that is released, or compared (jointly)"
+            )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it asks about the last released update."""
+        return bool(OF_THE_LAST.intersection(self.facts))
+
+    @property
+    def compares(self) -> bool:
+        """Whether a client's probability depends on others' own values, and not on sums alone."""
+        return self.jointly or self.level is not None
+
+    @property
+    def from_one_sum(self) -> bool:
+        """Whether the public number follows from one sum: then a forecast can be made of it."""
+        return not self.compares and not self.refinements
 
     def accepts(self, setting: str) -> bool:
         """Whether an arm with this rule may have this setting: one that the rule takes, or the

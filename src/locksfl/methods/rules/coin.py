@@ -29,4 +29,6 @@ rule = Rule(
     largest_probability=lambda arm: 1.0,
     asks=NORM,
     count_share=0.1,
+    planned=True,
+    paper="this program's own, after Wei et al. 2022 (DPIS)",
 )

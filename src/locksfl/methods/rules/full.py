@@ -19,4 +19,6 @@ rule = Rule(
     probability=probability,
     largest_probability=lambda arm: 1.0,
     everyone=True,
+    paper="McMahan et al. 2017 (FedAvg)",
+    sends="its update",
 )

@@ -49,4 +49,7 @@ rule = Rule(
     settle=settle,
     estimated_uploads=estimated_uploads,
     takes=("floor", "norm_low"),
+    planned=True,
+    paper="this program's own (LOCKS)",
+    sends="its norm, then its update if it uploads",
 )

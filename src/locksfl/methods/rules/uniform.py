@@ -18,4 +18,6 @@ rule = Rule(
     about="every member alike",
     probability=probability,
     largest_probability=lambda arm: arm.uploads / arm.cohort,
+    planned=True,
+    paper="McMahan et al. 2017 (FedAvg)",
 )

@@ -27,4 +27,5 @@ rule = Rule(
     probability=probability,
     largest_probability=largest_probability,
     takes=("weights",),
+    paper="the paper's Lemma 3",
 )

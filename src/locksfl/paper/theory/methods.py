@@ -15,6 +15,10 @@ def not_covered(arm: Arm, server: Server) -> str | None:
     rule, estimator, trust = arm.parts
     if server.optimizer != "sgd":
         return f"the server's optimizer is {server.optimizer!r}: the bound is for sgd"
+    if rule.score is not None:
+        return f"rule {arm.rule!r} does not sample by norm"
+    if not rule.from_one_sum:
+        return f"rule {arm.rule!r} samples by more than a norm and a clamped norm sum"
     if not estimator.unbiased:
         return f"estimator {arm.estimator!r} does not average to the mean update"
     if trust.clients_add_noise and rule.released and not estimator.own_bound:

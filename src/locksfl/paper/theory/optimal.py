@@ -22,6 +22,7 @@ import numpy.typing as npt
 from scipy import special
 
 from locksfl import _validate
+from locksfl.methods.rules.ocs import water_level
 from locksfl.paper.theory.bound import Constants, require, sum_constraint
 
 Floats = npt.NDArray[np.float64]
@@ -38,8 +39,7 @@ def importance(norms: npt.ArrayLike, parameters: int = 1, noise: float = 0.0) ->
 def best_rates(scores: npt.ArrayLike, uploads: float, rate: float = 1.0) -> Floats:
     """rho_i = min(q, c a_i) with sum rho_i = b; less than b only where too few a_i are positive.
 
-    Sorted from the largest down, k clients are at the limit q where the next one is not:
-    c = (b - k q) / (sum of the others' a_i) and c a_(k+1) <= q.
+    rho_i / q are the probabilities of optimal client sampling (`methods.rules.ocs`) with b / q.
     """
     a = _checked(scores)
     _validate.positive(uploads=uploads)
@@ -49,15 +49,9 @@ def best_rates(scores: npt.ArrayLike, uploads: float, rate: float = 1.0) -> Floa
             f"uploads = {uploads!r}: expected at most {rate * a.size:g}, every client at its "
             f"limit q = {rate:g}"
         )
-    order = np.argsort(-a, kind="stable")
-    ordered, rates = a[order], np.full(a.size, rate)
-    rest = np.cumsum(ordered[::-1])[::-1]  # the sum from here on
-    left = np.maximum(0.0, uploads - rate * np.arange(a.size))
-    below = np.flatnonzero(left * ordered <= rate * rest)
-    if below.size:
-        k = below[0]
-        rates[k:] = left[k] * (ordered[k:] / rest[k]) if rest[k] > 0 else 0.0
-    return rates[np.argsort(order)]
+    level = water_level(a, min(uploads / rate, float(a.size)), np)
+    below = a < level
+    return rate * np.where(below, a / np.where(below, level, 1.0), a > 0)
 
 
 def rate_variance(scores: npt.ArrayLike, rates: npt.ArrayLike) -> float:

@@ -1,0 +1,59 @@
+"""Approximate optimal client sampling (AOCS; Chen, Horvath and Richtarik, TMLR 2022): sums only.
+
+The optimum is p_i = min(1, b |g_i| / K') for the K' at which the p_i sum to b (the rule ocs). Here
+it is approached by sums over the cohort, of which no member's own value can be told:
+
+    K' = sum of |g_i|, then four times
+    P  = sum of the p_i < 1,  J = the number of the p_i = 1,  K' <- K' P / (b - J)
+
+(The paper's c = (b - m + I) / P with I the number of the p_i < 1; m - I is J.) That is Newton's
+method for a concave function, so K' falls to the optimum and never passes it.
+
+The server may add noise to the sums: p_i then depends on client i's own norm and on released
+numbers. A member is in P or in J, so that it moves the pair by 1 at most, and |g_i| / C moves the
+first sum by 1 at most. With noise of std sqrt(5) z_K on each, the five releases cost together
+1/z_K^2 = 5 / (sqrt(5) z_K)^2, exactly what one norm sum with z_K costs: given what was released
+before, each is a Gaussian of sensitivity 1, and along their joint shift so are all of them.
+Noise of std s could make a factor anything. Its public limits are 1 / (1 + b/s), which without
+noise is none and where noise hides the sums no change, and 1 + min(s/b, b/s): K' rises by no more
+than noise may have taken from it before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from locksfl.methods.rules import NORM, Rule
+from locksfl.methods.rules.ocs import probability
+
+REFINEMENTS = 4  # j_max of the paper
+LEAST = 1e-30
+
+
+def settle(released: Any, dials: Any, xp: Any) -> Any:
+    """K' before it is refined: the released sum, at least its own noise."""
+    return xp.maximum(released, xp.maximum(dials.norm_multiplier * dials.clip_norm, LEAST))
+
+
+def refine(public: Any, below: Any, certain: Any, dials: Any, xp: Any) -> Any:
+    """K' P / (b - J), the factor within its limits."""
+    noise, signal = xp.maximum(dials.norm_multiplier, LEAST), dials.uploads
+    least = 1.0 / (1.0 + signal / noise)
+    most = 1.0 + xp.minimum(noise / signal, signal / noise)
+    factor = xp.maximum(below, 0.0) / xp.maximum(signal - certain, LEAST)
+    return xp.maximum(public * xp.clip(factor, least, most), LEAST)
+
+
+rule = Rule(
+    name="aocs",
+    about="by norm with nearly the least variance, from sums",
+    probability=probability,
+    largest_probability=lambda arm: 1.0,
+    asks=NORM,
+    released=True,
+    settle=settle,
+    refinements=REFINEMENTS,
+    refine=refine,
+    paper="Chen, Horvath and Richtarik 2022 (AOCS)",
+    sends="its norm, then its update if it uploads",
+)

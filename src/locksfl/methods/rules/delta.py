@@ -1,0 +1,47 @@
+"""DELTA: clients that differ from the others, or whose own records do (Wang et al., NeurIPS 2023).
+
+    p_i* ~ sqrt(a_1 zeta_i^2 + a_2 sigma_i^2)     zeta_i = |grad F_i - grad F|, sigma_i the standard
+                                                  deviation of the gradients of its records
+
+The mean of all raw gradients, grad F, is known to nobody before the round. The last released update
+v is, and is as good a guess as the model moves slowly (zero in the first round: then by norm and
+spread). With a_1 = a_2 = 1,
+
+    s_i = min(C, sqrt(|u_i - v|^2 + sigma_i^2))
+    p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
+
+as in the rule norm, with z_i the score as the server knows it. With local epochs u_i is a sum of
+steps, and sigma_i still that of gradients at the current model. v carries the noise of its round:
+where that is long, all scores are alike.
+
+A diversity is not a norm, so that the capped estimator is biased; horvitz-thompson is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from locksfl.methods.rules import NORM, norm
+
+
+def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
+    """sqrt(|u_i - v|^2 + sigma_i^2); the round limits it to C."""
+    del dials
+    apart = facts["norm"] ** 2 - 2 * facts["along"] + facts["last_norm"] ** 2
+    return xp.sqrt(xp.maximum(apart, 0.0) + facts["spread"] ** 2)
+
+
+rule = replace(
+    norm.rule,
+    name="delta",
+    about="by diversity and local variance (DELTA)",
+    asks=replace(NORM, name="diversity"),
+    score=score,
+    facts=("norm", "along", "last_norm", "spread"),
+    cap_binds=True,
+    planned=False,
+    paper="Wang et al. 2023 (DELTA)",
+    sends="its diversity, then its update if it uploads",
+)

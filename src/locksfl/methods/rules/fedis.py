@@ -1,0 +1,27 @@
+"""FedIS: importance sampling by norm, without a floor (Rizk, Vlaski and Sayed 2022).
+
+    p_i = b z_i / K',   K' = clip(released sum of norms, K_low, m C)
+
+the rule norm with lambda = 0: the probabilities of the least variance. z_i is the norm as the
+server knows it. Weights by the number of records, N_i / N, are those of local.weight = "size",
+which multiplies the update before its norm is taken.
+
+With true norms every upload g_i / p_i is K'/b long and the mean is exact. With noised norms a
+client whose z_i came out as 0 cannot upload: the capped estimator is biased, and horvitz-thompson,
+which divides by p_i, is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from locksfl.methods.rules import norm
+
+rule = replace(
+    norm.rule,
+    name="fedis",
+    about="in proportion to the norm, without a floor (FedIS)",
+    takes=("norm_low",),
+    planned=False,
+    paper="Rizk et al. 2022 (FedIS)",
+)

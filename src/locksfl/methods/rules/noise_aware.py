@@ -1,0 +1,46 @@
+"""The optimum where an upload's noise is divided by its probability too.
+
+Meant for estimator = "horvitz-thompson" under local trust, where an upload is
+(g_i + N(0, (z C)^2 I)) / p_i. The variance of their sum is the sum of (|g_i|^2 + d (z C)^2) / p_i
+less a constant, so that among probabilities with a given sum the best are
+
+    p_i ~ a_i = sqrt(|g_i|^2 + d (z C)^2)         (Cauchy-Schwarz; d parameters)
+
+In units of the largest, that of |g_i| = C, which is at most C,
+
+    s_i = C a_i / sqrt(C^2 + d (z C)^2)
+    p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
+
+as in the rule norm, with z_i the score as the server knows it. The more noise, the nearer to
+uniform: at d z^2 = 100 no score is below .995 C. Without noise it is the rule norm.
+
+s_i >= |g_i|, so that with true values the capped estimator's clip never binds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from locksfl.methods.rules import NORM, norm
+
+
+def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
+    """C sqrt((r_i^2 + d z^2) / (1 + d z^2)), r_i = |g_i| / C."""
+    share = xp.minimum(facts["norm"] / dials.shortest / dials.clip_norm, 1.0)
+    noise = facts["parameters"] * dials.noise_multiplier**2
+    return dials.clip_norm * xp.sqrt((share**2 + noise) / (1 + noise))
+
+
+rule = replace(
+    norm.rule,
+    name="noise-aware",
+    about="the optimum if noise is divided by p too",
+    asks=replace(NORM, name="length with noise"),
+    score=score,
+    facts=("norm", "parameters"),
+    planned=False,
+    paper="by Cauchy-Schwarz, as Chen et al. 2022 (OCS) without noise",
+    sends="its norm with the noise's in it, then its update if it uploads",
+)

@@ -1,0 +1,46 @@
+"""By the rank of the loss (Loshchilov and Hutter 2015, for the records of a batch).
+
+    s_i = C min(1, F_i(w) / B)                           F_i the mean loss, B = loss_bound
+    e_i = exp(-ln(s_e) rank_i / N)                       rank 0 for the largest of the N members
+    p_i = min(1, c e_i)                                  c such that the p_i sum to b
+
+The last member is s_e times less likely to upload than the first, however their losses differ:
+s_e = 100, between the paper's extremes of 1 (all alike) and 10^8. Equal scores have the mean of
+their ranks. Everybody has a chance, so that uploads weighted by 1/p_i average to the mean of the
+clipped updates, whatever the losses are.
+
+A rank depends on everybody's own loss: sound where every client releases its noisy score, refused
+where the server adds noise to sums.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from locksfl.methods.rules import power_of_choice
+from locksfl.methods.rules.ocs import water_level
+from locksfl.methods.rules.top_k import order
+
+PRESSURE = 100.0  # s_e
+
+
+def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
+    """min(1, c e_i), 0 for the absent."""
+    del public
+    larger, equal = order(own, weight, xp)
+    rank, members = larger + (equal - 1) / 2, xp.maximum(xp.sum(weight > 0), 1)
+    score = xp.where(weight > 0, xp.exp(-math.log(PRESSURE) * rank / members), 0.0)
+    level = water_level(score, dials.uploads, xp)
+    return xp.where(score > level, 1.0, score / xp.where(level > 0, level, 1.0))
+
+
+rule = replace(
+    power_of_choice.rule,
+    name="rank",
+    about="by the rank of the loss",
+    probability=probability,
+    biased=False,
+    paper="Loshchilov and Hutter 2015",
+)
