@@ -9,11 +9,13 @@ from scipy import stats
 
 from locksfl.arm import Arm, unsound
 from locksfl.data.population import Population
-from locksfl.methods import ESTIMATORS, RULES, TRUSTS, Method
+from locksfl.methods import ESTIMATORS, TRUSTS, Method
 
+# the rules that the NumPy reference plays; each of the others has tests of its own
+PLAIN_RULES = ("coin", "full", "norm", "uniform", "weights")
 SOUND = [
     method
-    for method in itertools.starmap(Method, itertools.product(RULES, ESTIMATORS, TRUSTS))
+    for method in itertools.starmap(Method, itertools.product(PLAIN_RULES, ESTIMATORS, TRUSTS))
     if not unsound(*method.parts)
 ]
 FALSE_ALARM = 1e-6  # of one check, over all numbers that it looks at

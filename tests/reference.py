@@ -141,15 +141,15 @@ def water_level(scores, uploads):
 
 def by_sums(plan, scores, first, noise):
     """K' after the four steps of AOCS; noise in standard units."""
-    b, std = plan.uploads, plan.norm_multiplier
-    if plan.method.trust == "central":
-        std *= np.sqrt(5)
-    known = max(first, std * plan.clip_norm, 1e-30)
+    b, std = (
+        plan.uploads,
+        np.sqrt(5) * plan.norm_multiplier if plan.method.trust == "central" else 0.0,
+    )
+    known = max(first, (std or plan.norm_multiplier) * plan.clip_norm, 1e-30)
     for below, certain in noise:
         p = np.array([probability(plan, score, known, 1.0) for score in scores])
         total, ones = p[p < 1].sum(), np.sum(p >= 1)
-        if plan.method.trust == "central":
-            total, ones = total + std * below, ones + std * certain
+        total, ones = total + std * below, ones + std * certain
         factor = max(total, 0.0) / max(b - ones, 1e-30)
         if std:
             factor = max(factor, 1 / (1 + b / std))

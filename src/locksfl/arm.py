@@ -693,17 +693,19 @@ def unsound(
             )
         )
     noised = trust.clients_add_noise and rule.released and not rule.jointly
-    if estimator.needs_floor and noised and "floor" not in rule.takes:
-        others = _either(name for name, r in RULES.items() if r.released and "floor" in r.takes)
+    if estimator.needs_floor and noised and rule.asks and "floor" not in rule.takes:
         found.append(
             (
                 "rule",
-                f"a noised {rule.asks.name if rule.asks else ''} may be 0, and estimator "
-                f"{named['estimator']!r} divides by the probability; expected rule {others}",
+                f"a noised {rule.asks.name} may be 0, and estimator {named['estimator']!r} divides "
+                "by the probability; expected a rule with a floor",
             )
         )
     if estimator.weighted != ("weights" in rule.takes):
-        partners = [n for n, r in RULES.items() if ("weights" in r.takes) == estimator.weighted]
-        problem = f"not with estimator {named['estimator']!r}; expected rule {_either(partners)}"
+        if estimator.weighted:
+            partners = f"rule {_either(n for n, r in RULES.items() if 'weights' in r.takes)}"
+        else:
+            partners = f"estimator {_either(n for n, e in ESTIMATORS.items() if e.weighted)}"
+        problem = f"not with estimator {named['estimator']!r}; expected {partners}"
         found.append(("rule", problem))
     return found

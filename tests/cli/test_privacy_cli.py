@@ -119,7 +119,7 @@ BAD = [
     (("calibrate", "--epsilon", 1, "--delta", 1, *UNIFORM), "delta = 1.0: expected a number in"),
     (("calibrate", "--epsilon", 1, *UNIFORM[:4]), "--cohort: missing"),
     (("calibrate", "--epsilon", 1, *UNIFORM, "--trust", "none"), "--trust none adds no noise"),
-    (("calibrate", "--epsilon", 1, *UNIFORM, "--norm-low", 0.5), "only with --rule norm"),
+    (("calibrate", "--epsilon", 1, *UNIFORM, "--norm-low", 0.5), "--rule uniform takes none"),
     (("calibrate", "--epsilon", 1, *UNIFORM, "--norm-queries", 5), "only with --trust local"),
     (("calibrate", "--epsilon", 1, *NORM, "--norm-multiplier", 0.1), "norm releases alone cost"),
     (("calibrate", "--epsilon", 1, *NORM, "--norm-low", 0.5), "expected at least uploads / cohort"),

@@ -33,6 +33,8 @@ def arm_of(rule: str, estimator: str = "capped", trust: str = "local", **more) -
         numbers["norm_multiplier"] = 0.0
     if find(rule).everyone:
         numbers |= {"uploads": None, "cohort": None}
+    if find(rule).everyone_scored:
+        numbers["cohort"] = None
     if "weights" in find(rule).takes:
         w = 1.0 + np.arange(CLIENTS) % 3
         numbers["weights"] = tuple(w / w.sum())

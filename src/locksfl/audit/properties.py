@@ -34,7 +34,15 @@ from scipy import special, stats
 
 from locksfl.arm import Arm
 from locksfl.audit.claims import accountant
-from locksfl.audit.engine import Engine, Floats, Stated, Transcript, residual, stated
+from locksfl.audit.engine import (
+    Engine,
+    Floats,
+    Stated,
+    Transcript,
+    asked_values,
+    residual,
+    stated,
+)
 from locksfl.audit.evidence import (
     Evidence,
     chi_square,
@@ -485,12 +493,13 @@ def _binomial(heads: Any, tosses: int, rate: float) -> Any:
 
 
 def _clipped_normal(alone: Play) -> float:
-    """p-value of the norms that a client of length C/2 sent: normal, gathered at 0 and at C."""
-    arm = alone.played.arm
-    sent = (alone.played.released / arm.clip_norm)[alone.played.member[:, 0]]
+    """p-value of the norms or scores that a client sent: normal, gathered at 0 and at C."""
+    arm, there = alone.played.arm, alone.played.member[:, 0]
+    sent = (alone.played.released / arm.clip_norm)[there]
+    true = asked_values(alone.played)[there] / arm.clip_norm  # a norm is C/2 in every round
     edges = np.linspace(0, 1, 11)[1:-1]
     cells = np.concatenate([[1e-7], edges, [1 - 1e-7]])
-    law = stats.norm(0.5, arm.norm_multiplier)
-    mass = np.diff(np.concatenate([[0.0], law.cdf(np.concatenate([[0.0], edges, [1.0]])), [1.0]]))
+    below = stats.norm.cdf(np.concatenate([[0.0], edges, [1.0]]), true, arm.norm_multiplier)
+    mass = np.diff(np.concatenate([[0.0], below.mean(axis=0), [1.0]]))
     counts = np.bincount(np.searchsorted(cells, sent), minlength=len(mass))
     return float(stats.chisquare(counts, mass * sent.size).pvalue)

@@ -51,7 +51,7 @@ def arm_from_flags(flags: dict[str, Any]) -> Arm:
     """The arm of the flags; warns of a delta that is too large."""
     from locksfl import _validate
     from locksfl.arm import MULTIPLIERS, Arm
-    from locksfl.methods import RULES, TRUSTS, find_rule
+    from locksfl.methods import TRUSTS, find_rule
     from locksfl.privacy import ACCOUNTANTS, RELATIONS, delta_warning
 
     if missing := [f"--{name}" for name in ARM[:3] if flags[name] is None]:
@@ -62,9 +62,8 @@ def arm_from_flags(flags: dict[str, Any]) -> Arm:
     rule = find_rule(flags["rule"], "--rule")
     for name in ("floor", "norm_low", "norm_multiplier"):
         if flags[name] is not None and not rule.accepts(name):
-            others = " or ".join(other for other in RULES if RULES[other].accepts(name))
             flag = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{flag} = {flags[name]!r}: only with --rule {others}")
+            raise ValueError(f"{flag} = {flags[name]!r}: --rule {flags['rule']} takes none")
     typed = {name: flags[name] for name in MULTIPLIERS if flags.get(name) is not None}
     _validate.positive(**typed)
     _validate.probability(delta=flags["delta"])
@@ -272,7 +271,7 @@ def _client_counts(
 ) -> tuple[int, int]:
     """(norms, uploads) of one client that adds its own noise: all rounds by default."""
     from locksfl import _validate
-    from locksfl.methods import RULES, TRUSTS
+    from locksfl.methods import TRUSTS
 
     for name, value in (("--norm-queries", norm_queries), ("--update-releases", update_releases)):
         if value is None:
@@ -284,8 +283,7 @@ def _client_counts(
         if value > arm.rounds:
             raise ValueError(f"{name} = {value}: expected at most --rounds {arm.rounds}")
     if norm_queries is not None and not arm.releases_norms:
-        rules = " or ".join(name for name, rule in RULES.items() if rule.released)
-        raise ValueError(f"--norm-queries = {norm_queries}: only with --rule {rules}")
+        raise ValueError(f"--norm-queries = {norm_queries}: --rule {arm.rule} releases no norms")
     sent = arm.rounds if update_releases is None else update_releases
     norms = arm.rounds if norm_queries is None else norm_queries
     if arm.releases_norms and norms < sent:

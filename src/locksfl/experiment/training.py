@@ -99,8 +99,8 @@ def train(
         total: what the journal was made with: the most that all runs on it may cost.
         on_round: called with the record of each round.
         settings: those of an [[arm]] table: rule ("norm" if not given), cohort, uploads,
-            estimator, floor, norm_low, weights, clip_norm, lengths, step, clip_quantile, clip_rate,
-            noise_multiplier, norm_multiplier, clip_multiplier.
+            estimator, floor, norm_low, weights, loss_bound, gate, clip_norm, lengths, step,
+            clip_quantile, clip_rate, noise_multiplier, norm_multiplier, clip_multiplier.
 
     Returns:
         The model, its history and what it cost.

@@ -124,7 +124,8 @@ def _norm_sums(arm: Arm, own: Floats) -> Floats:
         p = rule.probability(own[None], result[:, None, None], 1.0, dials, np)
         below, certain = (np.mean(each, axis=(1, 2)) for each in (np.where(p < 1, p, 0.0), p >= 1))
         assert rule.refine is not None
-        result = rule.refine(result, m * below, m * certain, dials, np)
+        noise = arm.sum_multiplier if trust.server_adds_noise else 0.0
+        result = rule.refine(result, m * below, m * certain, noise, dials, np)
     return result
 
 

@@ -198,15 +198,16 @@ def refine_norms(
         release: (refinement, each member's p if that is below 1, whether p is 1) to the two sums as
             they are released. One of the two is 0, so that a member moves the pair by 1 at most.
     """
-    rule, _, _ = method.parts
+    rule, _, trust = method.parts
     if rule.refine is None:
         return norms
+    noise = dials.norm_multiplier if trust.server_adds_noise else 0.0
     used, sums = norms.used, []
     for k in range(rule.refinements):
         p = upload_probability(method, norms.scores, used, members.weights, dials)
         p = jnp.where(members.present, p, 0.0)
         below, certain = pair = release(k, jnp.where(p < 1, p, 0.0), p >= 1)
-        used = rule.refine(used, below, certain, dials, jnp)
+        used = rule.refine(used, below, certain, noise, dials, jnp)
         sums.append(pair)
     return norms._replace(used=used, refined=jnp.stack(sums))
 

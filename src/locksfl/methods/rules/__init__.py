@@ -81,11 +81,11 @@ class Rule:
         client's own value is released, or without privacy.
     level(values, dials, xp): the public number, from all members' values at once in place of their
         sum (0 for an absent one); `probability` then looks at one client. Sound where `jointly` is.
-    refinements, refine(public, below, certain, dials, xp): the public number is improved so often
-        by two more sums over the cohort: `below`, of the probabilities that are less than 1, and
-        `certain`, the number of those that are 1. A member is in one of the two, so that it moves
-        the pair by 1 at most. A server that adds noise shares the charge of one norm sum between
-        all these sums (`locksfl.arm.Arm.sum_multiplier`).
+    refinements, refine(public, below, certain, noise, dials, xp): the public number is improved so
+        often by two more sums over the cohort: `below`, of the probabilities that are less than 1,
+        and `certain`, the number of those that are 1, each released with noise of std `noise`. A
+        member is in one of the two, so that it moves the pair by 1 at most. A server that adds
+        noise shares the charge of one norm sum between all sums (`Arm.sum_multiplier`).
     biased: some members have probability 0, so that no weight makes what it selects the mean of the
         clipped updates.
     """
@@ -111,7 +111,7 @@ class Rule:
     jointly: bool = False
     level: Callable[[Any, Any, Any], Any] | None = None
     refinements: int = 0
-    refine: Callable[[Any, Any, Any, Any, Any], Any] | None = None
+    refine: Callable[[Any, Any, Any, Any, Any, Any], Any] | None = None
     biased: bool = False
 
     def __post_init__(self) -> None:

@@ -35,9 +35,9 @@ def settle(released: Any, dials: Any, xp: Any) -> Any:
     return xp.maximum(released, xp.maximum(dials.norm_multiplier * dials.clip_norm, LEAST))
 
 
-def refine(public: Any, below: Any, certain: Any, dials: Any, xp: Any) -> Any:
+def refine(public: Any, below: Any, certain: Any, noise: Any, dials: Any, xp: Any) -> Any:
     """K' P / (b - J), the factor within its limits."""
-    noise, signal = xp.maximum(dials.norm_multiplier, LEAST), dials.uploads
+    noise, signal = xp.maximum(noise, LEAST), dials.uploads
     least = 1.0 / (1.0 + signal / noise)
     most = 1.0 + xp.minimum(noise / signal, signal / noise)
     factor = xp.maximum(below, 0.0) / xp.maximum(signal - certain, LEAST)

@@ -1,0 +1,119 @@
+"""Every private rule beyond uniform, norm and coin is attacked: half of its claim is proved at
+least, nothing more than it, and too little noise is caught.
+
+Bounds are given at a significance of 1e-6, which is the false-alarm rate of each test. Delta is
+large: at a small one most of epsilon lies in tails that no repetition ever reaches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from locksfl.arm import Arm
+from locksfl.audit.attacks import audit_arm
+from locksfl.audit.properties import check_arm
+from locksfl.experiment.config import PrivacyConfig
+from locksfl.experiment.plan import calibrated
+from locksfl.methods import RULES, TRUSTS
+from locksfl.round.randomness import Randomness
+
+SCORED = (
+    "loss", "oort", "delta", "cosine", "angle", "correlation", "fedis", "dpis", "noise-aware",
+    "gated",
+)  # fmt: skip
+EPSILON, DELTA, ROUNDS, REPETITIONS = 3.0, 1e-2, 2, 40_000
+OBSERVER = {"central": "PUBLIC", "local": "SERVER"}
+
+
+def claim(rule, trust):
+    """An arm of 100 clients that claims 3. Under local trust nearly every member uploads, as a
+    claim against the server is for uploads in all rounds."""
+    settings = {"uploads": 50.0, "norm_low": 0.9}
+    if trust == "local":
+        settings = {"uploads": 60.0, "norm_low": 1.0}
+        if "floor" in RULES[rule].takes:
+            settings["floor"] = 0.9
+    if not RULES[rule].everyone_scored:
+        settings["cohort"] = 60.0
+    elif trust == "local":
+        settings["uploads"] = 100.0
+    if "gate" in RULES[rule].takes:  # norms of the others are 0: some rounds by norm, some uniform
+        settings["gate"] = 0.95 if trust == "central" else 1.0
+    privacy = PrivacyConfig(trust=trust, epsilon=EPSILON, delta=DELTA)
+    arm = Arm(f"{trust}-{rule}", 100, ROUNDS, rule, trust=trust, **settings)
+    return calibrated(arm, privacy), privacy
+
+
+def strongest(arm, privacy):
+    """The attack with all the information."""
+    found = audit_arm(
+        arm,
+        privacy,
+        rounds=ROUNDS,
+        repetitions=REPETITIONS,
+        canaries=0,
+        significance=1e-6,
+        randomness=Randomness.seeded(4),
+    )
+    wanted = (OBSERVER[arm.trust], "zero-out")
+    (one,) = (f for f in found if (f.observer, f.relation) == wanted)
+    return one
+
+
+@pytest.mark.parametrize("trust", OBSERVER)
+@pytest.mark.parametrize("rule", SCORED)
+def test_half_of_the_claim_is_proved_and_no_more_than_it(rule, trust):
+    found = strongest(*claim(rule, trust))
+    assert found.claimed == pytest.approx(EPSILON, abs=2e-3)
+    assert found.claimed / 2 <= found.lower <= found.claimed, found
+
+
+@pytest.mark.parametrize(
+    "trust", ["central", pytest.param("local", marks=pytest.mark.slow)], ids=list(OBSERVER)
+)
+@pytest.mark.parametrize("rule", SCORED)
+def test_a_third_of_the_noise_is_caught(rule, trust, monkeypatch):
+    real = TRUSTS[trust].noise_std
+    less = dataclasses.replace(TRUSTS[trust], noise_std=lambda *given: real(*given) / 3)
+    monkeypatch.setitem(TRUSTS, trust, less)
+    assert strongest(*claim(rule, trust)).refuted
+
+
+@pytest.mark.parametrize("trust", OBSERVER)
+def test_a_score_that_is_released_without_its_noise_is_caught(trust, monkeypatch):
+    """A tenth of what was charged: by the score alone."""
+    arm, privacy = claim("loss", trust)
+    loud = dataclasses.replace(arm, norm_multiplier=1.5)
+    assert not strongest(loud, privacy).refuted
+    real = TRUSTS[trust].release_norms
+
+    def quiet(values, members, noise, dials, *rest):
+        less = dials._replace(norm_multiplier=dials.norm_multiplier / 10)
+        return real(values, members, noise, less, *rest)
+
+    monkeypatch.setitem(TRUSTS, trust, dataclasses.replace(TRUSTS[trust], release_norms=quiet))
+    assert strongest(loud, privacy).refuted
+
+
+LINES = [
+    ("loss", "central"),
+    ("cosine", "central"),
+    ("gated", "central"),
+    pytest.param("oort", "local", marks=pytest.mark.slow),
+    pytest.param("delta", "central", marks=pytest.mark.slow),
+    pytest.param("angle", "local", marks=pytest.mark.slow),
+    pytest.param("correlation", "central", marks=pytest.mark.slow),
+    pytest.param("dpis", "central", marks=pytest.mark.slow),
+    pytest.param("fedis", "local", marks=pytest.mark.slow),
+    pytest.param("noise-aware", "local", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("seeded", [True, False], ids=["seed", "no seed"])
+@pytest.mark.parametrize(("rule", "trust"), LINES)
+def test_the_simulator_plays_what_the_rule_states(rule, trust, seeded):
+    """Every line of the audit: coins, noise, contributions, K' and what is stated."""
+    checks = check_arm(*claim(rule, trust), Randomness(11, simulated=seeded))
+    assert [(check.name, check.found) for check in checks if not check.holds] == []
