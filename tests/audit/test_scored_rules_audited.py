@@ -17,6 +17,7 @@ from locksfl.audit.properties import check_arm
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.plan import calibrated
 from locksfl.methods import RULES, TRUSTS
+from locksfl.methods.releases import ClientReleases, SampledRound
 from locksfl.round.randomness import Randomness
 
 SCORED = (
@@ -82,18 +83,20 @@ def test_a_third_of_the_noise_is_caught(rule, trust, monkeypatch):
 
 
 @pytest.mark.parametrize("trust", OBSERVER)
-def test_a_score_that_is_released_without_its_noise_is_caught(trust, monkeypatch):
-    """A tenth of what was charged: by the score alone."""
+def test_an_uncharged_score_is_caught(trust, monkeypatch):
+    """With z_K = 0.5 and an accountant that forgets it; charged, the same round stands."""
     arm, privacy = claim("loss", trust)
-    loud = dataclasses.replace(arm, norm_multiplier=1.5)
+    loud = dataclasses.replace(arm, norm_multiplier=0.5)
     assert not strongest(loud, privacy).refuted
-    real = TRUSTS[trust].release_norms
 
-    def quiet(values, members, noise, dials, *rest):
-        less = dials._replace(norm_multiplier=dials.norm_multiplier / 10)
-        return real(values, members, noise, less, *rest)
+    def forgetful(self, uploads, norms=None):  # noqa: ARG001
+        return ClientReleases(self.noise_multiplier, uploads)
 
-    monkeypatch.setitem(TRUSTS, trust, dataclasses.replace(TRUSTS[trust], release_norms=quiet))
+    def uncharged(self):
+        return SampledRound(self.sampling_rate, self.noise_multiplier)
+
+    monkeypatch.setattr(Arm, "client_releases", forgetful)
+    monkeypatch.setattr(Arm, "sampled_round", uncharged)
     assert strongest(loud, privacy).refuted
 
 
