@@ -60,7 +60,7 @@ class Server:
         change, inner = self._rule().update(update, state.optimizer, state.weights)
         weights = state.weights + eta * jnp.asarray(change)
         average = self._average(state.average, weights, t)
-        return ServerState(weights, inner, average, state.clip_norm)
+        return state._replace(weights=weights, optimizer=inner, average=average)
 
     def _average(self, average: Array, weights: Array, t: Array) -> Array:
         if not self.average_last:
@@ -84,3 +84,4 @@ class ServerState(NamedTuple):
     optimizer: Any
     average: Array
     clip_norm: Any = None  # of the next round, if it adapts
+    control: Any = None  # of a control variate (control.py)
