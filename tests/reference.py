@@ -86,7 +86,7 @@ def rows_used(size, work, key):
 
 
 def client_update(flat, widths, features, labels, work, key, drift=0.0):
-    """u_i: the mean gradient, or w - w_i after some epochs, drawn to w by mu and pushed by a drift."""
+    """u_i: the mean gradient, or w - w_i after some epochs, held by mu and pushed by a drift."""
     rows = rows_used(len(labels), work, key)
     counts = (
         len(rows) / (work.reference_samples or work.max_samples) if work.weight == "size" else 1
