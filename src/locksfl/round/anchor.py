@@ -7,9 +7,9 @@
 
 Both gradients of a difference are of the same rows of the client, so that what is left when w_t is
 near w~ is small even if `max_samples` subsamples them. For a smooth loss |u_i| <= L_i |w_t - w~|
-instead of |grad f_i|: the variance of sampling clients falls by the square of that ratio, and so
-does that of the noise, which is in units of C'. The noise of an anchor round stays in the steps
-until the next one.
+instead of |grad f_i|, and the variance of sampling clients falls by the square of that ratio. The
+noise of an anchor round stays in the steps until the next one, where that of a difference round is
+in units of C'. A ratio so small that most differences are clipped keeps the steps near G~.
 
 Privacy:
 * u_i is a function of client i's own data and of w_t, w~: released models.

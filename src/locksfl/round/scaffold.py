@@ -8,14 +8,15 @@
     client   c_i <- u_i / (K eta), not clipped, if it uploaded   the paper's option II
 
 With c_i near the client's gradient and c near the mean of all, every client moves along the mean
-gradient and local steps cause no drift. In expectation c is the mean of the c_i, less what clipping
-took; if all clients upload and nothing is clipped or noised, it is that mean exactly, and the
-server's step is the paper's, because the mean of c - c_i is 0.
+gradient and local steps cause no drift. Under uniform sampling c is in expectation the mean of the
+c_i, less what clipping took; if all clients upload and nothing is clipped or noised, it is that
+mean exactly, and the server's step is the paper's, because the mean of c - c_i is 0. Under any rule
+R estimates the mean of the clipped u_i, whatever c and c_i are.
 
-If only some upload, the paper's clients send w - y, from which that mean is missing. Then the
-server's noise enters c but no c_i: c - mean c_i becomes a random walk, of deviation
-sqrt(T) z C / (n K eta) in every coordinate after T rounds, and all of it is in every step. Here it
-is forgotten at the rate rho and the step never depends on it.
+The paper's clients send w - y. If only some upload, that has a smaller variance, but its mean is
+right only while c is the mean of the c_i. The server's noise enters c and no c_i, so c - mean c_i
+would become a random walk, of deviation sqrt(T) z C / (n K eta) in every coordinate after T rounds,
+and all of it would be in every step. Here it is forgotten at the rate rho and in no step.
 
 Privacy:
 * u_i is a function of client i's own data (c_i is, with released models) and of w and c, which are
