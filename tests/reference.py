@@ -85,8 +85,8 @@ def rows_used(size, work, key):
     return rows
 
 
-def client_update(flat, widths, features, labels, work, key):
-    """u_i: the mean gradient, or w - w_i after some epochs."""
+def client_update(flat, widths, features, labels, work, key, drift=0.0):
+    """u_i: the mean gradient, or w - w_i after some epochs, held by mu and pushed by a drift."""
     rows = rows_used(len(labels), work, key)
     counts = (
         len(rows) / (work.reference_samples or work.max_samples) if work.weight == "size" else 1
@@ -100,7 +100,8 @@ def client_update(flat, widths, features, labels, work, key):
         ]
         for first in range(0, len(rows), work.batch):
             batch = shuffled[first : first + work.batch]
-            local = local - work.step * gradient(local, widths, features[batch], labels[batch])
+            found = gradient(local, widths, features[batch], labels[batch])
+            local = local - work.step * (found + work.proximal * (local - flat) + drift)
     return counts * (flat - local)
 
 
@@ -271,8 +272,10 @@ def two_stages(
     )
 
 
-def play_round(plan, work, widths, flat, population, randomness, t):
-    """Round t at the weights `flat`, with the draws of the program."""
+def play_round(plan, work, widths, flat, population, randomness, t, update_of=None):
+    """Round t at the weights `flat`, with the draws of the program. `update_of`: (client, what
+    `client_update` is given) -> u_i, if it is another one."""
+    update_of = update_of or (lambda client, *given: client_update(*given))
     arm_key = randomness.arm_key(plan.name)
     if randomness.simulated:
         host = randomness.host(plan.name, t, Purpose.COHORT)
@@ -301,7 +304,7 @@ def play_round(plan, work, widths, flat, population, randomness, t):
         features, labels = population.client(client)
         scaled = features.reshape(len(labels), -1).astype(float) * population.scale
         with np.errstate(invalid="ignore", over="ignore"):
-            updates[i] = client_update(flat, widths, scaled, labels, work, keys[i])
+            updates[i] = update_of(client, flat, widths, scaled, labels, work, keys[i])
     everyone = np.full(plan.clients, 1 / plan.clients) if plan.weights is None else plan.weights
     *draws, count, refine = (np.asarray(one, float) for one in draws)
     result = two_stages(plan, updates, *draws, np.asarray(everyone)[cohort], count, refine)

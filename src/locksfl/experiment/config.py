@@ -28,6 +28,8 @@ from locksfl.models.build import MODELS
 from locksfl.privacy import Accountant, Relation
 from locksfl.privacy.forecast import expected_round
 from locksfl.privacy.population import identifier
+from locksfl.round.client import LocalWork
+from locksfl.round.control import check_arm, check_work
 from locksfl.round.randomness import arm_number
 from locksfl.round.server import OPTIMIZERS, SCHEDULES
 
@@ -173,6 +175,11 @@ class LocalConfig(Settings, where="local"):
         weight: "size": its update counts in proportion to that number, before it is clipped.
         reference_samples: the number that counts once; `max_samples` if not given.
         precision: "full" float32, or "reduced" matrix products where the hardware is faster.
+        proximal: mu of FedProx, which holds local SGD near the model (`round.client`).
+        control: "anchor": gradients as differences from an anchor (`round.anchor`); "scaffold":
+            local SGD without drift (`round.scaffold`).
+        anchor_every: rounds from one anchor to the next.
+        anchor_ratio: the clip norm of a difference over that of a gradient.
     """
 
     update: Literal["gradient", "epochs"] = "gradient"
@@ -184,11 +191,17 @@ class LocalConfig(Settings, where="local"):
     precision: Literal["full", "reduced"] = "full"
     weight: Literal["equal", "size"] | None = None  # equal
     reference_samples: Count | None = None
+    proximal: Positive | None = None
+    control: Literal["anchor", "scaffold"] | None = None
+    anchor_every: Count | None = None
+    anchor_ratio: Annotated[float, rate] | None = None
 
     def check(self) -> None:
-        """Refuse settings of local SGD without it, limits that leave no client, and weights by
-        size without a public unit: one found in the clients' sizes would tell about them."""
-        self.only_with("update", epochs="epochs", batch="epochs", step="epochs")
+        """Refuse settings of local SGD without it, limits that leave no client, a control variate
+        of other work, and weights by size without a public unit: one found in the clients' sizes
+        would tell about them."""
+        self.only_with("update", epochs="epochs", batch="epochs", step="epochs", proximal="epochs")
+        self.only_with("control", anchor_every="anchor", anchor_ratio="anchor")
         self.in_order("min_samples", "max_samples")
         if self.weight != "size" and self.reference_samples is not None:
             raise ValueError(
@@ -200,6 +213,11 @@ class LocalConfig(Settings, where="local"):
                 "local.weight = 'size': expected local.max_samples, or local.reference_samples, "
                 "the number of samples that counts once"
             )
+        check_work(self.work())
+
+    def work(self) -> LocalWork:
+        """The local work, defaults filled in."""
+        return LocalWork(**self.given())
 
 
 @dataclass(frozen=True)
@@ -431,6 +449,8 @@ class Config(Settings):
         if self.data.clients is not None:
             arms = self.arms()  # refuses what is not sound
             self._check_weight(arms)
+            for arm in arms:
+                check_arm(self.local.work(), arm)
             if self.plan is not None:
                 self.plan.check_uploads(arms)
 

@@ -48,7 +48,7 @@ CONFIG: Record = {  # data.name, features.file and model.options: see `public_ta
     "local": dict.fromkeys(
         (
             "update", "epochs", "batch", "step", "min_samples", "max_samples", "precision",
-            "weight", "reference_samples",
+            "weight", "reference_samples", "proximal", "control", "anchor_every", "anchor_ratio",
         )
     ),
     "train": {

@@ -85,7 +85,7 @@ def diagnostics_record(arm: Arm, log: RoundLog) -> dict[str, Any]:
         raise AssertionError("a secret run has no diagnostics")
     norms = log.norms[np.isfinite(log.norms)]
     shares = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
-    clip_norm = arm.clip_norm if arm.clip_quantile is None else log.clip_norm
+    clip_norm = arm.clip_norm if log.clip_norm is None else log.clip_norm
     quantiles = {str(s): float(np.quantile(norms, s)) for s in shares} if norms.size else None
     return {
         "arm": arm.name,

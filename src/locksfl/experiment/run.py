@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from locksfl import _loading
 from locksfl._validate import naming
@@ -38,6 +39,7 @@ from locksfl.privacy.journal import EVERYBODY, Books, Entry, experiment_id, head
 from locksfl.privacy.journal_file import Journal
 from locksfl.privacy.ledger import CHECKPOINT
 from locksfl.round.client import LocalWork
+from locksfl.round.control import first_state
 from locksfl.round.randomness import Purpose, Randomness, draw_key
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.simulator import BlockLog, Simulator
@@ -79,7 +81,7 @@ def model_for(config: Config, population: Population) -> Model:
 
 def local_work(local: LocalConfig) -> LocalWork:
     """The configured local work, defaults filled in."""
-    return LocalWork(**local.given())
+    return local.work()
 
 
 def server_for(train: TrainConfig, rounds: int | None = None) -> Server:
@@ -338,12 +340,13 @@ def _run_arm(
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
     model, server = engine.model, server_for(config.train, arm.rounds)
-    state = restore(server, model, progress.state, arm.first_clip, arm.parts[0].remembers)
+    work, remembers = local_work(config.local), arm.parts[0].remembers
+    state = restore(server, model, progress.state, work, arm.clients, arm.first_clip, remembers)
     counts = progress.books.counts(arm.name)
     before = folder.lines("rounds.jsonl") if arm.controlled else []
     blocks = engine.play(
         arm,
-        local_work(config.local),
+        work,
         server,
         progress.randomness,
         evaluate_every=config.train.evaluate_every,
@@ -404,14 +407,25 @@ def diagnostics_lines(
 
 
 def restore(
-    server: Server, model: Model, leaves: list[np.ndarray], *kept: Any
+    server: Server,
+    model: Model,
+    leaves: list[np.ndarray],
+    work: LocalWork = LocalWork(),  # noqa: B008
+    clients: int = 0,
+    *kept: Any,
 ) -> ServerState | None:
-    """The server's state from the arrays of a checkpoint; None before the first round. `kept`: as
-    for `Server.init`, what the state has besides."""
+    """The server's state from the arrays of a checkpoint, with the control variate of the work, if
+    it has one; None before the first round. `kept`: as for `Server.init`, what the state has
+    besides."""
     if not leaves:
         return None
     weights = jax.ShapeDtypeStruct((model.size,), jnp.float32)
-    like = jax.eval_shape(lambda first: server.init(first, *kept), weights)
+
+    def begin(first: Array) -> ServerState:
+        control = first_state(work, first, clients)
+        return server.init(first, *kept)._replace(control=control)
+
+    like = jax.eval_shape(begin, weights)
     state: ServerState = jax.tree.unflatten(jax.tree.structure(like), map(jnp.asarray, leaves))
     return state
 

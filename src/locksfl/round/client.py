@@ -29,6 +29,7 @@ class LocalWork:
     `reference_samples` or `max_samples`: before clipping, so that a client's bound stays C.
     Precision "reduced" lets a GPU round the factors of products on the way to an update: to TF32,
     in convolutions to 16 bits. Norms, clipping and sums are exact to float32 in either.
+    `proximal` is FedProx's mu (`epochs_update`), `control` a control variate (control.py).
     """
 
     update: str = "gradient"
@@ -40,6 +41,10 @@ class LocalWork:
     precision: str = "full"
     weight: str = "equal"
     reference_samples: int | None = None
+    proximal: float = 0.0
+    control: str | None = None
+    anchor_every: int = 5
+    anchor_ratio: float = 0.5
 
     @property
     def counts_once(self) -> int | None:
@@ -191,11 +196,23 @@ def gradient_update(model: Model, weights: Array, records: Records, chunk: Chunk
 
 
 def epochs_update(
-    model: Model, weights: Array, records: Records, chunk: Chunk, work: LocalWork
+    model: Model,
+    weights: Array,
+    records: Records,
+    chunk: Chunk,
+    work: LocalWork,
+    drift: Array | None = None,
 ) -> Array:
     """u_i = w - w_i after `epochs` passes of SGD over the client's rows, reshuffled in each pass.
 
-    A client takes as many steps as its own rows need; the last batch of a pass may be short.
+    A client takes as many steps as its own rows need; the last batch of a pass may be short. A
+    step, with g the mean gradient of its batch at y, is
+
+        y <- y - eta (g + mu (y - w) + drift_i)
+
+    mu = `proximal` is the gradient of mu/2 |y - w|^2, which holds a client near the model that it
+    was sent: FedProx (Li et al. 2020), and FedAvg (McMahan et al. 2017) if it is 0. w is released
+    and u_i is clipped like any update, so it costs no privacy. `drift` [c, size]: see scaffold.py.
     """
     start = model.unravel(weights)
     length = chunk.rows.shape[-1]
@@ -203,7 +220,8 @@ def epochs_update(
     padding = -length % batch
     alone = chunk.rows.shape[0] == 1
 
-    def one(rows: Array, used: Array, key: Array) -> Array:
+    def one(rows: Array, used: Array, key: Array, *drift: Array) -> Array:
+        drifts = [model.unravel(vector) for vector in drift]
         count = jnp.sum(used)
         # All take as many steps as the largest client: a step without rows changes nothing, and a
         # loop of known length spares a GPU from waiting for the host in every iteration.
@@ -219,6 +237,15 @@ def epochs_update(
                 *batch_of, mask = _slice((*stored, valid), s * batch, batch)
                 features, labels = scaled(records, *batch_of)
                 gradient = jax.grad(mean_loss, argnums=1)(model, local, features, labels, mask)
+                if work.proximal or drifts:
+                    there = jnp.any(mask)  # a step without rows changes nothing
+                    gradient = jax.tree.map(
+                        lambda g, y, w, *d: g + there * (work.proximal * (y - w) + sum(d)),
+                        gradient,
+                        local,
+                        start,
+                        *drifts,
+                    )
                 return jax.tree.map(lambda w, g: w - work.step * g, local, gradient)
 
             return jax.lax.fori_loop(0, steps, step, local)
@@ -226,7 +253,7 @@ def epochs_update(
         end = jax.lax.fori_loop(0, work.epochs, epoch, start)
         return ravel_pytree(jax.tree.map(jnp.subtract, start, end))[0]
 
-    return _each(one, chunk.rows, chunk.used, chunk.keys)
+    return _each(one, chunk.rows, chunk.used, chunk.keys, *([] if drift is None else [drift]))
 
 
 def _slice(arrays: Any, start: Array, length: int) -> Any:
@@ -259,9 +286,10 @@ def measure(
     chunk: Chunk,
     work: LocalWork,
     norms_of: Callable[[Array], Array] | None = None,
+    updates_of: Callable[[], Array] | None = None,
 ) -> Visit:
     """Compute every client's update and its norm, with `norms_of` if given; then the trace is the
-    updates themselves.
+    updates themselves. `updates_of`: other updates than those of `work` alone (control.py).
 
     A client whose update has NaN or Inf, or a norm that float32 cannot hold, counts as zero: its
     norm is 0 and its trace is zeroed, so that it cannot reach the model through 0 times NaN.
@@ -269,7 +297,9 @@ def measure(
     with jax.default_matmul_precision(PRECISIONS[work.precision]):
         if norms_of is None and uses_errors(model, chunk.rows.shape[-1], work):
             return _measure_dense(model, weights, records, chunk, work)
-        if work.update == "gradient":
+        if updates_of is not None:
+            updates = updates_of()
+        elif work.update == "gradient":
             updates = gradient_update(model, weights, records, chunk)
         else:
             updates = epochs_update(model, weights, records, chunk, work)
@@ -326,7 +356,7 @@ class DenseTrace(NamedTuple):
 
 def uses_errors(model: Model, rows: int, work: LocalWork) -> bool:
     """Whether Gram matrices of a client's rows are cheaper than the client's gradient."""
-    if not (model.dense and work.update == "gradient"):
+    if not (model.dense and work.update == "gradient") or work.control is not None:
         return False
     shapes = [layer.weight.shape for layer in _layers(model)]
     return rows * sum(i + o for o, i in shapes) < sum(i * o for o, i in shapes)

@@ -64,7 +64,7 @@ class Server:
         weights = state.weights + eta * jnp.asarray(change)
         average = self._average(state.average, weights, t)
         last = None if state.last is None else update
-        return ServerState(weights, inner, average, state.clip_norm, last)
+        return state._replace(weights=weights, optimizer=inner, average=average, last=last)
 
     def _average(self, average: Array, weights: Array, t: Array) -> Array:
         if not self.average_last:
@@ -89,3 +89,4 @@ class ServerState(NamedTuple):
     average: Array
     clip_norm: Any = None  # of the next round, if it adapts
     last: Any = None  # the last released update, if the rule asks about it
+    control: Any = None  # of a control variate (control.py)

@@ -8,6 +8,7 @@ of a chunk, however large the cohort.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from locksfl.methods import Method
 from locksfl.models.build import Model
 from locksfl.round.algorithm import Facts, Uploads, adapted_clip, play
 from locksfl.round.client import (
+    NO_LIMIT,
     PRECISIONS,
     LocalWork,
     Records,
@@ -32,6 +34,7 @@ from locksfl.round.client import (
     flat,
     measure,
 )
+from locksfl.round.control import control_of
 from locksfl.round.draws import Grid, Members, draw_members, draw_server
 from locksfl.round.exact import (
     Noise,
@@ -111,10 +114,26 @@ class ChunkedClients:
     """The members on one device, asked chunk by chunk (the Clients of `algorithm.play`)."""
 
     def __init__(
-        self, program: Program, state: ServerState, records: Records, members: Members, keys: Array
+        self,
+        program: Program,
+        state: ServerState,
+        records: Records,
+        members: Members,
+        keys: Array,
+        t: Array,
     ) -> None:
         self.program, self.records, self.members, self.keys = program, records, members, keys
         self.weights, self.last = state.weights, state.last
+        control = control_of(program.work)
+        self._corrected: Any = None
+        # (u_i, whether it was uploaded and is finite) of every member, if clients keep such vectors
+        self.sent: Any = None
+        if control is not None:
+            given = (program.work, state.control, t, program.model, self.weights, records)
+            self._corrected = functools.partial(control.updates, *given)
+            if control.keeps:
+                none = members.present & False
+                self.sent = (jnp.zeros((*none.shape, program.model.size)), none)
 
     def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
         """The norms and facts of all members and, if memory allows, the trace of each chunk."""
@@ -148,16 +167,17 @@ class ChunkedClients:
             def step(
                 k: Array, start: Array, carry: Any, number: int = number, size: int = bucket.chunk
             ) -> Any:
-                parts, chosen, norms = carry
+                parts, chosen, norms, sent = carry
                 visit = self._recall(number, k, start, kept)
                 now = choose(visit.norms, _slice(each, start, size))
                 more = combine_parts(visit.trace, now.coefficient)
                 seen = jnp.where(visit.finite, visit.norms, jnp.nan)
                 parts = jax.tree.map(jnp.add, parts, more)
-                return parts, _put(chosen, now, start), _put(norms, seen, start)
+                sent = _keep(sent, visit, now, start)
+                return parts, _put(chosen, now, start), _put(norms, seen, start), sent
 
-            nothing = _zeros(self._sum_shapes(number))
-            parts, chosen, norms = self._sweep(number, step, (nothing, chosen, norms))
+            carry = (_zeros(self._sum_shapes(number)), chosen, norms, self.sent)
+            parts, chosen, norms, self.sent = self._sweep(number, step, carry)
             summed += flat(parts)
         return jax.lax.psum(summed, AXIS), chosen, norms
 
@@ -182,7 +202,7 @@ class ChunkedClients:
             def step(
                 k: Array, start: Array, carry: Any, number: int = number, size: int = bucket.chunk
             ) -> Any:
-                summed, chosen = carry
+                summed, chosen, sent = carry
                 visit = self._recall(number, k, start, kept)
                 now = choose(visit.norms, _slice(each, start, size))
                 whole = contribution_steps(visit.trace, now.coefficient, now.scale, steps)
@@ -193,9 +213,10 @@ class ChunkedClients:
                     summed += jnp.sum(whole * (now.scale / steps)[:, None], axis=0)
                 else:
                     summed = add(summed, total_steps(whole))
-                return summed, _put(chosen, now, start)
+                return summed, _put(chosen, now, start), _keep(sent, visit, now, start)
 
-            summed, chosen = self._sweep(number, step, (summed, chosen))
+            carry = (summed, chosen, self.sent)
+            summed, chosen, self.sent = self._sweep(number, step, carry)
         return (jax.lax.psum(summed, AXIS) if own_steps else everyone(summed)), chosen
 
     def _recall(self, number: int, k: Array, start: Array, kept: Any) -> Visit:
@@ -210,8 +231,9 @@ class ChunkedClients:
         clients, keys = _slice((self.members.clients, self.keys), start, bucket.chunk)
         chunk = choose_rows(self.records, clients, keys, bucket.shape, program.work)
         norms_of = safe_norms if program.exact else None
+        updates_of = self._corrected and (lambda: self._corrected(chunk, clients))
         asked = (program.model, self.weights, self.records, chunk, program.work)
-        visit = measure(*asked, norms_of)
+        visit = measure(*asked, norms_of, updates_of)
         names = program.method.parts[0].facts
         if not names:
             return visit
@@ -262,6 +284,21 @@ def _put(tree: Any, part: Any, start: Array) -> Any:
     return jax.tree.map(
         lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, start, 0), tree, part
     )
+
+
+def _keep(sent: Any, visit: Visit, uploads: Uploads, start: Array) -> Any:
+    there = uploads.uploaded & visit.finite
+    return None if sent is None else _put(sent, (visit.trace, there), start)
+
+
+def sent_by(members: Members, sent: Any) -> Any:
+    """Client numbers and updates of those who uploaded, on all devices; who did not has a number
+    beyond all clients."""
+    if sent is None:
+        return None
+    updates, there = sent
+    clients = jnp.where(there, members.clients, NO_LIMIT)
+    return jax.lax.all_gather((clients, updates), AXIS, tiled=True)
 
 
 def _zeros(shapes: Any) -> Any:
@@ -368,12 +405,15 @@ def play_block(
         return expected / jnp.maximum(1, total(members.present))
 
     adapts = state.clip_norm is not None
+    control = control_of(program.work)
     fixed = dials
 
     def one_round(r: Array, carry: Any) -> Any:
         state, log, spending = carry
         dials = fixed.at_clip(state.clip_norm, jnp) if adapts else fixed
         t = first_round + r
+        if control is not None:
+            dials = control.dials_of(program.work, dials, t)
         clients = plan[r]
         if program.filtered:
             clients = jnp.where(can_pay(spending, clients, asks_norms), clients, -1)
@@ -381,7 +421,7 @@ def play_block(
         keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
         if secrets is None:
             members = draw_members(arm_key, t, clients, mine)
-            cohort = ChunkedClients(program, state, records, members, keys)
+            cohort = ChunkedClients(program, state, records, members, keys, t)
             refinements = program.method.parts[0].refinements
             server_draws = draw_server(arm_key, t, program.model.size, refinements)
             result, uploads, norms = play(
@@ -390,7 +430,7 @@ def play_block(
         else:
             drawn = (secrets.coins[r, 0], jnp.zeros(clients.shape))
             members = Members(clients, clients >= 0, mine, *drawn)
-            cohort = ChunkedClients(program, state, records, members, keys)
+            cohort = ChunkedClients(program, state, records, members, keys, t)
             numbers = (secrets.norm_noise, secrets.update_noise, secrets.count_noise)
             noise = Noise(*(drawn[r] for drawn in numbers))
             noise = noise._replace(refine=secrets.refine_noise[r])
@@ -410,7 +450,12 @@ def play_block(
                 together,
             )
             norms = jnp.full(clients.shape, jnp.nan)
-        state = program.server.step(state, result.update, dials.step, t)
+        update = result.update
+        if control is not None:
+            given = (t, state.weights, update, dials, sent_by(members, cohort.sent))
+            update, following = control.after(program.work, state.control, *given)
+            state = state._replace(control=following)
+        state = program.server.step(state, update, dials.step, t)
         if adapts:
             following = adapted_clip(dials.clip_norm, result.released_bits, dials)
             state = state._replace(clip_norm=following)

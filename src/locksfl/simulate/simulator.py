@@ -27,7 +27,8 @@ from locksfl.arm import Arm
 from locksfl.data.population import Population
 from locksfl.models.build import Model, records_at_once
 from locksfl.privacy.budget import Filter
-from locksfl.round.client import LocalWork, Records, SizeClass, uses_errors
+from locksfl.round.client import NO_LIMIT, LocalWork, Records, SizeClass, uses_errors
+from locksfl.round.control import check_arm, control_of, first_state
 from locksfl.round.draws import SecretDraws, cohort_of, grid_of
 from locksfl.round.randomness import Randomness
 from locksfl.round.rates import RateControl
@@ -62,6 +63,7 @@ from locksfl.simulate.secret import SecretRounds, is_secret
 BLOCK_SECONDS = 2.0
 TEST_ROWS = 1000  # held-out records evaluated at a time
 TEST_FLOATS = 2**26  # floats that a model may hold while evaluating them, on a CPU
+CONTROL_BYTES = 2**31  # that clients' own vectors may take on a CPU; checkpoints hold them too
 KEEP_BYTES = 2**29  # what a core may keep of stage 1 for stage 2; a GPU keeps 1/8 of its memory
 MEMORY = 2**36  # bytes, for a device that does not report its memory
 SHARED_SLOTS = 256  # cohorts up to this size share a program
@@ -168,6 +170,7 @@ class Simulator:
         Yields:
             The blocks, each with its rounds and the state after it.
         """
+        check_arm(work, plan)
         kept = None
         if plan.budget is not None:
             kept = Filter(plan, plan.budget, *(released or ()))
@@ -192,6 +195,7 @@ class Simulator:
         if state is None:
             first = self.model.init(randomness.model_key())
             state = server.init(first, plan.first_clip, plan.parts[0].remembers)
+            state = state._replace(control=self.first_control(work, first))
         state = self.replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:
@@ -236,6 +240,28 @@ class Simulator:
             yield BlockLog(rounds, state, seconds, compile_seconds)
             t += length
             length = max(1, int(BLOCK_SECONDS / (seconds / length)))
+
+    def first_control(self, work: LocalWork, weights: Array) -> Any:
+        """The state of the control variate before the first round, if it fits in memory."""
+        if not self.most_controls(work):
+            raise ValueError(
+                f"local.control = {work.control!r}: {self.population.clients} clients with "
+                f"{self.model.size} numbers each take more than {self._control_bytes / 2**30:.3g} "
+                "GiB; expected fewer clients or a smaller model"
+            )
+        return first_state(work, weights, self.population.clients)
+
+    def most_controls(self, work: LocalWork) -> int:
+        """The number of settings for which clients may keep vectors at once."""
+        control = control_of(work)
+        if control is None or not control.keeps:
+            return NO_LIMIT
+        return self._control_bytes // (4 * self.population.clients * self.model.size)
+
+    @property
+    def _control_bytes(self) -> int:
+        """The bytes that clients' own vectors may take on each device; they are on all."""
+        return CONTROL_BYTES // self.mesh.size if self.on_cpu else self._memory // 8
 
     def compile(self, program: Program, *arguments: Any) -> tuple[Any, float]:
         """The compiled block, made once for each program and shape of its arguments. For a sweep,

@@ -137,6 +137,7 @@ def _most_together(simulator: Simulator, rate: float, work: LocalWork) -> int:
         usual = usual_count(int(np.sum(class_of == number)), rate)
         fits.append(simulator.most_at_once(shape, work) // -(-usual // simulator.mesh.size))
         slots += usual
+    fits.append(simulator.most_controls(work))
     fits.append(LOG_BYTES // (9 * ROUNDS_A_CALL * slots))
     return max(1, min(fits))
 
@@ -176,6 +177,8 @@ def _together(
         clips = jnp.stack([jnp.float32(p.clip_norm) for p, _ in group])
     remembers = plan.parts[0].remembers
     state = jax.vmap(functools.partial(server.init, remembers=remembers))(first, clips)
+    control = jax.vmap(functools.partial(simulator.first_control, work))(first)
+    state = state._replace(control=control)
     keys, dials, state = simulator.replicate_tree((keys, dials, state))
     public = simulator.replicate_tree(jnp.float32(1.0))
     # settings that differ in clip or step have the same cohorts: drawn, packed and sent once

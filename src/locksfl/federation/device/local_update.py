@@ -29,6 +29,11 @@ def local_update(
 ) -> LocalUpdate:
     """The update of one client with these records. Without a key, draws come from the operating
     system."""
+    if work.control is not None:
+        raise ValueError(
+            f"local.control = {work.control!r}: a device keeps nothing from round to round; leave "
+            "it out"
+        )
     source = Randomness.from_system()
     draw = key or (lambda number: jax.random.fold_in(source.arm_key("device"), number))
     size = len(labels)

@@ -146,6 +146,11 @@ def study(
     are the next ones, and the constants are the largest over all."""
     if config.seed is None:
         raise ValueError("seed is missing: expected one, so that the path can be played (again)")
+    if config.local.control is not None:
+        raise ValueError(
+            f"local.control = {config.local.control!r}: the theory is of updates without control "
+            "variates; leave it out"
+        )
     arms = {one.name: one for one in config.arms()}
     if name is not None and name not in arms:
         raise ValueError(f"--arm {name!r}: expected one of {', '.join(arms)}")
