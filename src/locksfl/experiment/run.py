@@ -338,7 +338,7 @@ def _run_arm(
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
     model, server = engine.model, server_for(config.train, arm.rounds)
-    state = restore(server, model, progress.state, arm.first_clip)
+    state = restore(server, model, progress.state, arm.first_clip, len(arm.strategy))
     counts = progress.books.counts(arm.name)
     before = folder.lines("rounds.jsonl") if arm.controlled else []
     blocks = engine.play(
@@ -404,14 +404,18 @@ def diagnostics_lines(
 
 
 def restore(
-    server: Server, model: Model, leaves: list[np.ndarray], clip_norm: np.float32 | None = None
+    server: Server,
+    model: Model,
+    leaves: list[np.ndarray],
+    clip_norm: np.float32 | None = None,
+    bands: int = 0,
 ) -> ServerState | None:
-    """The server's state from the arrays of a checkpoint, with a clip norm if that adapts; None
-    before the first round."""
+    """The server's state from the arrays of a checkpoint, with a clip norm if that adapts and with
+    the noise of the rounds before if that is correlated; None before the first round."""
     if not leaves:
         return None
     weights = jax.ShapeDtypeStruct((model.size,), jnp.float32)
-    like = jax.eval_shape(lambda first: server.init(first, clip_norm), weights)
+    like = jax.eval_shape(lambda first: server.init(first, clip_norm, bands), weights)
     state: ServerState = jax.tree.unflatten(jax.tree.structure(like), map(jnp.asarray, leaves))
     return state
 
@@ -438,6 +442,7 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "noise_multiplier": arm.noise_multiplier or None,
         "norm_multiplier": arm.norm_multiplier or None,
         **({"ladder": list(arm.ladder)} if arm.ladder else {}),
+        **(_turns(arm) if arm.separation else {}),
         **({} if arm.clip_quantile is None else _adapted(arm, last)),
         "exhausted": last["exhausted"],  # clients that could not pay in the last round
         "answered": _answered(lines),
@@ -445,6 +450,12 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "privacy": costs,
         "spent_so_far": so_far,  # never the guarantee
     }
+
+
+def _turns(arm: Arm) -> Record:
+    """With the coefficients of the noise, so that another can compute them anew."""
+    names = ("separation", "bands", "strategy")
+    return {name: getattr(arm, name) for name in names}
 
 
 def _adapted(arm: Arm, last: Record) -> Record:

@@ -32,10 +32,13 @@ class Server:
             return optax.adam(1.0)
         return optax.sgd(1.0, momentum=self.momentum if self.optimizer == "momentum" else None)
 
-    def init(self, weights: Array, clip_norm: Any = None) -> ServerState:
-        """The state before the first round; with a clip norm if that adapts."""
+    def init(self, weights: Array, clip_norm: Any = None, bands: int = 0) -> ServerState:
+        """The state before the first round; with a clip norm if that adapts, with the noise of the
+        rounds before if it is correlated over some bands."""
         first = None if clip_norm is None else jnp.asarray(clip_norm, jnp.float32)
-        return ServerState(weights, self._rule().init(weights), jnp.zeros_like(weights), first)
+        noise = jnp.zeros((bands - 1, *weights.shape)) if bands > 1 else None
+        average = jnp.zeros_like(weights)
+        return ServerState(weights, self._rule().init(weights), average, first, noise)
 
     def eta(self, base_step: Any, t: Any) -> Any:
         """The step of round t: eta_b / sqrt(t + 1), eta_b, or eta_b (1 - t / T), which is eta_b / T
@@ -60,7 +63,7 @@ class Server:
         change, inner = self._rule().update(update, state.optimizer, state.weights)
         weights = state.weights + eta * jnp.asarray(change)
         average = self._average(state.average, weights, t)
-        return ServerState(weights, inner, average, state.clip_norm)
+        return state._replace(weights=weights, optimizer=inner, average=average)
 
     def _average(self, average: Array, weights: Array, t: Array) -> Array:
         if not self.average_last:
@@ -84,3 +87,4 @@ class ServerState(NamedTuple):
     optimizer: Any
     average: Array
     clip_norm: Any = None  # of the next round, if it adapts
+    recent_noise: Any = None  # of the last rounds, the last one first, if it is correlated

@@ -32,7 +32,7 @@ from locksfl.round.client import (
     flat,
     measure,
 )
-from locksfl.round.draws import Grid, Members, draw_members, draw_server
+from locksfl.round.draws import Grid, Members, draw_correlated, draw_members
 from locksfl.round.exact import (
     Noise,
     Words,
@@ -64,6 +64,7 @@ class Program:
     evaluate_every: int
     exact: bool = False  # a secret run: integers, and nothing leaves that is not released
     filtered: bool = False  # clients have a budget; without one nothing is carried for it
+    strategy: tuple[float, ...] = ()  # correlates the noise of rounds (methods/cyclic.py)
     together: int = 1  # settings of a sweep that are played at once
     keep_bytes: int = 0  # most bytes that stage 1 keeps per device; beyond, stage 2 recomputes
 
@@ -373,10 +374,16 @@ def play_block(
         if secrets is None:
             members = draw_members(arm_key, t, clients, mine)
             cohort = ChunkedClients(program, state.weights, records, members, keys)
-            server_draws = draw_server(arm_key, t, program.model.size)
+            server_draws, recent = draw_correlated(
+                arm_key, t, program.model.size, state.recent_noise, program.strategy
+            )
+            state = state._replace(recent_noise=recent)
             result, uploads, norms = play(
                 program.method, cohort, members, server_draws, dials, total, together, adapts
             )
+            if program.strategy:  # its size differs from round to round
+                size = jnp.sqrt(jnp.mean(jnp.square(server_draws.update_noise)))
+                result = result._replace(noise=result.noise * size)
         else:
             drawn = (secrets.coins[r, 0], jnp.zeros(clients.shape))
             members = Members(clients, clients >= 0, mine, *drawn)

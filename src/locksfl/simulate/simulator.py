@@ -190,7 +190,8 @@ class Simulator:
         public = self._replicate(plan.scaled_weights())
         key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
         if state is None:
-            state = server.init(self.model.init(randomness.model_key()), plan.first_clip)
+            first = self.model.init(randomness.model_key())
+            state = server.init(first, plan.first_clip, len(plan.strategy))
         state = self.replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:
@@ -215,6 +216,7 @@ class Simulator:
                 evaluate_every,
                 exact=secret is not None,
                 filtered=kept is not None,
+                strategy=plan.strategy,
                 keep_bytes=self._publicly_kept(plan) if secret else self.keep_bytes,
             )
             slots = self.slots(cohorts, class_of, layout)
