@@ -72,7 +72,8 @@ def strategy(rounds: int, bands: int) -> tuple[float, ...]:
     import jax
     from jax_privacy.matrix_factorization import toeplitz
 
-    with jax.default_device(jax.devices("cpu")[0]):  # a GPU would find other last digits
+    # also while a round is being compiled; a GPU would find other last digits
+    with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
         found = np.asarray(toeplitz.optimize_banded_toeplitz(rounds, bands), np.float64)
     cut = np.trunc(found / np.linalg.norm(found) * DIGITS) / DIGITS
     return tuple(cut.tolist())
@@ -96,6 +97,17 @@ def correlated(fresh: Any, recent: Any, coefficients: tuple[float, ...], xp: Any
         now = now - weight * before
     now = now / first
     return now, xp.concatenate([now[None], recent[:-1]])
+
+
+def decorrelated(noise: Any, coefficients: tuple[float, ...], xp: Any) -> Any:
+    """[..., T] C times what has one entry per round: the inverse of `correlated`."""
+    rounds = noise.shape[-1]
+    found = xp.zeros(noise.shape)
+    for lag, weight in enumerate(coefficients[:rounds]):
+        earlier = noise[..., : rounds - lag]
+        missing = xp.zeros((*noise.shape[:-1], lag))
+        found = found + weight * xp.concatenate([missing, earlier], axis=-1)
+    return found
 
 
 @lru_cache(maxsize=64)
