@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import asdict, replace
 
 import jax.numpy as jnp
@@ -56,7 +57,7 @@ def test_groups_do_not_follow_the_numbers_of_the_clients():
     """Splits deal by number; the shuffle is public, so it is one and the same for ever."""
     assert group_of(12, 3, 0).tolist() == group_of(12, 3, 3).tolist() == [0, 1, 3, 10]
     remainders = np.bincount(group_of(1000, 10, 0) % 10, minlength=10)
-    assert 0 < remainders.min()
+    assert remainders.min() > 0
     assert remainders.max() < 30
 
 
@@ -183,13 +184,13 @@ def test_runs_of_turns_add_up_each_with_its_first_cycle():
 @pytest.mark.parametrize("rounds", [4, 5, 40])
 def test_calibration_inverts_the_accountant(rounds, relation):
     arm = calibrate(turns(rounds=rounds), 3.0, DELTA, relation=relation)
-    (cost,) = (
-        c for c in account(arm, DELTA) if (c.observer, c.relation) == ("PUBLIC", relation)
-    )
+    (cost,) = (c for c in account(arm, DELTA) if (c.observer, c.relation) == ("PUBLIC", relation))
     assert 3 * (1 - 1e-6) <= cost.epsilon <= 3
     independent = calibrate(turns(rounds=rounds, bands=1), 3.0, DELTA, relation=relation)
     assert independent.noise_multiplier == arm.noise_multiplier
-    assert most_rounds(replace(arm, rounds=1000), 3.0, DELTA, relation, "pld") == -(-rounds // 4) * 4
+    assert (
+        most_rounds(replace(arm, rounds=1000), 3.0, DELTA, relation, "pld") == -(-rounds // 4) * 4
+    )
 
 
 def test_the_journal_of_a_population_charges_turns():
@@ -249,9 +250,8 @@ WEIGHTS = (1 / 30,) * 30
     ],
 )
 def test_what_is_not_sound_is_refused_in_one_line(settings, problem):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=re.escape(problem)) as caught:
         Arm("arm", **({"clients": 30, "rounds": 10, "separation": 4} | settings))
-    assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -273,14 +273,13 @@ TURNS = (
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(changes, problem):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=re.escape(problem)) as caught:
         parse_config(QUICK, (*TURNS, *changes), 3)
-    assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_without_a_seed_only_independent_noise_is_played():
-    with pytest.raises(ValueError, match="arm.turns.bands = 3: not without a seed"):
+    with pytest.raises(ValueError, match=r"arm\.turns\.bands = 3: not without a seed"):
         parse_config(QUICK, TURNS)
     (arm,) = parse_config(QUICK, (*TURNS, "arm.turns.bands=1")).arms()
     assert (arm.cohort, arm.bands, arm.strategy) == (4.0, 1, ())
