@@ -299,7 +299,7 @@ class Arm:
             for name, value in table.items()
             if value is not None
         }
-        given = cyclic.checked_sampling(given, where)
+        given = cyclic.checked_sampling(given, where, experiment.get("clients", 0))
         for name, only, why in FIXED:
             value = given.pop(name, only)
             if value != only:

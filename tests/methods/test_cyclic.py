@@ -14,6 +14,8 @@ from jax_privacy.matrix_factorization import sensitivity, toeplitz
 
 from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
+from locksfl.experiment.run import prepare
+from locksfl.experiment.training import train
 from locksfl.methods.cyclic import correlated, decorrelated, group_of, prefix_stds, strategy
 from locksfl.methods.releases import CyclicRound, SampledRound
 from locksfl.privacy import (
@@ -279,7 +281,22 @@ def test_settings_that_do_not_go_together_are_refused(changes, problem):
 
 
 def test_without_a_seed_only_independent_noise_is_played():
-    with pytest.raises(ValueError, match=r"arm\.turns\.bands = 3: not without a seed"):
-        parse_config(QUICK, TURNS)
-    (arm,) = parse_config(QUICK, (*TURNS, "arm.turns.bands=1")).arms()
+    refused = pytest.raises(ValueError, match=r"arm\.turns\.bands = 3: not without a seed")
+    with refused:
+        prepare(parse_config(QUICK, TURNS))
+    assert prepare(parse_config(QUICK, TURNS, 3)).arms[0].strategy
+    (arm,) = prepare(parse_config(QUICK, (*TURNS, "arm.turns.bands=1"))).arms
     assert (arm.cohort, arm.bands, arm.strategy) == (4.0, 1, ())
+    with pytest.raises(ValueError, match=r"arm\.model\.bands = 3: not without a seed"):
+        train(prepare(parse_config(QUICK, TURNS, 3)).population, epsilon=8.0, **LIBRARY)
+
+
+LIBRARY = {"rounds": 4, "rule": "uniform", "sampling": "cyclic", "separation": 3}
+
+
+def test_a_cohort_that_divides_the_clients_gives_the_separation():
+    table = 'arm=[{name="turns", sampling="cyclic", cohort=COHORT, noise_multiplier=1.0}]'
+    (arm,) = parse_config(QUICK, [table.replace("COHORT", "4")], 3).arms()
+    assert arm == parse_config(QUICK, TURNS, 3).arms()[0]
+    with pytest.raises(ValueError, match="or a cohort that divides the 12 clients"):
+        parse_config(QUICK, [table.replace("COHORT", "5")], 3)

@@ -23,7 +23,6 @@ from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.data.catalogue import NAMES
 from locksfl.data.datasets import find_folder, has_users, natural_clients
 from locksfl.methods import TRUSTS
-from locksfl.methods.cyclic import check_secret
 from locksfl.methods.estimators import CONTRIBUTION_LENGTHS
 from locksfl.models.build import MODELS
 from locksfl.privacy import Accountant, Relation
@@ -432,8 +431,6 @@ class Config(Settings):
         if self.data.clients is not None:
             arms = self.arms()  # refuses what is not sound
             self._check_weight(arms)
-            for arm in arms if self.seed is None else ():
-                check_secret(arm, f"arm.{arm.name}.bands")
             if self.plan is not None:
                 self.plan.check_uploads(arms)
 

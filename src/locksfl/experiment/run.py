@@ -29,6 +29,7 @@ from locksfl.experiment.public import model_file
 from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
+from locksfl.methods.cyclic import check_secret
 from locksfl.models.build import Model, build_model
 from locksfl.models.features import with_features
 from locksfl.models.own import check_model, own_model
@@ -275,6 +276,8 @@ def prepare(config: Config, say: Callable[[str], None] = lambda text: None) -> P
             )
     say("calibrating the noise")
     arms = plan_arms(config)
+    if config.seed is None:
+        check_secret(arms)
     coverage.check(config, arms)
     say("opening the data")
     return Prepared(*open_task(config), arms)

@@ -35,7 +35,7 @@ matrix of floats would leave that grid.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -122,12 +122,13 @@ def prefix_stds(rounds: int, bands: int) -> Floats:
     return found
 
 
-def checked_sampling(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def checked_sampling(given: Mapping[str, Any], where: str, clients: int = 0) -> dict[str, Any]:
     """The settings of an [[arm]] table without the word `sampling`, whose place `separation` takes.
 
     Args:
         given: the settings.
         where: the arm, as a refusal names it.
+        clients: from which a cohort gives the separation, if that is left out.
     """
     rest = dict(given)
     word, separation = rest.pop("sampling", SAMPLINGS[0]), rest.get("separation")
@@ -139,10 +140,13 @@ def checked_sampling(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         )
     cyclic = word != SAMPLINGS[0]
     if cyclic and separation is None:
-        raise ValueError(
-            f"{where}.separation is missing: sampling {word!r} needs the number of rounds from a "
-            "client's turn to its next"
-        )
+        cohort = rest.get("cohort")
+        if not clients or not cohort or cohort < 0 or clients % cohort:
+            raise ValueError(
+                f"{where}.separation is missing: sampling {word!r} needs the number of rounds from "
+                f"a client's turn to its next, or a cohort that divides the {clients} clients"
+            )
+        rest["separation"] = int(clients // cohort)
     if not cyclic and separation is not None:
         raise ValueError(
             f"{where}.separation = {separation!r}: only with sampling 'cyclic'; independent coins "
@@ -207,11 +211,12 @@ def unsound(arm: Arm) -> Iterator[tuple[str, str, str]]:
         yield "separation", str(arm.separation), problem
 
 
-def check_secret(arm: Arm, setting: str) -> None:
+def check_secret(arms: Iterable[Arm]) -> None:
     """Refuse correlated noise in a run without a seed."""
-    if arm.bands > 1:
-        raise ValueError(
-            f"{setting} = {arm.bands}: not without a seed: secret noise is exact on a grid of "
-            "whole numbers, which a matrix of floats leaves; expected bands = 1, or a seed (a "
-            "simulation)"
-        )
+    for arm in arms:
+        if arm.bands > 1:
+            raise ValueError(
+                f"arm.{arm.name}.bands = {arm.bands}: not without a seed: secret noise is exact on "
+                "a grid of whole numbers, which a matrix of floats leaves; expected bands = 1, or "
+                "a seed (a simulation)"
+            )

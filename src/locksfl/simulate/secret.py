@@ -31,7 +31,7 @@ class SecretRounds:
 
     def __init__(self, randomness: Randomness, arm: Arm, size: int) -> None:
         grid_of(arm)  # refuses noise that is too large
-        check_secret(arm, "bands")
+        check_secret([arm])
         self.each = arm.parts[2].clients_add_noise
         self._source, self._arm, self._size = randomness, arm, size
         numbers = int(size * max(1.0, arm.cohort)) if self.each else size

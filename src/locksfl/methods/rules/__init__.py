@@ -1,7 +1,7 @@
 """Rules: which members of a cohort upload.
 
-Sampling is Poisson everywhere, one independent draw per client, as the accountants assume. A rule
-says how likely a member of the cohort is to upload.
+Sampling is Poisson, one independent draw per client, as the accountants assume; where clients take
+turns (methods/cyclic.py), everybody uploads. A rule says how likely a member of the cohort is to.
 """
 
 from __future__ import annotations
