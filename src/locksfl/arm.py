@@ -515,7 +515,8 @@ class Arm:
     @property
     def strategy(self) -> tuple[float, ...]:
         """The coefficients that correlate the noise of rounds; none if it is independent."""
-        return cyclic.strategy(self.rounds, self.bands) if self.bands > 1 else ()
+        bands = min(self.bands, self.rounds)
+        return cyclic.strategy(self.rounds, bands) if bands > 1 else ()
 
     def scaled_weights(self) -> np.ndarray:
         """The public weights times n, as a round takes them; a single 1 if there are none."""

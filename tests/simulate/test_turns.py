@@ -145,6 +145,12 @@ def test_the_group_whose_turn_it_is_uploads_all_of_it(simulator, bands):
         assert log.expected_weight == pytest.approx(1.0)
 
 
+def test_a_run_of_one_round_has_nothing_to_correlate(simulator):
+    rounds, (state,) = play(simulator, replace(small(4), rounds=1))
+    assert len(rounds) == 1
+    assert state.recent_noise is None
+
+
 def test_independent_noise_is_that_of_coins_and_may_be_secret(simulator):
     """bands = 1 draws what any arm of its name draws; without a seed, nobody is told who came."""
     one, coins = small(1), Arm("arm", CLIENTS, 7, cohort=6.0, noise_multiplier=0.4)

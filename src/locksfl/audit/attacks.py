@@ -55,7 +55,7 @@ from locksfl.round.algorithm import (
     play,
     upload_probability,
 )
-from locksfl.round.draws import draw_cohort, draw_correlated, draw_members
+from locksfl.round.draws import correlate, draw_cohort, draw_members, draw_server
 from locksfl.round.randomness import Purpose, Randomness
 
 SIZE = 2  # parameters of the attacked model: noise beside the canary's direction tells nothing
@@ -245,10 +245,10 @@ def one_round(
     recent: Any = None,
 ) -> tuple[RoundResult, Uploads, Any]:
     """A round as it is played in training, with its own draws; `recent`: see
-    `draws.draw_correlated`."""
+    `draws.correlate`."""
     weights = jnp.where(jnp.arange(numbers.shape[0]) == 0, canary_weight(arm), 1.0)
     members = draw_members(arm_key, t, numbers, weights)
-    server, recent = draw_correlated(arm_key, t, size, recent, arm.strategy)
+    server, recent = correlate(draw_server(arm_key, t, size), recent, arm.strategy)
     result, uploads, _ = play(arm.method, clients, members, server, arm.dials())
     return result, uploads, recent
 

@@ -193,12 +193,11 @@ def draw_server(arm_key: Array, round_index: Array | int, size: int) -> ServerDr
     )
 
 
-def draw_correlated(
-    arm_key: Array, round_index: Array | int, size: int, recent: Any, strategy: tuple[float, ...]
+def correlate(
+    drawn: ServerDraws, recent: Any, strategy: tuple[float, ...]
 ) -> tuple[ServerDraws, Any]:
-    """`draw_server` with noise that is correlated with `recent`, that of the rounds before, and
-    what is recent in the next round. Without a strategy it is independent."""
-    drawn = draw_server(arm_key, round_index, size)
+    """The draws of `draw_server` with noise that is correlated with `recent`, that of the rounds
+    before; and what is recent in the next round. Without a strategy they stay as they are."""
     if not strategy:
         return drawn, recent
     noise, recent = correlated(drawn.update_noise, recent, strategy, jnp)

@@ -32,7 +32,7 @@ from locksfl.round.client import (
     flat,
     measure,
 )
-from locksfl.round.draws import Grid, Members, draw_correlated, draw_members
+from locksfl.round.draws import Grid, Members, correlate, draw_members, draw_server
 from locksfl.round.exact import (
     Noise,
     Words,
@@ -374,9 +374,8 @@ def play_block(
         if secrets is None:
             members = draw_members(arm_key, t, clients, mine)
             cohort = ChunkedClients(program, state.weights, records, members, keys)
-            server_draws, recent = draw_correlated(
-                arm_key, t, program.model.size, state.recent_noise, program.strategy
-            )
+            server_draws = draw_server(arm_key, t, program.model.size)
+            server_draws, recent = correlate(server_draws, state.recent_noise, program.strategy)
             state = state._replace(recent_noise=recent)
             result, uploads, norms = play(
                 program.method, cohort, members, server_draws, dials, total, together, adapts
