@@ -1,7 +1,7 @@
 """Fill in the tables of docs/methods.md from what the methods state about themselves.
 
-python -m scripts.make_methods --audit     # attacks every private rule first: docs/methods-audit.json
-python -m scripts.make_methods             # from the bounds that this file has
+python -m scripts.make_methods --audit     # attacks every private rule first (methods-audit.json)
+python -m scripts.make_methods             # with the bounds of the last time
 
 A block of docs/methods.md between `<!-- NAME -->` and `<!-- end -->` is replaced; the rest is text.
 """
@@ -20,7 +20,7 @@ from locksfl.arm import Arm
 from locksfl.audit.attacks import Finding, audit_arm
 from locksfl.experiment.config import Config, PrivacyConfig, config_of
 from locksfl.experiment.plan import calibrated
-from locksfl.methods import RULES, TRUSTS
+from locksfl.methods import RULES
 from locksfl.privacy import Cost, guarantee
 from locksfl.round.randomness import Randomness
 
@@ -102,7 +102,7 @@ def standard_arm(rule: str, trust: str) -> Arm:
         settings["uploads"] = settings["cohort"]
     if "weights" in stated.takes:
         settings["weights"] = [1 / CLIENTS] * CLIENTS
-    return Arm(rule, CLIENTS, ROUNDS, rule, trust=trust, **settings)
+    return Arm("standard", CLIENTS, ROUNDS, rule, trust=trust, **settings)
 
 
 def rules_table() -> str:
@@ -125,10 +125,8 @@ def rules_table() -> str:
             for trust in OBSERVER
             if (one := proved.get(f"{trust}-{name}"))
         ]
-        lines.append(
-            [f"`{name}`", rule.about, rule.sends, *cells, unbiased, ", ".join(lower) or "-"]
-            + [rule.paper or "-"]
-        )
+        told = (unbiased, ", ".join(lower) or "-", rule.paper or "-")
+        lines.append([f"`{name}`", rule.about, rule.sends, *cells, *told])
     heads = (
         "rule", "uploads", "a client sends", "none", "central", "local", "unbiased",
         "audit proves, of 3", "paper",
@@ -245,12 +243,10 @@ BLOCKS = {"rules": rules_table, "training": training_table}
 def filled(text: str) -> str:
     """docs/methods.md with its tables made anew."""
     for name, block in BLOCKS.items():
-        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
-        text, count = re.subn(
-            pattern, lambda m, made=block(): f"{m[1]}{made}\n{m[2]}", text, flags=re.S
-        )
-        if count != 1:
-            raise ValueError(f"docs/methods.md: {count} blocks named {name}; expected one")
+        begin = f"<!-- {name} -->\n"
+        before, rest = text.split(begin)
+        _, after = rest.split("<!-- end -->", 1)
+        text = f"{before}{begin}{block()}\n<!-- end -->{after}"
     return text
 
 

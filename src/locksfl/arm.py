@@ -17,11 +17,12 @@ import numpy as np
 
 from locksfl._tables import typed_value
 from locksfl._validate import count, nearest, one_of, positive, probability, rate
-from locksfl.methods import ESTIMATORS, RULES, TRUSTS, Method, find_estimator, find_rule
+from locksfl.methods import ESTIMATORS, RULES, TRUSTS, Method, cyclic, find_estimator, find_rule
 from locksfl.methods.estimators import CONTRIBUTION_LENGTHS, SMALLEST_NORM, Estimator
 from locksfl.methods.releases import (
     BIT,
     ClientReleases,
+    CyclicRound,
     RatedRound,
     Release,
     SampledRound,
@@ -46,14 +47,9 @@ SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the othe
     **dict.fromkeys(("clip_quantile", "clip_rate", "clip_multiplier"), float),
     **dict.fromkeys(("loss_bound", "gate"), float),
     **dict.fromkeys(("lengths", "sampling", "denominator"), str),
+    **dict.fromkeys(("separation", "bands"), int),
 }
 FIXED = (  # settings with one sound value
-    (
-        "sampling",
-        "poisson",
-        "the accountants charge for independent coins, and a sample of fixed size costs more than "
-        "they would report",
-    ),
     (
         "denominator",
         "expected",
@@ -129,6 +125,8 @@ class Arm:
     ladder: tuple[float, ...] = ()  # of rate control: the noise multiplier of every rung
     loss_bound: float = DERIVED  # of rules by loss: larger ones count as it
     gate: float = DERIVED  # of a rule that can be closed: K' / (m C) above which rounds are uniform
+    separation: int = 0  # clients take turns, one round in so many (methods/cyclic.py); 0: coins
+    bands: int = DERIVED  # of their noise: the separation; 1 is independent noise
 
     def __post_init__(self) -> None:
         count(clients=self.clients, rounds=self.rounds)
@@ -173,6 +171,12 @@ class Arm:
         """Fill in the settings that follow from others."""
         one_of(TRUSTS, **{self._named("trust"): self.trust})
         rule, trust = find_rule(self.rule, self._named("rule")), TRUSTS[self.trust]
+        if self.separation:
+            count(**{self._named("separation"): self.separation})
+            self._default("cohort", self.clients / self.separation)
+        self._default("bands", self.separation if trust.private else min(1, self.separation))
+        if self.bands:
+            count(**{self._named("bands"): self.bands})
         if self.cohort is None and not (rule.everyone or rule.everyone_scored):
             raise ValueError(
                 f"{self._named('cohort')} is missing: expected the number of clients asked per "
@@ -208,6 +212,7 @@ class Arm:
             (setting, repr(names[setting]), problem)
             for setting, problem in unsound(rule, estimator, trust, names)
         ]
+        found += cyclic.unsound(self)
         if estimator.needs_floor and "floor" in rule.takes and self.floor == 0:
             problem = f"estimator {self.estimator!r} divides by the probability; expected > 0"
             found.append(("floor", "0", problem))
@@ -315,6 +320,7 @@ class Arm:
             for name, value in table.items()
             if value is not None
         }
+        given = cyclic.checked_sampling(given, where, experiment.get("clients", 0))
         for name, only, why in FIXED:
             value = given.pop(name, only)
             if value != only:
@@ -407,7 +413,8 @@ class Arm:
         rule, _, trust = self.parts
         if not rule.refinements or not trust.server_adds_noise:
             return self.norm_multiplier
-        return math.nextafter(self.norm_multiplier * math.sqrt(1 + rule.refinements), math.inf)
+        numbers = 1 + 2 * rule.refinements
+        return math.nextafter(self.norm_multiplier * math.sqrt(numbers), math.inf)
 
     @property
     def releases_norms(self) -> bool:
@@ -468,8 +475,8 @@ class Arm:
             *bits,
         )
 
-    def sampled_round(self) -> SampledRound | RatedRound:
-        """One round as PUBLIC sees it if only sums over a secret cohort leave the server. Two draws
+    def sampled_round(self) -> SampledRound | RatedRound | CyclicRound:
+        """One round as PUBLIC sees it if only sums over a cohort leave the server. Two draws
         with nothing released between them equal one draw with the product of their
         probabilities. What the whole cohort releases, norms and bits, is one Gaussian; if all of it
         uploads, the update is part of that Gaussian too."""
@@ -481,6 +488,8 @@ class Arm:
                 )
             each = (self.at_rung(number).sampled_round() for number in range(len(self.ladder)))
             return RatedRound(tuple(one for one in each if isinstance(one, SampledRound)))
+        if self.separation:
+            return CyclicRound(self.separation, self._noise("noise_multiplier"))
         noise, p = self._noise("noise_multiplier"), self.largest_probability
         cohort = [self._noise("norm_multiplier")] if self.releases_norms else []
         if self.clip_quantile is not None:
@@ -546,6 +555,12 @@ class Arm:
         """The clip norm of the first round, if it is a state; None if it never changes."""
         return None if self.clip_quantile is None else np.float32(self.clip_norm)
 
+    @property
+    def strategy(self) -> tuple[float, ...]:
+        """The coefficients that correlate the noise of rounds; none if it is independent."""
+        bands = min(self.bands, self.rounds)
+        return cyclic.strategy(self.rounds, bands) if bands > 1 else ()
+
     def scaled_weights(self) -> np.ndarray:
         """The public weights times n, as a round takes them; a single 1 if there are none."""
         if self.weights is None:
@@ -578,6 +593,8 @@ class Arm:
         for name in ("loss_bound", "gate"):
             if name not in self.parts[0].takes:
                 del settings[name]
+        if not self.separation:  # of turns alone
+            del settings["separation"], settings["bands"]
         return {**settings, "stated": self.stated()}
 
     def stated(self) -> dict[str, Any]:

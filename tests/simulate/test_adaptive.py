@@ -88,7 +88,7 @@ def test_a_run_that_goes_on_is_the_same_to_the_last_bit(simulator, source):
     first = next(iter(simulator.play(arm, LocalWork(), server, source, pause_every=2)))
     kept = [np.asarray(leaf) for leaf in jax.tree.leaves(first.state)]
     done = {"first_round": len(first.rounds)}
-    state = restore(server, simulator.model, kept, arm.first_clip)
+    state = restore(server, simulator.model, kept, arm, LocalWork())
     _, resumed = play(simulator, arm, source, state=state, **done)
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -21,6 +21,10 @@ for each refinement, of which the canary shifts one: their ratios multiply that 
 Zero-out: the canary's update against zero. Replace: against its negative, whose norm is the same
 (so a norm release shows under zero-out only).
 
+Where clients take turns (methods/cyclic.py) the noise of rounds is correlated. What was released is
+multiplied with C, which makes it independent; PUBLIC then adds up c m y - c^2 m^2/2 over all
+rounds, m the canary's shift of each: C times 1 in its turns, 0 in others.
+
 An audit can refute a claim. It cannot prove one: see docs/audit.md.
 """
 
@@ -42,6 +46,7 @@ from locksfl.audit import bounds
 from locksfl.audit.bounds import Floats
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.costs import statement
+from locksfl.methods.cyclic import decorrelated
 from locksfl.methods.releases import Observer
 from locksfl.methods.trusts import Trust
 from locksfl.privacy import Cost
@@ -54,7 +59,7 @@ from locksfl.round.algorithm import (
     play,
     upload_probability,
 )
-from locksfl.round.draws import draw_cohort, draw_members, draw_server
+from locksfl.round.draws import correlate, draw_cohort, draw_members, draw_server
 from locksfl.round.randomness import Purpose, Randomness
 
 SIZE = 2  # parameters of the attacked model: noise beside the canary's direction tells nothing
@@ -213,6 +218,17 @@ def public_score(arm: Arm, relation: str, seen: Seen) -> Array:
     return world(1.0) - (world(-1.0) if relation == "replace" else 0.0)
 
 
+def turns_score(arm: Arm, relation: str, seen: Seen) -> Array:
+    """PUBLIC, if clients take turns: rounds as they would be with independent noise."""
+    coefficients = arm.strategy or (1.0,)
+    rounds = seen.along.shape[1]
+    turn = jnp.arange(rounds) % arm.separation == 0
+    y = in_deviations(arm, seen.along, seen.used, jnp.ones(()))
+    y, m = decorrelated(jnp.stack([y, jnp.broadcast_to(turn, y.shape)]), coefficients, jnp)
+    c = m / arm.update_multiplier
+    return 2 * c * y if relation == "replace" else c * y - c * c / 2
+
+
 def server_score(arm: Arm, relation: str, seen: Seen) -> Array:
     """SERVER, local trust: one client's own messages, from a cohort of one."""
     a, c = shifts(arm)
@@ -237,12 +253,23 @@ def attacks_on(trust: Trust) -> dict[Observer, tuple[Score, int]]:
 
 
 def draw_cohorts(
-    randomness: Randomness, arm: str, batch: int, shape: tuple[int, int], rate: float, clients: int
+    randomness: Randomness,
+    arm: str,
+    batch: int,
+    shape: tuple[int, int],
+    rate: float,
+    clients: int,
+    separation: int = 0,
 ) -> np.ndarray:
     """Client numbers [*shape, clients], -1 for who was not drawn, by the run's own first sample.
 
-    It tosses independent coins, so one call for all clients of all repetitions is many calls.
+    It tosses independent coins, so one call for all clients of all repetitions is many calls. If
+    they take turns, the canary has the first one, and so the most.
     """
+    if separation:
+        ahead = np.arange(shape[1])[:, None] - np.arange(clients)
+        turns = np.where(ahead % separation == 0, np.arange(clients), -1)
+        return np.broadcast_to(turns, (*shape, clients)).astype(np.int32)
     rng = randomness.host(arm, batch, Purpose.COHORT)
     there = np.zeros(shape[0] * shape[1] * clients, bool)
     there[draw_cohort(rng, there.size, rate)] = True
@@ -251,14 +278,22 @@ def draw_cohorts(
 
 
 def one_round(
-    arm: Arm, clients: GivenClients, arm_key: Array, t: Array | int, numbers: Array, size: int
-) -> tuple[RoundResult, Uploads]:
-    """A round as it is played in training, with its own draws."""
+    arm: Arm,
+    clients: GivenClients,
+    arm_key: Array,
+    t: Array | int,
+    numbers: Array,
+    size: int,
+    recent: Any = None,
+) -> tuple[RoundResult, Uploads, Any]:
+    """A round as it is played in training, with its own draws; `recent`: see
+    `draws.correlate`."""
     weights = jnp.where(jnp.arange(numbers.shape[0]) == 0, canary_weight(arm), 1.0)
     members = draw_members(arm_key, t, numbers, weights)
     server = draw_server(arm_key, t, size, arm.parts[0].refinements)
+    server, recent = correlate(server, recent, arm.strategy)
     result, uploads, _ = play(arm.method, clients, members, server, arm.dials())
-    return result, uploads
+    return result, uploads, recent
 
 
 def repeated_rounds(
@@ -282,11 +317,11 @@ def repeated_rounds(
     @_jit
     @functools.partial(jax.vmap, in_axes=(None, 0, 0))
     def repetition(updates: Array, arm_key: Array, cohorts: Array) -> Seen:
-        def one(t: Array, numbers: Array) -> Seen:
+        def one(recent: Any, at: tuple[Array, Array]) -> tuple[Any, Seen]:
             norms = jnp.linalg.norm(updates, axis=1)
             clients = GivenClients(updates, given=extreme_facts(arm, norms, SIZE))
-            result, uploads = one_round(arm, clients, arm_key, t, numbers, SIZE)
-            return Seen(
+            result, uploads, recent = one_round(arm, clients, arm_key, *at, SIZE, recent)
+            return recent, Seen(
                 result.released_norm_sum,
                 result.used_norm_sum,
                 result.update[0],
@@ -296,7 +331,11 @@ def repeated_rounds(
                 jnp.zeros((0, 2)) if result.refined is None else result.refined,
             )
 
-        return jax.vmap(one)(jnp.arange(rounds), cohorts)
+        every = (jnp.arange(rounds), cohorts)
+        if arm.strategy:  # one round after another
+            found: Seen = jax.lax.scan(one, jnp.zeros((len(arm.strategy) - 1, SIZE)), every)[1]
+            return found
+        return jax.vmap(lambda *at: one(None, at)[1])(*every)
 
     seen = {}
     for world, sign in WORLDS.items():
@@ -310,7 +349,8 @@ def repeated_rounds(
             if observer == "SERVER":  # it knows whom it asked; the claim is for every round
                 cohorts = np.zeros((*shape, 1), np.int32)
             else:
-                cohorts = draw_cohorts(randomness, name, start, shape, arm.sampling_rate, slots)
+                how = (arm.sampling_rate, slots, arm.separation)
+                cohorts = draw_cohorts(randomness, name, start, shape, *how)
             found = repetition(updates, part, jnp.asarray(cohorts))
             batches.append(jax.tree.map(np.asarray, found))
         seen[world] = jax.tree.map(lambda *a: np.concatenate(a), *batches)
@@ -337,7 +377,7 @@ def one_run_scores(
     @_jit
     def one(t: Array, numbers: Array) -> Array:
         clients = Orthogonal(norms, extreme_facts(scaled, norms, canaries))
-        result, _ = one_round(scaled, clients, arm_key, t, numbers, canaries)
+        result, *_ = one_round(scaled, clients, arm_key, t, numbers, canaries)
         p = canary_probability(scaled, scaled.dials().clip_norm, result.used_norm_sum)
         y = in_deviations(scaled, result.update, result.used_norm_sum, p)
         return _log_mixture(rate * p, c * y - c * c / 2)
@@ -353,7 +393,8 @@ def planned_attacks(arm: Arm, canaries: int) -> int:
 
 def _one_run(arm: Arm, canaries: int) -> bool:
     """Whether many canaries in one run are an attack of its own."""
-    return arm.parts[2].amplified and arm.weights is None and canaries > 0
+    coins = arm.parts[2].amplified and not arm.separation
+    return coins and arm.weights is None and canaries > 0
 
 
 def audit_arm(
@@ -391,6 +432,7 @@ def audit_arm(
             if claim.epsilon is None or claim.observer != observer:
                 continue
             worlds = ("in", "out" if claim.relation == "zero-out" else "negated")
+            score = turns_score if arm.separation else score
             each = (score(arm, claim.relation, seen[world]) for world in worlds)
             first, second = (np.asarray(one, np.float64).sum(axis=1) for one in each)
             largest = bounds.largest_repeated(repetitions, *test)

@@ -61,7 +61,9 @@ def _loss(arm: Arm, rounds: int, sign: int, rng: np.random.Generator) -> Floats:
     c = 1 / arm.update_multiplier
     if arm.count_noise:  # an upload shifts the count too: together one shift
         c = float(np.hypot(c, 1 / arm.count_noise))
-    q, p = (arm.sampling_rate, _largest(arm)) if arm.parts[2].amplified else (1.0, 1.0)
+    coins = arm.parts[2].amplified and not arm.separation
+    q, p = (arm.sampling_rate, _largest(arm)) if coins else (1.0, 1.0)
+    rounds = len(range(0, rounds, arm.separation or 1))  # of a client that takes turns, the first
     total = np.zeros(DRAWS)
     for _ in range(rounds):
         x, y = rng.standard_normal((2, DRAWS))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from locksfl.arm import Arm, Dials
 from locksfl.data.population import Population
+from locksfl.methods.cyclic import decorrelated
 from locksfl.methods.estimators import SMALLEST_NORM
 from locksfl.models.build import Model
 from locksfl.round.client import LocalWork
@@ -282,7 +283,8 @@ def compared(played: Transcript, own: Floats) -> Floats:
 
 def residual(played: Transcript, said: Stated) -> Floats:
     """[B, d] what the blocks added beyond the contributions, in standard deviations of the noise
-    that is stated; blocks without any noise are left out."""
+    that is stated; blocks without any noise are left out. What is correlated over rounds is made
+    independent."""
     blocks, clients = played.sums.shape[0], played.member.shape[1]
     expected, variance = np.zeros((blocks, clients)), np.zeros(blocks)
     np.add.at(expected, played.block, said.contribution)
@@ -290,4 +292,6 @@ def residual(played: Transcript, said: Stated) -> Floats:
     beyond = played.sums.copy()
     beyond[:, played.own] -= expected
     there = variance > 0
-    return np.asarray(beyond[there] / np.sqrt(variance[there])[:, None], np.float64)
+    found = np.asarray(beyond[there] / np.sqrt(variance[there])[:, None], np.float64)
+    strategy = played.arm.strategy
+    return decorrelated(found.T, strategy, np).T if strategy else found

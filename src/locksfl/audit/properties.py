@@ -6,7 +6,8 @@ the norm sum passes its upper limit), `quiet` (all far below C, so that it passe
 `silent` (hardly any noise); if the clip norm adapts, it does so in a play of its own, `adapted`. Of
 each, who was drawn, the released numbers and the model are compared with what the arm states.
 
-* cohort coins: independent, with probability q; other ones in every round and every arm;
+* cohort coins: independent, with probability q; other ones in every round and every arm; or, if
+  clients take turns, one turn in every cycle;
 * upload coins: the same with p_i, given everything that was released before;
 * noise as charged: all noises are normal, with the standard deviation that is charged;
 * no noise twice: rounds, purposes, arms and coordinates share no noise, in any of three views;
@@ -194,7 +195,8 @@ def play_all(arm: Arm, randomness: Randomness) -> Plays:
     settings: dict[str, dict[str, Any]] = {
         "mixed": {"clip_norm": 1.0, **hushed},
         "loud": {"clip_norm": 1e-3, **hushed},
-        "quiet": {"clip_norm": 1e9, "every": 8, **hushed},  # blocks of several rounds
+        # blocks of several rounds, unless their noises are to be told apart
+        "quiet": {"clip_norm": 1e9, "every": 1 if arm.strategy else 8, **hushed},
         "silent": {"clip_norm": 1.0, **silent},
     }
     if arm.clip_quantile is not None:  # else it would move from where these plays put it
@@ -219,8 +221,17 @@ def play_all(arm: Arm, randomness: Randomness) -> Plays:
 
 
 def cohort_coins(found: Plays) -> Result:
-    """Rates, sizes, and products over rounds, clients and arms."""
+    """Rates, sizes, and products over rounds, clients and arms; if clients take turns, whether each
+    has exactly one in every cycle."""
     evidence, plays = Evidence(), list(found.each.values())
+    if separation := plays[0].played.arm.separation:
+        for play in plays:
+            member = play.played.member
+            once = member[:separation].sum(axis=0) == 1
+            again = member[separation:] == member[:-separation]
+            if not (once.all() and again.all()):
+                return False, "a client's turns are not as far apart as is charged"
+        return True, f"every client has one turn in {separation} rounds"
     for play in plays:
         member, q = play.played.member, play.played.arm.sampling_rate
         if q >= 1:

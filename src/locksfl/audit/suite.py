@@ -93,7 +93,8 @@ def run_audit(
             significance=(1 - confidence) / attacks,
             randomness=repeats,
         )
-        checks += check_arm(arm, privacy, source)
+        # correlated noise is refused without a seed
+        checks += check_arm(arm, privacy, repeats if arm.strategy else source)
     checks += together(arms, rounds, source)
     trusting = {arm.trust for arm, _ in arms if arm.parts[2].amplified}
     return {

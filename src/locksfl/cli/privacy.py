@@ -36,6 +36,9 @@ ClipQuantile = Annotated[
     float | None, option("The clip norm adapts to this quantile, by a count that is charged.")
 ]
 ClipMultiplier = Annotated[float | None, option("The noise multiplier of that count.")]
+Separation = Annotated[
+    int | None, option("Clients take turns, one round in so many, in public; no --cohort then.")
+]
 NormQueries = Annotated[
     int | None, option("Norms of one client (trust local). Default: one per round.")
 ]
@@ -54,7 +57,8 @@ def arm_from_flags(flags: dict[str, Any]) -> Arm:
     from locksfl.methods import TRUSTS, find_rule
     from locksfl.privacy import ACCOUNTANTS, RELATIONS, delta_warning
 
-    if missing := [f"--{name}" for name in ARM[:3] if flags[name] is None]:
+    needed = ARM[:3] if flags["separation"] is None else ARM[:2]
+    if missing := [f"--{name}" for name in needed if flags[name] is None]:
         raise ValueError(f"{', '.join(missing)}: missing; expected a number")
     known = {"trust": TRUSTS, "relation": RELATIONS, "accountant": ACCOUNTANTS}
     for name, choices in known.items():
@@ -67,6 +71,9 @@ def arm_from_flags(flags: dict[str, Any]) -> Arm:
     typed = {name: flags[name] for name in MULTIPLIERS if flags.get(name) is not None}
     _validate.positive(**typed)
     _validate.probability(delta=flags["delta"])
+    if flags["separation"] is not None:
+        _validate.count(separation=flags["separation"])
+        typed["separation"] = flags["separation"]
     arm = Arm("", **{name: flags[name] for name in ARM}, **typed)
     if warning := delta_warning(flags["delta"], arm.clients):
         say_beside(warning)
@@ -90,6 +97,7 @@ def calibrate(
     norm_multiplier: NormMultiplier = None,
     clip_quantile: ClipQuantile = None,
     clip_multiplier: ClipMultiplier = None,
+    separation: Separation = None,
     norm_queries: NormQueries = None,
     update_releases: UpdateReleases = None,
     as_json: Json = False,
@@ -107,12 +115,13 @@ def calibrate(
     most = _client_counts(arm, norm_queries, update_releases)
     found = privacy.calibrate(arm, epsilon, delta, most=most, **kinds)
     amplified = arm.parts[2].amplified
+    coins = amplified and not arm.separation
     answer: dict[str, Any] = {
         **{name: getattr(found, name) or None for name in MULTIPLIERS},
         "epsilon": epsilon,
         "delta": delta,
         "relation": relation,
-        "accountant": "rdp" if arm.controlled else accountant if amplified else "gdp",
+        "accountant": "rdp" if arm.controlled else accountant if coins else "gdp",
         "protects_from": "PUBLIC" if amplified else "SERVER and PUBLIC",
     }
     lines = [f"{name:<18}{answer[name]:.6g}" for name in MULTIPLIERS if answer[name]]
@@ -165,6 +174,7 @@ def account(
     norm_multiplier: NormMultiplier = None,
     clip_quantile: ClipQuantile = None,
     clip_multiplier: ClipMultiplier = None,
+    separation: Separation = None,
     norm_queries: NormQueries = None,
     update_releases: UpdateReleases = None,
     as_json: Json = False,

@@ -26,6 +26,12 @@ def settled(table: Table) -> Table:
     config = _without_arms(table)
     if not arms:
         raise ValueError("arm is missing: expected at least one [[arm]] table")
+    for arm in arms:
+        if arm.get("separation") is not None:
+            raise ValueError(
+                f"arm.{arm.get('name')}.separation = {arm['separation']!r}: the planner knows "
+                f"cohorts of coins only; expected numbers in place of {AUTO!r}"
+            )
     told: PlanConfig = build_table(PlanConfig, table.get("plan", {}), "plan")
     open_rounds = train.get("rounds") == AUTO
     question = _question(config, told, "train.rounds" if open_rounds else "arm.cohort")

@@ -126,6 +126,8 @@ def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: b
         told |= _plain(summary, ("clip_multiplier", "last_clip_norm"), ())
     if arm.ladder:  # of rate control: read from the summary, and checked to be numbers
         told["ladder"] = list(arm.ladder)
+    if arm.separation:  # turns are public, and so is the matrix of their noise
+        told |= {"separation": arm.separation, "bands": arm.bands, "strategy": list(arm.strategy)}
     told["privacy"] = public_costs(summary["privacy"])
     rounds = list(rounds)
     told["expected_cohort"] = sum(line["expected_cohort"] for line in rounds) / len(rounds)

@@ -94,6 +94,13 @@ def notes(summary: dict[str, Any]) -> list[str]:
                 f"by counts of updates within it, released {noise}."
             )
     for arm in arms:
+        if turns := arm.get("separation"):
+            noise = f"; noise correlated over {arm['bands']} rounds" if arm["bands"] > 1 else ""
+            said.append(
+                f"{arm['name']}: clients took turns, every {turns} rounds, in public; nothing is "
+                f"amplified{noise}."
+            )
+    for arm in arms:
         shares = arm.get("answered") or {}
         if any(share < 1 for share in shares.values()):
             told = ", ".join(f"{share:.1%} of the {stage}s" for stage, share in shares.items())

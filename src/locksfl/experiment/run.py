@@ -13,7 +13,6 @@ from typing import Any, Protocol, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from locksfl import _loading
 from locksfl._validate import naming
@@ -30,6 +29,7 @@ from locksfl.experiment.public import model_file
 from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
+from locksfl.methods.cyclic import check_secret
 from locksfl.models.build import Model, build_model
 from locksfl.models.features import with_features
 from locksfl.models.own import check_model, own_model
@@ -277,6 +277,8 @@ def prepare(config: Config, say: Callable[[str], None] = lambda text: None) -> P
             )
     say("calibrating the noise")
     arms = plan_arms(config)
+    if config.seed is None:
+        check_secret(arms)
     coverage.check(config, arms)
     say("opening the data")
     return Prepared(*open_task(config), arms)
@@ -340,8 +342,8 @@ def _run_arm(
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
     model, server = engine.model, server_for(config.train, arm.rounds)
-    work, remembers = local_work(config.local), arm.parts[0].remembers
-    state = restore(server, model, progress.state, work, arm.clients, arm.first_clip, remembers)
+    work = local_work(config.local)
+    state = restore(server, model, progress.state, arm, work)
     counts = progress.books.counts(arm.name)
     before = folder.lines("rounds.jsonl") if arm.controlled else []
     blocks = engine.play(
@@ -410,22 +412,14 @@ def restore(
     server: Server,
     model: Model,
     leaves: list[np.ndarray],
-    work: LocalWork = LocalWork(),  # noqa: B008
-    clients: int = 0,
-    *kept: Any,
+    arm: Arm,
+    work: LocalWork,
 ) -> ServerState | None:
-    """The server's state from the arrays of a checkpoint, with the control variate of the work, if
-    it has one; None before the first round. `kept`: as for `Server.init`, what the state has
-    besides."""
+    """The server's state from the arrays of a checkpoint of an arm; None before the first round."""
     if not leaves:
         return None
     weights = jax.ShapeDtypeStruct((model.size,), jnp.float32)
-
-    def begin(first: Array) -> ServerState:
-        control = first_state(work, first, clients)
-        return server.init(first, *kept)._replace(control=control)
-
-    like = jax.eval_shape(begin, weights)
+    like = jax.eval_shape(lambda first: first_state(server, first, arm, work), weights)
     state: ServerState = jax.tree.unflatten(jax.tree.structure(like), map(jnp.asarray, leaves))
     return state
 
@@ -452,6 +446,7 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "noise_multiplier": arm.noise_multiplier or None,
         "norm_multiplier": arm.norm_multiplier or None,
         **({"ladder": list(arm.ladder)} if arm.ladder else {}),
+        **(_turns(arm) if arm.separation else {}),
         **({} if arm.clip_quantile is None else _adapted(arm, last)),
         "exhausted": last["exhausted"],  # clients that could not pay in the last round
         "answered": _answered(lines),
@@ -459,6 +454,12 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "privacy": costs,
         "spent_so_far": so_far,  # never the guarantee
     }
+
+
+def _turns(arm: Arm) -> Record:
+    """With the coefficients of the noise, so that another can compute them anew."""
+    names = ("separation", "bands", "strategy")
+    return {name: getattr(arm, name) for name in names}
 
 
 def _adapted(arm: Arm, last: Record) -> Record:

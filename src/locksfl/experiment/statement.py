@@ -43,6 +43,10 @@ RESERVATIONS = {
     "adaptive_clipping": "adaptive clipping: the limit on the size of an update (clip norm) was "
     "adapted in every round to a number that was released, with noise, before: how many updates "
     "were within the limit. The epsilons include these numbers; rounds.jsonl has the limits.",
+    "turns": "turns: clients of an arm were asked by a public schedule, a fixed number of rounds "
+    "(separation) from one turn to the next. So nothing is gained by a secret sample, and the "
+    "epsilons assume that the schedule was kept. The noise of a round may take back part of that "
+    "of earlier rounds (bands): all rounds together are then charged as one release.",
     "simulated": "simulated: a seed was given, so THIS RUN PROTECTS NOBODY. Its epsilons are what "
     "a run with secret random numbers would have.",
     "tuned_without_privacy": "tuned_without_privacy: settings (clip norm, step or rule) were "
@@ -101,8 +105,7 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         "## What is protected, and from whom",
         "",
         f"Unit of privacy: {public['unit']}. There are {config.data.clients} clients. Training "
-        f"took {rounds} rounds; in each, an independent random draw for every client decided "
-        "whether it was asked.",
+        f"took {rounds} rounds; {_who_was_asked(config)}",
         "",
         MEANING,
         "",
@@ -119,6 +122,15 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         *(f"* {text}" for text in (*_about_the_data(public, config), *NOT_COVERED)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _who_was_asked(config: Config) -> str:
+    turns = [arm.separation > 0 for arm in config.arms()]
+    drawn = "in each, an independent random draw for every client decided whether it was asked."
+    if not any(turns):
+        return drawn
+    taken = "in each, a public schedule decided which clients were asked."
+    return taken if all(turns) else f"where an arm has a separation, {taken} In other arms, {drawn}"
 
 
 def _in_short(public: dict[str, Any]) -> list[str]:
@@ -146,7 +158,9 @@ def _reservations(public: dict[str, Any], config: Config) -> list[str]:
     ended = any(arm["rounds"] < arm["asked_rounds"] for arm in public["arms"])
     chosen = any(arm.controlled and arm.private for arm in config.arms())
     adapted = any(arm.clip_quantile is not None and arm.private for arm in config.arms())
+    turns = any(arm.separation and arm.private for arm in config.arms())
     said = {"max_epsilon": ended, "rate_control": chosen, "adaptive_clipping": adapted}
+    said["turns"] = turns
     holds = {**public, **said}
     return [part for key, text in RESERVATIONS.items() if holds[key] for part in ("", text)]
 

@@ -23,6 +23,7 @@ from locksfl.experiment.coverage import debit
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.records import round_record
 from locksfl.experiment.run import local_work, model_for, server_for
+from locksfl.methods.cyclic import check_secret
 from locksfl.models.build import Model, scores_of
 from locksfl.models.own import check_model
 from locksfl.privacy import Cost, guarantee
@@ -100,7 +101,8 @@ def train(
         on_round: called with the record of each round.
         settings: those of an [[arm]] table: rule ("norm" if not given), cohort, uploads,
             estimator, floor, norm_low, weights, loss_bound, gate, clip_norm, lengths, step,
-            clip_quantile, clip_rate, noise_multiplier, norm_multiplier, clip_multiplier.
+            clip_quantile, clip_rate, noise_multiplier, norm_multiplier, clip_multiplier, sampling,
+            separation, bands.
 
     Returns:
         The model, its history and what it cost.
@@ -123,6 +125,8 @@ def train(
     }
     config: Config = build_table(Config, table, "")
     (arm,) = plan_arms(config)
+    if seed is None:
+        check_secret([arm])
     if isinstance(model, str):
         built = model_for(config, population)
     else:

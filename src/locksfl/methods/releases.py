@@ -133,6 +133,44 @@ class RatedRound:
     rungs: tuple[SampledRound, ...]
 
 
+@dataclass(frozen=True)
+class CyclicRound:
+    """One round of a public schedule in central trust, as PUBLIC sees it (methods/cyclic.py).
+
+    A client takes part every `separation` rounds, and the noise, of `noise_multiplier` to one
+    upload, may be correlated over as many rounds: one Gaussian mechanism for all of them, which
+    costs what independent noise in the rounds of the busiest client would. Nothing is amplified.
+    """
+
+    separation: int
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _validate.count(separation=self.separation)
+        noise = as_float("noise_multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", noise)
+        _validate.positive(noise_multiplier=noise)
+
+    def turns(self, rounds: int) -> int:
+        """How often the busiest client takes part in the first so many rounds."""
+        return -(-rounds // self.separation)
+
+    def mu_squared(self, rounds: int, relation: Relation) -> float:
+        """(sensitivity / std)^2 of all these rounds together."""
+        return self.turns(rounds) * (UPDATE.sensitivity(relation) / self.noise_multiplier) ** 2
+
+
+Round = SampledRound | RatedRound | CyclicRound
+
+
+def as_coins(event: Round, rounds: int) -> tuple[SampledRound | RatedRound, int]:
+    """So many rounds for accountants that compose coins: turns are rounds that ask everybody. To
+    be applied before equal rounds of several runs are added up: each run begins a cycle anew."""
+    if isinstance(event, CyclicRound):
+        return SampledRound(1.0, event.noise_multiplier), event.turns(rounds)
+    return event, rounds
+
+
 def rounds_of(event: SampledRound | RatedRound) -> tuple[SampledRound, ...]:
     """The rounds that an event may be."""
     return event.rungs if isinstance(event, RatedRound) else (event,)

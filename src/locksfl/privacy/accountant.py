@@ -2,6 +2,8 @@
 
 * Central trust, PUBLIC observer: `central_epsilon` over sampled rounds. Every client is charged for
   every round, sampled or not.
+* Central trust with turns in place of a secret cohort (methods/cyclic.py): the same function. If no
+  other rounds are composed with them it is exact, by mu, whatever the accountant.
 * Local trust, SERVER: `local_epsilon` over one client's releases; exact.
 
 The result is an upper bound: the mechanism is (epsilon, delta)-DP under the relation, provided that
@@ -12,6 +14,7 @@ numerical range (epsilon in the hundreds under replace, delta below 1e-11), that
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -21,9 +24,11 @@ from locksfl.methods.releases import (
     RELATIONS,
     Accountant,
     ClientReleases,
-    RatedRound,
+    CyclicRound,
     Relation,
+    Round,
     SampledRound,
+    as_coins,
     as_count,
     as_float,
 )
@@ -44,6 +49,7 @@ def central_epsilon(
         spent: rounds, each with the number of times it was played. Rounds of different kinds may
             be mixed, but their configurations must be fixed beforehand: a round must not depend on
             the outcome of an earlier one, unless it is a `RatedRound`, which RDP alone charges.
+            The rounds of one run of turns are one entry: another entry begins a cycle anew.
         delta: the delta of the guarantee.
         relation: the relation between neighbours.
         accountant: "pld" is tighter, "rdp" faster.
@@ -52,7 +58,12 @@ def central_epsilon(
         An upper bound on epsilon.
     """
     delta = _checked(delta, relation, accountant)
-    rounds = merged([(event, as_count("rounds", count)) for event, count in spent])
+    counted = [(event, as_count("rounds", count)) for event, count in spent]
+    turns = [(event, count) for event, count in counted if isinstance(event, CyclicRound)]
+    if turns and len(turns) == len(counted):
+        mu_squared = math.fsum(event.mu_squared(count, relation) for event, count in turns)
+        return gdp.epsilon_from_mu(math.sqrt(mu_squared), delta)
+    rounds = merged(list(itertools.starmap(as_coins, counted)))
     bound = rdp_epsilon(rounds, delta, relation)
     fixed = [(event, count) for event, count in rounds if isinstance(event, SampledRound)]
     if accountant == "pld" and len(fixed) == len(rounds):
@@ -61,7 +72,7 @@ def central_epsilon(
 
 
 def central_epsilons(
-    event: SampledRound | RatedRound,
+    event: Round,
     rounds: Sequence[int],
     delta: float,
     relation: Relation = "zero-out",
@@ -79,6 +90,8 @@ def central_epsilons(
     """
     delta = _checked(delta, relation, accountant)
     counts = [as_count("rounds", count) for count in rounds]
+    if isinstance(event, CyclicRound):
+        return [central_epsilon([(event, count)], delta, relation) for count in counts]
     bounds = [rdp_epsilon([(event, count)], delta, relation) for count in counts]
     if accountant == "pld" and isinstance(event, SampledRound):
         tighter = pld_epsilons(event, counts, delta, relation)

@@ -22,6 +22,7 @@ from locksfl.methods.releases import (
     RELATIONS,
     Accountant,
     ClientReleases,
+    CyclicRound,
     Relation,
     SampledRound,
     joint_multiplier,
@@ -72,7 +73,7 @@ def calibrate(
         return _with_bits(arm, epsilon, delta, relation, accountant)
     joint, given = arm.releases_norms, arm.norm_multiplier or None
     found: ClientReleases | SampledRound
-    if arm.parts[2].amplified:
+    if arm.parts[2].amplified and not arm.separation:
         p = arm.largest_probability
         found = calibrate_central(
             epsilon,
@@ -89,6 +90,8 @@ def calibrate(
         )
     else:
         norms, uploads = most or (arm.rounds, arm.rounds)
+        if arm.separation:  # the server's noise costs each client what its own would
+            uploads = CyclicRound(arm.separation, 1.0).turns(arm.rounds)
         found = calibrate_local(
             epsilon,
             delta,

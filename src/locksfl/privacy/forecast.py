@@ -22,7 +22,7 @@ rounds, one seed, the best held-out accuracy of 8 pairs of clip and step, so a l
     accuracy  .82   .72   .52   .40   .30   .2
 
 HOPELESS = 0.5 was chosen after seeing this table: below it, accuracy is .4 or less there. It is a
-rule of thumb from one task.
+rule of thumb from one task. Correlated noise (methods/cyclic.py) adds up to less than sqrt(T).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from scipy import optimize, special
 
 from locksfl import _validate
 from locksfl.arm import Arm
+from locksfl.methods.cyclic import prefix_stds
 
 Floats = npt.NDArray[np.float64]
 
@@ -182,7 +183,11 @@ def _normal(points: int) -> Floats:
 
 def reach(arm: Arm, noise: float) -> float:
     """The largest signal of all rounds over their noise."""
-    return math.sqrt(arm.rounds) / noise if noise > 0 else math.inf
+    if noise <= 0:
+        return math.inf
+    if arm.bands > 1:
+        return arm.rounds / float(prefix_stds(arm.rounds, arm.bands)[-1]) / noise
+    return math.sqrt(arm.rounds) / noise
 
 
 def smallest_population(arm: Arm, found: float) -> int:

@@ -43,9 +43,11 @@ from locksfl.methods import TRUSTS
 from locksfl.methods.releases import (
     OBSERVERS,
     RELATIONS,
+    CyclicRound,
     Observer,
     RatedRound,
     Relation,
+    Round,
     SampledRound,
 )
 from locksfl.privacy import gdp
@@ -84,7 +86,7 @@ class PlannedArm:
     name: str
     clients: int
     rounds: int
-    round: SampledRound | RatedRound | None = None
+    round: Round | None = None
     mu_squared: dict[Observer, dict[Relation, float]] | None = None
 
     @classmethod
@@ -111,7 +113,7 @@ class PlannedArm:
         if event is not None and "rungs" in event:
             event = RatedRound(tuple(SampledRound(**rung) for rung in event["rungs"]))
         elif event is not None:
-            event = SampledRound(**event)
+            event = (CyclicRound if "separation" in event else SampledRound)(**event)
         return cls(**{**table, "round": event})
 
     def rdp(self, orders: tuple[float, ...], relation: Relation) -> Floats:
@@ -125,7 +127,7 @@ class PlannedArm:
         """mu^2 against an observer; infinite for sums over a secret cohort, which have none."""
         return math.inf if self.mu_squared is None else self.mu_squared[observer][relation]
 
-    def sampled(self, relation: Relation) -> tuple[SampledRound | RatedRound, int]:
+    def sampled(self, relation: Relation) -> tuple[Round, int]:
         """The rounds against PUBLIC. A client's own Gaussians are one round of everybody, with the
         multiplier of which an accountant makes the same mu under this relation."""
         if self.round is not None:
@@ -387,4 +389,6 @@ def _composed(
         return None, delta, "none"
     epsilon = central_epsilon([arm.sampled(relation) for arm in arms], delta, relation, "pld")
     by = "rdp" if any(isinstance(arm.round, RatedRound) for arm in arms) else "pld"
+    if all(isinstance(arm.round, CyclicRound) for arm in arms):
+        by = "gdp"
     return epsilon if math.isfinite(epsilon) else None, delta, by

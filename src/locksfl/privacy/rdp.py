@@ -26,6 +26,7 @@ and costs add over rounds.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -34,9 +35,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from locksfl.methods.releases import RatedRound, Relation, SampledRound, rounds_of
+from locksfl.methods.releases import Relation, Round, SampledRound, as_coins, rounds_of
 
-Spent = Sequence[tuple[SampledRound | RatedRound, int]]
+Spent = Sequence[tuple[Round, int]]
 
 Floats = npt.NDArray[np.float64]
 
@@ -84,7 +85,7 @@ def composed_rdp(spent: Spent, orders: tuple[float, ...] = ORDERS) -> Floats:
     """The zero-out RDP of these rounds together: costs add (Mironov 2017, Proposition 1). A round
     that was chosen among several costs at most the largest of them at each order."""
     total = np.zeros(len(orders))
-    for event, count in spent:
+    for event, count in itertools.starmap(as_coins, spent):
         if count:
             each = [round_rdp(one, orders) for one in rounds_of(event)]
             total += count * np.max(each, axis=0)

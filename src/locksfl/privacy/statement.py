@@ -4,7 +4,8 @@ SERVER sees every message; PUBLIC sees only the models. The unit is one client w
 
 * trust central: PUBLIC is protected by the noise on the sums and by the secret cohort; the server
   sees raw updates, so its epsilon is infinite. Every client is charged for every round, drawn or
-  not, so what was spent is the guarantee of the rounds that were played.
+  not, so what was spent is the guarantee of the rounds that were played. If clients take turns
+  (methods/cyclic.py) nothing is secret but the noise, and the busiest client is charged.
 * trust local: noise is added to every message before it leaves the client. Sampling gains nothing,
   because the server knows which clients it asked. The guarantee is the filter's budget or, without
   a filter, the cost of a client asked in all T rounds. The ledger's sum is "spent so far" (by the
@@ -160,6 +161,8 @@ def _costs(
     arm = arms[0]
     if any(one.controlled for one in arms):  # there is no other accountant of chosen rates
         accountant = "rdp"
+    if all(one.separation for one in arms):  # turns are exact, by mu
+        accountant = "gdp"
 
     def one(observer: Observer, relation: Relation) -> tuple[float | None, str]:
         seen = [release for release in arm.releases() if release.observer == observer]

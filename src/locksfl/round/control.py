@@ -11,11 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array
 
 from locksfl.arm import Arm, Dials
 from locksfl.round import anchor, scaffold
 from locksfl.round.client import LocalWork
+from locksfl.round.server import Server, ServerState
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,20 @@ def control_of(work: LocalWork) -> Control | None:
     return None if work.control is None else CONTROLS[work.control]
 
 
-def first_state(work: LocalWork, weights: Array, clients: int) -> Any:
-    """The state of its control variate before the first round; None without one."""
-    control = control_of(work)
-    return None if control is None else control.first(work, weights, clients)
+def first_state(
+    server: Server, weights: Array, arm: Arm, work: LocalWork, clip_norm: Any = None
+) -> ServerState:
+    """The state before an arm's first round: with a clip norm if that adapts, the last update if
+    the rule asks about it, the noise of the rounds before if that is correlated, and the state of a
+    control variate; the first clip norm is the arm's if it is not given."""
+    clip = arm.first_clip if clip_norm is None else clip_norm
+    earlier, control = len(arm.strategy) - 1, control_of(work)
+    return server.init(weights)._replace(
+        clip_norm=None if clip is None else jnp.asarray(clip, jnp.float32),
+        last=jnp.zeros_like(weights) if arm.parts[0].remembers else None,
+        recent_noise=jnp.zeros((earlier, *weights.shape)) if earlier > 0 else None,
+        control=None if control is None else control.first(work, weights, arm.clients),
+    )
 
 
 def check_work(work: LocalWork) -> None:

@@ -17,6 +17,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from locksfl.arm import Arm
+from locksfl.methods.cyclic import correlated, group_of
 from locksfl.round.noise import SystemNoise
 from locksfl.round.randomness import Purpose, Randomness, Stream, client_keys, draw_key, normal
 
@@ -56,6 +57,8 @@ def draw_cohort(rng: np.random.Generator, clients: int, sampling_rate: float) ->
 
 def cohort_of(randomness: Randomness, arm: Arm, round_index: int) -> np.ndarray:
     """The cohort of a round: sorted client numbers."""
+    if arm.separation:
+        return group_of(arm.clients, arm.separation, round_index)
     if randomness.simulated:
         rng = randomness.host(arm.name, round_index, Purpose.COHORT)
         return draw_cohort(rng, arm.clients, arm.sampling_rate)
@@ -195,6 +198,17 @@ def draw_server(
     drawn = (normal(norms, 1)[0], normal(update, size), normal(count, 1)[0], normal(bits, 1)[0])
     refine = draw_key(arm_key, round_index, Purpose.REFINE_NOISE)
     return ServerDraws(*drawn, normal(refine, 2 * refinements).reshape(refinements, 2))
+
+
+def correlate(
+    drawn: ServerDraws, recent: Any, strategy: tuple[float, ...]
+) -> tuple[ServerDraws, Any]:
+    """The draws of `draw_server` with noise that is correlated with `recent`, that of the rounds
+    before; and what is recent in the next round. Without a strategy they stay as they are."""
+    if not strategy:
+        return drawn, recent
+    noise, recent = correlated(drawn.update_noise, recent, strategy, jnp)
+    return drawn._replace(update_noise=noise), recent
 
 
 def second_sample(coins: Array, probability: Array, present: Array) -> Array:

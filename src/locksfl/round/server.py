@@ -32,13 +32,9 @@ class Server:
             return optax.adam(1.0)
         return optax.sgd(1.0, momentum=self.momentum if self.optimizer == "momentum" else None)
 
-    def init(self, weights: Array, clip_norm: Any = None, remembers: bool = False) -> ServerState:
-        """The state before the first round; with a clip norm if that adapts, and with the last
-        update (zero) if it is remembered."""
-        first = None if clip_norm is None else jnp.asarray(clip_norm, jnp.float32)
-        zero = jnp.zeros_like(weights)
-        last = zero if remembers else None
-        return ServerState(weights, self._rule().init(weights), zero, first, last)
+    def init(self, weights: Array) -> ServerState:
+        """The state before the first round; an arm's may have more (`control.first_state`)."""
+        return ServerState(weights, self._rule().init(weights), jnp.zeros_like(weights))
 
     def eta(self, base_step: Any, t: Any) -> Any:
         """The step of round t: eta_b / sqrt(t + 1), eta_b, or eta_b (1 - t / T), which is eta_b / T
@@ -90,3 +86,4 @@ class ServerState(NamedTuple):
     clip_norm: Any = None  # of the next round, if it adapts
     last: Any = None  # the last released update, if the rule asks about it
     control: Any = None  # of a control variate (control.py)
+    recent_noise: Any = None  # of the last rounds, the last one first, if it is correlated

@@ -35,7 +35,7 @@ from locksfl.round.client import (
     measure,
 )
 from locksfl.round.control import control_of
-from locksfl.round.draws import Grid, Members, draw_members, draw_server
+from locksfl.round.draws import Grid, Members, correlate, draw_members, draw_server
 from locksfl.round.exact import (
     Noise,
     Words,
@@ -68,6 +68,7 @@ class Program:
     evaluate_every: int
     exact: bool = False  # a secret run: integers, and nothing leaves that is not released
     filtered: bool = False  # clients have a budget; without one nothing is carried for it
+    strategy: tuple[float, ...] = ()  # correlates the noise of rounds (methods/cyclic.py)
     together: int = 1  # settings of a sweep that are played at once
     keep_bytes: int = 0  # most bytes that stage 1 keeps per device; beyond, stage 2 recomputes
 
@@ -424,9 +425,14 @@ def play_block(
             cohort = ChunkedClients(program, state, records, members, keys, t)
             refinements = program.method.parts[0].refinements
             server_draws = draw_server(arm_key, t, program.model.size, refinements)
+            server_draws, recent = correlate(server_draws, state.recent_noise, program.strategy)
+            state = state._replace(recent_noise=recent)
             result, uploads, norms = play(
                 program.method, cohort, members, server_draws, dials, total, together, adapts
             )
+            if program.strategy:  # its size differs from round to round
+                size = jnp.sqrt(jnp.mean(jnp.square(server_draws.update_noise)))
+                result = result._replace(noise=result.noise * size)
         else:
             drawn = (secrets.coins[r, 0], jnp.zeros(clients.shape))
             members = Members(clients, clients >= 0, mine, *drawn)

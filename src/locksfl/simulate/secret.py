@@ -11,6 +11,7 @@ import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from locksfl.arm import Arm
+from locksfl.methods.cyclic import check_secret
 from locksfl.round.draws import SecretDraws, draw_secret, grid_of
 from locksfl.round.exact import MOST_PARAMETERS
 from locksfl.round.randomness import Randomness
@@ -30,6 +31,7 @@ class SecretRounds:
 
     def __init__(self, randomness: Randomness, arm: Arm, size: int) -> None:
         grid_of(arm)  # refuses noise that is too large
+        check_secret([arm])
         self.each = arm.parts[2].clients_add_noise
         self._source, self._arm, self._size = randomness, arm, size
         numbers = int(size * max(1.0, arm.cohort)) if self.each else size

@@ -171,6 +171,7 @@ class Simulator:
             The blocks, each with its rounds and the state after it.
         """
         check_arm(work, plan)
+        self.check_control(work)
         kept = None
         if plan.budget is not None:
             kept = Filter(plan, plan.budget, *(released or ()))
@@ -194,8 +195,7 @@ class Simulator:
         key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
         if state is None:
             first = self.model.init(randomness.model_key())
-            state = server.init(first, plan.first_clip, plan.parts[0].remembers)
-            state = state._replace(control=self.first_control(work, first))
+            state = first_state(server, first, plan, work)
         state = self.replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:
@@ -220,6 +220,7 @@ class Simulator:
                 evaluate_every,
                 exact=secret is not None,
                 filtered=kept is not None,
+                strategy=plan.strategy,
                 keep_bytes=self._publicly_kept(plan) if secret else self.keep_bytes,
             )
             slots = self.slots(cohorts, class_of, layout)
@@ -241,15 +242,14 @@ class Simulator:
             t += length
             length = max(1, int(BLOCK_SECONDS / (seconds / length)))
 
-    def first_control(self, work: LocalWork, weights: Array) -> Any:
-        """The state of the control variate before the first round, if it fits in memory."""
+    def check_control(self, work: LocalWork) -> None:
+        """Refuse a control variate whose vectors do not fit in memory."""
         if not self.most_controls(work):
             raise ValueError(
                 f"local.control = {work.control!r}: {self.population.clients} clients with "
                 f"{self.model.size} numbers each take more than {self._control_bytes / 2**30:.3g} "
                 "GiB; expected fewer clients or a smaller model"
             )
-        return first_state(work, weights, self.population.clients)
 
     def most_controls(self, work: LocalWork) -> int:
         """The number of settings for which clients may keep vectors at once."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from locksfl.arm import Arm
 from locksfl.round.client import LocalWork
+from locksfl.round.control import first_state
 from locksfl.round.draws import cohort_of
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
@@ -111,7 +112,8 @@ def _groups(
         plan, alone = setting.plan, number if _plays_alone(setting) else None
         rate = plan.sampling_rate if simulator.on_cpu else simulator.shared_rate(plan, work)
         adapts = plan.clip_quantile is not None
-        alike.setdefault((plan.method, rate, adapts, alone), []).append(number)
+        key = (plan.method, rate, adapts, plan.strategy, alone)
+        alike.setdefault(key, []).append(number)
     for (_, rate, *_), numbers in alike.items():
         most = at_once or _most_together(simulator, rate, work)
         pieces = -(-len(numbers) // most)
@@ -175,14 +177,13 @@ def _together(
     clips = None
     if plan.clip_quantile is not None:
         clips = jnp.stack([jnp.float32(p.clip_norm) for p, _ in group])
-    remembers = plan.parts[0].remembers
-    state = jax.vmap(functools.partial(server.init, remembers=remembers))(first, clips)
-    control = jax.vmap(functools.partial(simulator.first_control, work))(first)
-    state = state._replace(control=control)
+    simulator.check_control(work)
+    begin = functools.partial(first_state, server, arm=plan, work=work)
+    state = jax.vmap(lambda weights, clip: begin(weights, clip_norm=clip))(first, clips)
     keys, dials, state = simulator.replicate_tree((keys, dials, state))
     public = simulator.replicate_tree(jnp.float32(1.0))
     # settings that differ in clip or step have the same cohorts: drawn, packed and sent once
-    draws = [(one.randomness, one.plan.name, one.plan.sampling_rate) for one in group]
+    draws = [(source, p.name, p.sampling_rate, p.separation) for p, source in group]
     unique = list(dict.fromkeys(draws))
     which = np.array([unique.index(one) for one in draws])
     rounds: list[list[RoundLog]] = [[] for _ in settings]
@@ -197,6 +198,7 @@ def _together(
             server,
             layout,
             evaluate_every,
+            strategy=plan.strategy,
             together=len(group),
             keep_bytes=simulator.keep_bytes,
         )

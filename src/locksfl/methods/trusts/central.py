@@ -1,6 +1,7 @@
 """The server is trusted with raw updates and adds noise to the sums.
 
-Guarantee: both sums come from one secret Poisson cohort, and only the noisy sums leave the server.
+Guarantee: both sums come from one secret Poisson cohort, or from clients that take turns in public
+(methods/cyclic.py), and only the noisy sums leave the server.
 """
 
 from __future__ import annotations

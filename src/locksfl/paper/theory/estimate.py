@@ -157,6 +157,11 @@ def study(
     say("opening the data")
     simulator = Simulator(*open_task(config))
     arm = plan_arms(config)[list(arms).index(name) if name else 0]
+    if arm.separation:
+        raise ValueError(
+            f"arm.{arm.name}.separation = {arm.separation}: the theory is that of independent "
+            "coins and noise; expected another --arm"
+        )
     work, server = local_work(config.local), server_for(config.train, arm.rounds)
     observer = Observer(simulator, work)
     closer = set(np.linspace(0, arm.rounds - 1, min(looks, arm.rounds)).round().astype(int))
