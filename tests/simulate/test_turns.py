@@ -174,7 +174,7 @@ def test_a_run_that_goes_on_is_the_same_to_the_last_bit(simulator):
         if len(first) == 3:
             break
     kept = [np.asarray(leaf) for leaf in jax.tree.leaves(states[-1])]
-    state = restore(server, simulator.model, kept, arm.first_clip, len(arm.strategy))
+    state = restore(server, simulator.model, kept, arm, LocalWork())
     assert state.recent_noise.shape == (3, simulator.model.size)
     _, resumed = play(simulator, arm, state=state, first_round=3)
     for one, other in zip(jax.tree.leaves(whole[-1]), jax.tree.leaves(resumed[-1]), strict=True):
