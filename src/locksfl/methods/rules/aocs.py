@@ -12,9 +12,9 @@ method for a concave function, so K' falls to the optimum and never passes it.
 The server may add noise to the sums: p_i then depends on client i's own norm and on released
 numbers. |g_i| / C moves the first sum by 1 at most. A member is in P or in J, so that it moves the
 pair by 1 at most if it is present or absent, and by sqrt(2) if it is replaced: from (p, 0) to
-(0, 1). With noise of std 3 z_K on each of the nine numbers, they cost together at most (1 + 4 * 2) /
-(3 z_K)^2 = 1/z_K^2, what one norm sum with z_K costs: given what was released before, each release
-is a Gaussian, and along their joint shift so are all of them.
+(0, 1). With noise of std 3 z_K on each of the nine numbers they cost together at most
+(1 + 4 * 2) / (3 z_K)^2 = 1/z_K^2, what one norm sum with z_K costs: given what was released before,
+each release is a Gaussian, and along their joint shift so are all of them.
 Noise of std s could make a factor anything. Its public limits are 1 / (1 + b/s), which without
 noise is none and where noise hides the sums no change, and 1 + min(s/b, b/s): K' rises by no more
 than noise may have taken from it before.
