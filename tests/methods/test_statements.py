@@ -113,7 +113,8 @@ def test_a_second_rule_that_releases_norms_is_charged_like_the_first(own):
     [
         ({"released": False}, ["local"], "a norm that is not released"),
         ({"largest_probability": None}, ["local", "central"], "states no largest probability"),
-        ({"jointly": True}, ["local", "central"], "other clients' raw values"),
+        ({"jointly": True}, ["central"], "other clients' raw values"),
+        ({"jointly": True, "released": False}, ["local", "central"], "other clients' raw values"),
     ],
 )
 def test_a_rule_that_does_not_state_what_it_does_is_refused_with_privacy(

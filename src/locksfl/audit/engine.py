@@ -21,7 +21,9 @@ from locksfl.methods.cyclic import decorrelated
 from locksfl.methods.estimators import SMALLEST_NORM
 from locksfl.models.build import Model
 from locksfl.round.client import LocalWork
-from locksfl.round.randomness import Randomness
+from locksfl.round.draws import draw_members, grid_of
+from locksfl.round.noise import SystemNoise
+from locksfl.round.randomness import Purpose, Randomness
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
 
@@ -93,6 +95,7 @@ class Transcript:
     block: npt.NDArray[np.int64]  # [T] the block of each round
     sums: Floats  # [B, d] what the blocks added to the model, times the divisor
     own: slice  # the coordinates of the clients
+    told: Floats | None = None  # [T, n] what members released, where a rule compares it
 
     def dials(self) -> Dials:
         """The arm's numbers in every round, each [T, 1] if the clip norm has a part in it."""
@@ -211,7 +214,38 @@ class Engine:
             np.array(sums) * divisor,
             self.own,
         )
+        if told_matters(arm):
+            return replace(played, told=told_values(played, randomness))
         return played if seen.all() else inferred(played)
+
+
+def told_matters(arm: Arm) -> bool:
+    """Whether a probability is that of all members' released values: then a little noise on one of
+    them can change another's by much, and true values do not tell it."""
+    rule, _, trust = arm.parts
+    return trust.clients_add_noise and not rule.from_one_sum
+
+
+def told_values(played: Transcript, randomness: Randomness) -> Floats:
+    """[T, n] the values that the members released, by the noise that the run drew."""
+    arm, clip = played.arm, played.arm.clip_norm
+    values, noise = asked_values(played), np.zeros(played.member.shape)
+    if randomness.simulated:
+        key, everyone = randomness.arm_key(arm.name), jnp.arange(values.shape[1])
+
+        @jax.jit
+        @jax.vmap
+        def drawn(t: jax.Array) -> jax.Array:
+            return draw_members(key, t, everyone, jnp.ones(everyone.shape)).norm_noise
+
+        noise = arm.norm_multiplier * np.asarray(drawn(jnp.arange(len(noise))), np.float64)
+    else:
+        steps = float(grid_of(arm).norm)
+        values = clip / steps * np.floor(values * steps / clip)
+        for t, there in enumerate(played.member):
+            source = SystemNoise(randomness.stream(arm.name, t, Purpose.NORM_NOISE))
+            noise[t, there] = source.steps(arm.norm_multiplier, 1 / steps, there.sum()) / steps
+    return np.clip(values + clip * noise, 0.0, clip)
 
 
 def inferred(played: Transcript) -> Transcript:
@@ -242,7 +276,8 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
 
     Args:
         played: the transcript.
-        scores: [T, n] what the rule knows of each client; without it, the true norms or scores.
+        scores: [T, n] what the rule knows of each client; without it, what members told or, if
+            that is not known, the true norms or scores.
     """
     arm, dials, shape = played.arm, played.dials(), played.member.shape
     rule, estimator, trust = arm.parts
@@ -251,7 +286,8 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
     clipped, values = played.clipped, asked_values(played)
     public = np.broadcast_to(played.used[:, None], shape)
     weights = np.broadcast_to(np.asarray(arm.scaled_weights(), np.float64), shape)
-    own = np.broadcast_to(values if scores is None else scores, shape)
+    known = played.told if scores is None else scores
+    own = np.broadcast_to(values if known is None else known, shape)
     if rule.asks is None:
         own = np.zeros(shape)
 

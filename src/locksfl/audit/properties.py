@@ -43,6 +43,7 @@ from locksfl.audit.engine import (
     asked_values,
     residual,
     stated,
+    told_matters,
 )
 from locksfl.audit.evidence import (
     Evidence,
@@ -188,9 +189,10 @@ def play_all(arm: Arm, randomness: Randomness) -> Plays:
     """The four plays, a fifth if the clip norm adapts, and that of a client alone where each client
     adds noise to its norm."""
     each = arm.parts[2].clients_add_noise and arm.releases_norms
-    hushed: dict[str, Any] = {"norm_multiplier": HUSHED} if each else {}
+    hides = arm.releases_norms and not told_matters(arm)
+    hushed: dict[str, Any] = {"norm_multiplier": HUSHED} if each and hides else {}
     silent: dict[str, Any] = {"noise_multiplier": SILENT}
-    if arm.releases_norms:
+    if hides:
         silent["norm_multiplier"] = HUSHED
     settings: dict[str, dict[str, Any]] = {
         "mixed": {"clip_norm": 1.0, **hushed},
