@@ -7,9 +7,13 @@
 
 Both gradients of a difference are of the same rows of the client, so that what is left when w_t is
 near w~ is small even if `max_samples` subsamples them. For a smooth loss |u_i| <= L_i |w_t - w~|
-instead of |grad f_i|, and the variance of sampling clients falls by the square of that ratio. The
-noise of an anchor round stays in the steps until the next one, where that of a difference round is
-in units of C'. A ratio so small that most differences are clipped keeps the steps near G~.
+instead of |grad f_i|, and the variance of sampling clients falls by the square of that ratio. A
+ratio C'/ C so small that most differences are clipped keeps the steps near G~.
+
+The error of G~, by sampling and by noise, is in all k steps until the next anchor: together they
+carry k^2 Var(G~) + (k - 1) Var(D), where k steps with gradients carry k Var(G~). SVRG proper takes
+G~ of all clients. So at one rate for all rounds, as here, anchors lose unless averages of gradients
+are nearly exact anyway: many uploads in a round, or rule "full" with little noise.
 
 Privacy:
 * u_i is a function of client i's own data and of w_t, w~: released models.

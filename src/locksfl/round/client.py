@@ -43,7 +43,7 @@ class LocalWork:
     reference_samples: int | None = None
     proximal: float = 0.0
     control: str | None = None
-    anchor_every: int = 5
+    anchor_every: int = 2
     anchor_ratio: float = 0.5
 
     @property
