@@ -150,6 +150,8 @@ def test_the_noise_for_an_epsilon_needs_no_cohort(locks):
     arm = calibrate(Arm("", 12, 7, separation=3), 8.0, 1e-5)
     assert found["noise_multiplier"] == arm.noise_multiplier
     assert (found["accountant"], found["protects_from"]) == ("gdp", "PUBLIC")
+    told = locks("privacy", "calibrate", "--epsilon", 8, *flags)
+    assert "clients take turns, 3 rounds apart, in public: nothing is amplified" in told
     locks("privacy", "calibrate", "--epsilon", 8, *flags, "--trust", "local", code=2)
     locks("privacy", "calibrate", "--epsilon", 8, *flags, "--rule", "coin", code=2)
 

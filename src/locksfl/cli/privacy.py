@@ -141,6 +141,11 @@ def calibrate(
             f"({rate['at_this_rate_alone']:.6g} in a run of this rate alone, {accountant})"
             for rate in answer["rates"]
         ]
+    if arm.separation:
+        lines.append(
+            f"clients take turns, {arm.separation} rounds apart, in public: nothing is amplified; "
+            f"the noise may be correlated over up to {arm.separation} rounds (bands)"
+        )
     last = (
         f"epsilon {epsilon:g}, delta {delta:g} against {answer['protects_from']} "
         f"({relation}, {answer['accountant']}); the unit of privacy is one client"
