@@ -18,6 +18,15 @@ SOUND = [
     for method in itertools.starmap(Method, itertools.product(PLAIN_RULES, ESTIMATORS, TRUSTS))
     if not unsound(*method.parts)
 ]
+# rules that look at all members or at sums of them, which the reference plays too
+JOINT = [
+    method
+    for method in itertools.starmap(
+        Method, [*itertools.product(("ocs", "aocs"), ["capped"], TRUSTS),
+                 *itertools.product(["top-k"], ["literal", "horvitz-thompson"], TRUSTS)]
+    )
+    if not unsound(*method.parts)
+]  # fmt: skip
 FALSE_ALARM = 1e-6  # of one check, over all numbers that it looks at
 
 

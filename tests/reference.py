@@ -223,7 +223,7 @@ def two_stages(
         used = by_sums(plan, known, released, np.reshape(refine_noise, (-1, 2)))
     given = None  # probabilities that do not follow from one number
     if method.rule == "top-k":
-        given = largest(known, b)
+        given = largest(np.round(known, 9), b)  # those that are clipped have one length
         used = min([p for p in given if p > 0], default=1.0)
 
     # the second coin, and what each sends

@@ -17,7 +17,7 @@ from locksfl.experiment.plan import calibrated
 from locksfl.methods import TRUSTS
 from locksfl.round.randomness import Randomness
 
-EPSILON, DELTA, ROUNDS, REPETITIONS = 3.0, 1e-3, 2, 50_000
+EPSILON, DELTA, ROUNDS, REPETITIONS = 3.0, 1e-2, 2, 50_000
 OBSERVER = {"central": "PUBLIC", "local": "SERVER"}
 PRIVATE = [
     ("aocs", "central"),
@@ -56,7 +56,6 @@ def strongest(arm, privacy):
 @pytest.mark.parametrize(("rule", "trust"), PRIVATE)
 def test_half_of_the_claim_is_proved_and_no_more_than_it(rule, trust):
     found = strongest(*claim(rule, trust))
-    print(rule, trust, found.lower)
     assert found.claimed == pytest.approx(EPSILON, abs=2e-3)
     assert found.claimed / 2 <= found.lower <= found.claimed, found
 
@@ -70,9 +69,10 @@ def test_a_third_of_the_noise_is_caught(rule, trust, monkeypatch):
 
 
 def test_sums_that_refine_without_their_noise_are_caught(monkeypatch):
-    """A tenth of what was charged, on these sums alone; the norm sum is as it should be."""
+    """A tenth of what was charged, on these sums alone; the norm sum is as it should be. (With much
+    noise on the update, which would hide them.)"""
     arm, privacy = claim("aocs", "central")
-    loud = dataclasses.replace(arm, norm_multiplier=1.5)
+    loud = dataclasses.replace(arm, norm_multiplier=1.5, noise_multiplier=20.0)
     assert not strongest(loud, privacy).refuted
     real = attacks.draw_server
 

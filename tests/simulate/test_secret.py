@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import reference
-from checks import SOUND, arm_for, ragged
+from checks import JOINT, SOUND, arm_for, ragged
 from locksfl.data.population import Population
 from locksfl.methods import TRUSTS, Method
 from locksfl.models.build import build_model, from_equinox, mlp, softmax
@@ -46,7 +46,7 @@ USUAL = {
     "noise_multiplier": 0.3,
     "norm_multiplier": 0.6,
 }
-PRIVATE = [method for method in SOUND if TRUSTS[method.trust].private]
+PRIVATE = [method for method in SOUND + JOINT if TRUSTS[method.trust].private]
 
 
 def play(simulator, arm, work=GRADIENT, randomness=SECRET, **options):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import reference
-from checks import SOUND, arm_for, ragged
+from checks import JOINT, SOUND, arm_for, ragged
 from locksfl._arrays import aligned
 from locksfl.data.population import Population
 from locksfl.methods import TRUSTS, Method
@@ -147,6 +147,14 @@ def test_every_round_is_the_reference(simulators, method, mode):
     if TRUSTS[method.trust].private:
         rounds, _, _ = assert_same(simulator, plan_for(method, noise=0.3), work)
         assert all(found.noise > 0 for found in rounds)
+
+
+@pytest.mark.parametrize("method", JOINT, ids=lambda m: f"{m.estimator}-{m.rule}-{m.trust}")
+def test_rules_that_look_at_all_members_are_the_reference(simulators, method):
+    """Members are on two devices, and empty slots between them."""
+    assert_same(simulators["softmax"], plan_for(method), GRADIENT)
+    if TRUSTS[method.trust].private:
+        assert_same(simulators["softmax"], plan_for(method, noise=0.3), GRADIENT)
 
 
 @pytest.mark.parametrize(
