@@ -17,6 +17,7 @@ from locksfl.experiment.run import restore
 from locksfl.methods import Method
 from locksfl.models.build import softmax
 from locksfl.round.client import LocalWork
+from locksfl.round.control import first_state
 from locksfl.round.randomness import Randomness
 from locksfl.round.scaffold import Controls, local_steps
 from locksfl.round.server import Server
@@ -125,7 +126,7 @@ def test_a_run_that_goes_on_is_the_same_to_the_last_bit(simulator, source):
     blocks = simulator.play(arm, WORK, SERVER, source, pause_every=2)
     first = next(block for block in blocks if block.rounds[-1].round == 1)
     kept = [np.asarray(leaf) for leaf in jax.tree.leaves(first.state)]
-    state = restore(SERVER, simulator.model, kept, None, WORK, N)
+    state = restore(SERVER, simulator.model, kept, control=lambda w: first_state(WORK, w, N))
     _, resumed = play(simulator, arm, source, state=state, first_round=2)
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
         np.testing.assert_array_equal(one, other)

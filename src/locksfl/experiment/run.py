@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -341,7 +342,8 @@ def _run_arm(
     """Play one arm to its end, a checkpoint after every block."""
     model, server = engine.model, server_for(config.train, arm.rounds)
     work = local_work(config.local)
-    state = restore(server, model, progress.state, arm.first_clip, work, arm.clients)
+    control = functools.partial(first_state, work, clients=arm.clients)
+    state = restore(server, model, progress.state, arm.first_clip, control=control)
     counts = progress.books.counts(arm.name)
     before = folder.lines("rounds.jsonl") if arm.controlled else []
     blocks = engine.play(
@@ -411,18 +413,16 @@ def restore(
     model: Model,
     leaves: list[np.ndarray],
     clip_norm: np.float32 | None = None,
-    work: LocalWork = LocalWork(),  # noqa: B008
-    clients: int = 0,
+    control: Callable[[Array], Any] = lambda first: None,
 ) -> ServerState | None:
     """The server's state from the arrays of a checkpoint, with a clip norm if that adapts and the
-    control variate of the work, if it has one; None before the first round."""
+    state of a control variate, if there is one; None before the first round."""
     if not leaves:
         return None
     weights = jax.ShapeDtypeStruct((model.size,), jnp.float32)
 
     def begin(first: Array) -> ServerState:
-        control = first_state(work, first, clients)
-        return server.init(first, clip_norm)._replace(control=control)
+        return server.init(first, clip_norm)._replace(control=control(first))
 
     like = jax.eval_shape(begin, weights)
     state: ServerState = jax.tree.unflatten(jax.tree.structure(like), map(jnp.asarray, leaves))
