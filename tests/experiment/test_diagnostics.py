@@ -14,8 +14,8 @@ from locksfl.experiment.diagnostics import (
     client_updates,
     compare,
     compared_clients,
+    gradients_per_update,
     likeness,
-    local_steps,
 )
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish
@@ -114,8 +114,8 @@ def test_drift_is_the_mean_of_updates_over_what_a_client_moved() -> None:
     simulator, work = Simulator(population, model), local_work(config.local)
     clients, key = compared_clients(population.clients, 6), jax.random.key(3)
     weights = model.init(jax.random.key(0))
-    steps = local_steps(population.sizes[clients], work)
-    assert set(steps.tolist()) == {4}  # two passes over 30 samples in batches of 16
+    moved = gradients_per_update(population.sizes[clients], work)
+    assert set(moved.tolist()) == {4 * 0.05}  # two passes over 30 samples in batches of 16
     arguments = (model, weights, simulator.records, population.sizes, clients, key, work)
     mean = client_updates(*arguments).mean(axis=0)
     found = likeness(*arguments)
