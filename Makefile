@@ -39,7 +39,8 @@ docs: install          ## every picture in docs/, made anew
 	$(BIN)/python scripts/make_pictures.py
 	$(BIN)/python -m benchmarks --show --json docs/performance.json --figure docs/performance.png
 
-RESULTS := frontier clients cohorts natural shakespeare rounds two-classes records
+RESULTS := frontier clients cohorts natural shakespeare rounds two-classes records rules \
+  rules-no-privacy training turns
 results: install       ## every comparison of docs/results.md, which says how long it takes
 	for name in $(RESULTS); do \
 	  $(BIN)/locks compare experiments/results/$$name.toml --out runs/results/$$name || exit; done

@@ -85,6 +85,27 @@ def beside(name: str) -> str:
     return markdown_table(heads, lines) + "\n" + _progress(name)
 
 
+def across(*names: str) -> str:
+    """A line for every method, with its accuracy on all data; the best of each column in bold."""
+    rows = [row for name in names for row in rows_of(name)]
+    columns = list(dict.fromkeys((row["data"], epsilon_of(row)) for row in rows))
+    found = {(row["data"], epsilon_of(row), row["method"]): row for row in rows}
+    best = {
+        column: max(row["accuracy"] for key, row in found.items() if key[:2] == column)
+        for column in columns
+    }
+    lines = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        cells = [found.get((*column, method)) for column in columns]
+        texts = [
+            f"**{shown(row)}**" if row and row["accuracy"] == best[column] else shown(row)
+            for column, row in zip(columns, cells, strict=True)
+        ]
+        lines.append([f"`{method}`", *texts])
+    heads = ("method", *(f"{data}, ε = {sign(epsilon)}" for data, epsilon in columns))
+    return markdown_table(heads, lines) + "\n" + "".join(_progress(name) for name in names)
+
+
 def _progress(name: str) -> str:
     table = table_of(name)
     missing = table["missing"]
@@ -272,6 +293,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "clients-differences": lambda: differences("clients"),
     "natural": lambda: beside("natural"),
     "shakespeare": lambda: beside("shakespeare"),
+    "rules": lambda: across("rules"),
+    "rules-no-privacy": lambda: across("rules-no-privacy"),
+    "training": lambda: beside("training"),
+    "turns": lambda: across("turns"),
     "pays": pays,
     "cohorts": cohorts,
     "planned": planned,
