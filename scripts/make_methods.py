@@ -50,7 +50,7 @@ TRAINING = {  # what a run of each method has beside its rule: [local] and [[arm
     ),
     "turns with correlated noise (Choquette-Choo et al. 2023)": (
         {},
-        {"sampling": "cyclic", "separation": 20},
+        {"sampling": "cyclic", "separation": 25},
     ),
 }
 AUDITED = {"epsilon": 3.0, "delta": 1e-2}
@@ -139,7 +139,7 @@ def training_config(local: dict[str, Any], arm: dict[str, Any], trust: str) -> C
     turns = "sampling" in arm
     table = {"name": "a", "rule": "uniform", **arm}
     if not turns:
-        table["cohort"] = 50.0
+        table["cohort"] = ASKED["uploads"]
     noise = NOISE[trust].get("noise_multiplier")
     if noise:
         table["noise_multiplier"] = noise

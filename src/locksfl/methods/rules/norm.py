@@ -50,6 +50,6 @@ rule = Rule(
     estimated_uploads=estimated_uploads,
     takes=("floor", "norm_low"),
     planned=True,
-    paper="this program's own (LOCKS)",
+    paper="the LOCKS paper, corrected",
     sends="its norm, then its update if it uploads",
 )
