@@ -1,0 +1,43 @@
+"""The matrix of docs/methods.md: it is what the code states, and no row is private for nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from locksfl.methods import RULES
+from locksfl.privacy import guarantee
+from scripts.make_methods import AUDITED, DELTA, DOCS, OBSERVER, bounds, filled, standard_arm
+
+
+def private_arms():
+    """Every rule under every private trust that takes it, in the standard setting."""
+    for trust in OBSERVER:
+        for rule in RULES:
+            try:
+                yield standard_arm(rule, trust)
+            except ValueError:
+                continue
+
+
+def test_the_page_is_what_the_code_states():
+    page = (DOCS / "methods.md").read_text("utf-8")
+    assert filled(page) == page, "python -m scripts.make_methods"
+
+
+def test_every_private_rule_has_an_accountant_and_an_audit():
+    """A finite epsilon against the observer from whom the trust protects; and an attack that proved
+    at least half of a claim of 3, and no more than it."""
+    arms, proved = list(private_arms()), bounds()
+    assert len(arms) > 30
+    for arm in arms:
+        costs = {(c.observer, c.relation): c.epsilon for c in guarantee([arm], DELTA, "pld")}
+        for relation in ("zero-out", "replace"):
+            epsilon = costs[OBSERVER[arm.trust], relation]
+            assert epsilon is not None
+            assert math.isfinite(epsilon)
+        found = proved[f"{arm.trust}-{arm.rule}"]
+        assert found["claimed"] == pytest.approx(AUDITED["epsilon"], abs=2e-3)
+        assert AUDITED["epsilon"] / 2 <= found["lower"] <= found["claimed"], found
+    assert len(proved) == len(arms)
