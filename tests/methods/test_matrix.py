@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from scripts.make_methods import AUDITED, DELTA, DOCS, OBSERVER, bounds, filled, standard_arm
 
 from locksfl.methods import RULES
 from locksfl.privacy import guarantee
-from scripts.make_methods import AUDITED, DELTA, DOCS, OBSERVER, bounds, filled, standard_arm
 
 
 def private_arms():
