@@ -164,7 +164,7 @@ class Seen(NamedTuple):
     uploads: Array  # how many uploaded
     canary: Array  # whether the canary did: the server's knowledge
     counted: Array  # the released number of uploads; NaN if there is none
-    refined: Array  # [refinements, 2] the sums by which K' was refined
+    refined: Any = None  # [refinements, 2] the sums by which K' was refined
 
 
 Score = Callable[[Arm, str, Seen], Array]
@@ -328,7 +328,7 @@ def repeated_rounds(
                 jnp.sum(uploads.uploaded),
                 uploads.uploaded[0],
                 result.released_count,
-                jnp.zeros((0, 2)) if result.refined is None else result.refined,
+                result.refined,
             )
 
         every = (jnp.arange(rounds), cohorts)
