@@ -5,10 +5,11 @@ releases to whom, and the bounds that it keeps. Accountants, ledgers, the device
 planner, the simulator and the docs read these statements and nothing else: no file compares names.
 To add a method, add a file to its folder (or name your own: "package.module:name") and a test.
 
-Statements are enforced where they matter for privacy. Rules and estimators are called for
-one client at a time, with only that client's own value and released numbers; the round itself
-clamps the probability to the stated maximum and the contribution to the stated bound. A false
-statement then costs accuracy, never epsilon.
+Statements are enforced where they matter for privacy. Scores, estimators and most rules are called
+for one client at a time, with only that client's own value and released numbers. Rules that compare
+members (`jointly`, `level`) see all of them, and only what the trust shows: under a private trust,
+released values. The round itself clamps the probability to the stated maximum and the contribution
+to the stated bound. A false statement then costs accuracy, never epsilon.
 
 No JAX here: devices and accountants read these files. Functions take the array namespace (numpy or
 jax.numpy) as their last argument, `xp`.

@@ -16,7 +16,9 @@ R estimates the mean of the clipped u_i, whatever c and c_i are.
 The paper's clients send w - y. If only some upload, that has a smaller variance, but its mean is
 right only while c is the mean of the c_i. The server's noise enters c and no c_i, so c - mean c_i
 would become a random walk, of deviation sqrt(T) z C / (n K eta) in every coordinate after T rounds,
-and all of it would be in every step. Here it is forgotten at the rate rho and in no step.
+and all of it would be in every step. Here c forgets it at the rate rho. It still shifts local
+iterates, but is not added to what is sent. The price: c - c_i no longer reduces the variance of
+sampling clients, as it does in the paper.
 
 Privacy:
 * u_i is a function of client i's own data (c_i is, with released models) and of w and c, which are

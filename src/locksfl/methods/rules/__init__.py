@@ -1,7 +1,8 @@
 """Rules: which members of a cohort upload.
 
 Sampling is Poisson, one independent draw per client, as the accountants assume; where clients take
-turns (methods/cyclic.py), everybody uploads. A rule says how likely a member of the cohort is to.
+turns (methods/cyclic.py), everybody uploads. A rule says how likely each member of the cohort is to
+upload.
 
 A rule may ask a client for one number: the norm of its clipped update, or a score of its own, made
 of facts that are measured at the client. Either lies between 0 and the clip norm C and is released,

@@ -1,15 +1,15 @@
 """By diversity: the correlation of a client's update with the last released one, v.
 
-The cosine of the two after the mean of its coordinates is taken from each (a shift of all
+The cosine of the two after subtracting from each the mean of its coordinates (a shift of all
 coordinates by one number then counts as no difference):
 
     cor_i = (<u_i, v> - d mean(u_i) mean(v)) / sqrt((|u_i|^2 - d mean(u_i)^2) (|v|^2 - d mean(v)^2))
     s_i = C (1 - cor_i) / 2
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
 
-as in the rule norm, with z_i the score as the server knows it; d is the number of parameters. After
-gradient diversity (Yin et al., AISTATS 2018). In the first round v = 0: then, and for an update
-without any variation, the correlation counts as 0, and all members are alike.
+as in the rule norm, with z_i the score as the server knows it; d is the number of parameters. Our
+score, inspired by gradient diversity (Yin et al., AISTATS 2018). In the first round v = 0: then,
+and for an update without any variation, the correlation counts as 0, and all members are alike.
 
 A direction is not a norm, so that the capped estimator is biased; horvitz-thompson is not.
 """

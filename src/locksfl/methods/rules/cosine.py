@@ -1,8 +1,8 @@
 """By diversity: clients whose update points elsewhere than the last released one.
 
-After gradient diversity (Yin et al., AISTATS 2018): a batch is worth more the less its gradients
-agree. Comparing clients with one another needs their vectors; here each compares its own with v,
-the last released update, which everybody has:
+Inspired by gradient diversity (Yin et al., AISTATS 2018), one number of a batch, which is worth
+more the less its gradients agree; the score of one client is ours. Comparing clients with one
+another needs their vectors; here each compares its own with v, the last released update, which everybody has:
 
     s_i = C (1 - cos(u_i, v)) / 2                  0 along v, C against it
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
@@ -44,6 +44,6 @@ rule = replace(
     facts=("norm", "along", "last_norm"),
     cap_binds=True,
     planned=False,
-    paper="after Yin et al. 2018 (gradient diversity)",
+    paper="ours, inspired by Yin et al. 2018 (gradient diversity)",
     sends="its diversity, then its update if it uploads",
 )

@@ -3,16 +3,17 @@
     p_i* ~ sqrt(a_1 zeta_i^2 + a_2 sigma_i^2)     zeta_i = |grad F_i - grad F|, sigma_i the standard
                                                   deviation of the gradients of its records
 
-The mean of all raw gradients, grad F, is known to nobody before the round. The last released update
-v is, and is as good a guess as the model moves slowly (zero in the first round: then by norm and
-spread). With a_1 = a_2 = 1,
+Nobody knows grad F, the mean of all raw gradients, before the round. The last released update v is
+known, and is a good guess while the model moves slowly (zero in the first round: then by norm and
+spread). With a_1 = a_2 = 1, which is ours (the paper's follow from its constants),
 
     s_i = min(C, sqrt(|u_i - v|^2 + sigma_i^2))
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
 
 as in the rule norm, with z_i the score as the server knows it. With local epochs u_i is a sum of
-steps, and sigma_i still that of gradients at the current model. v carries the noise of its round:
-where that is long, all scores are alike.
+steps, and sigma_i still that of gradients at the current model. v is an average of clipped updates
+and carries the noise of its round; where that dominates, or where most scores exceed C, all scores
+are alike.
 
 A diversity is not a norm, so that the capped estimator is biased; horvitz-thompson is not.
 """

@@ -3,8 +3,9 @@
     p_i = b z_i / K',   K' = clip(released sum of norms, K_low, m C)
 
 the rule norm with lambda = 0: the probabilities of the least variance. z_i is the norm as the
-server knows it. Weights by the number of records, N_i / N, are those of local.weight = "size",
-which multiplies the update before its norm is taken.
+server knows it. Weights by the number of records are those of local.weight = "size", which
+multiplies the update before its norm is taken. Left out: importance sampling of a client's own
+records. Coins replace the paper's draw without replacement.
 
 With true norms every upload g_i / p_i is K'/b long and the mean is exact. With noised norms a
 client whose z_i came out as 0 cannot upload: the capped estimator is biased, and horvitz-thompson,

@@ -1,7 +1,8 @@
 """By norm, only in rounds in which that pays: a gate after Katharopoulos and Fleuret (ICML 2018).
 
-They sample by norm once the variance that it saves exceeds its cost. What is released here tells as
-much: the clamped norm sum K', over its largest value, is the mean norm r = K' / (m C).
+They sample by norm once the variance that it saves exceeds its cost, for which they need the spread
+of the scores. The released sum gives only their mean, r = K' / (m C), so this gate is a rule of
+thumb.
 
     p_i = b / m                                       if K' / (m C) > gate
     p_i = (1 - lambda) b z_i / K' + lambda b / m      else, as in the rule norm

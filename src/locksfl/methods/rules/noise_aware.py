@@ -6,7 +6,7 @@ less a constant, so that among probabilities with a given sum the best are
 
     p_i ~ a_i = sqrt(|g_i|^2 + d (z C)^2)         (Cauchy-Schwarz; d parameters)
 
-In units of the largest, that of |g_i| = C, which is at most C,
+Scaled so that the largest possible score, at |g_i| = C, is C:
 
     s_i = C a_i / sqrt(C^2 + d (z C)^2)
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
@@ -36,11 +36,11 @@ def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
 rule = replace(
     norm.rule,
     name="noise-aware",
-    about="the optimum if noise is divided by p too",
+    about="optimal if the noise is divided by p too",
     asks=replace(NORM, name="length with noise"),
     score=score,
     facts=("norm", "parameters"),
     planned=False,
     paper="by Cauchy-Schwarz, as Chen et al. 2022 (OCS) without noise",
-    sends="its norm with the noise's in it, then its update if it uploads",
+    sends="its norm combined with the expected noise, then its update if it uploads",
 )

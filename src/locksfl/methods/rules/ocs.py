@@ -6,8 +6,8 @@ that sum to b it is least for
     p_i = min(1, a_i / t)                    the water level t such that the sum is b
     t   = min over k < b of (sum of all but the k largest a_i) / (b - k)
 
-(With any k of them counted as 1, k + rest_k / t is at least the sum of min(1, a_i / t), and equal
-for the k that are at 1: so b <= k + rest_k / t for all k, with equality once.) If no more than b of
+(For any k, the sum of min(1, a_i / t) is at most k + rest_k / t, with equality if exactly the k
+largest are at 1. So b <= k + rest_k / t for all k, with equality for one.) If no more than b of
 the a_i are positive, all of those upload. The public number is K' = b t, as for the rule norm.
 
 t depends on everybody's own a_i. So the rule is sound where every client releases its noisy norm

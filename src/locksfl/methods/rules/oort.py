@@ -7,7 +7,7 @@
 as in the rule norm, with z_i the score as the server knows it. |B_i| is K_i / K_ref with
 local.weight = "size", and else 1, a public constant.
 
-What Oort has besides is left out, because it needs other clients' raw values or no statistics:
+The rest of Oort is left out: it needs other clients' raw values, or is not statistical:
 * its cut at the 95th percentile of all utilities: the public bound B takes its place (its default,
   2.5, is a little above ln 10, what a model that knows nothing loses on ten classes);
 * the largest scores first, without replacement: here coins, as the accountants assume;

@@ -4,8 +4,8 @@
     e_i = exp(-ln(s_e) rank_i / N)                       rank 0 for the largest of the N members
     p_i = min(1, c e_i)                                  c such that the p_i sum to b
 
-The last member is s_e times less likely to upload than the first, however their losses differ:
-s_e = 100, between the paper's extremes of 1 (all alike) and 10^8. Equal scores have the mean of
+The last member is about s_e times less likely to upload than the first, however their
+losses differ: s_e = 100, between the paper's extremes of 1 (all alike) and 10^8. Equal scores have the mean of
 their ranks. Everybody has a chance, so that uploads weighted by 1/p_i average to the mean of the
 clipped updates, whatever the losses are.
 
