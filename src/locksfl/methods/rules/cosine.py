@@ -2,7 +2,8 @@
 
 Inspired by gradient diversity (Yin et al., AISTATS 2018), one number of a batch, which is worth
 more the less its gradients agree; the score of one client is ours. Comparing clients with one
-another needs their vectors; here each compares its own with v, the last released update, which everybody has:
+another needs their vectors; here each compares its own with v, the last released update, which
+everybody has:
 
     s_i = C (1 - cos(u_i, v)) / 2                  0 along v, C against it
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)

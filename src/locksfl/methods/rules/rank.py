@@ -5,9 +5,9 @@
     p_i = min(1, c e_i)                                  c such that the p_i sum to b
 
 The last member is about s_e times less likely to upload than the first, however their
-losses differ: s_e = 100, between the paper's extremes of 1 (all alike) and 10^8. Equal scores have the mean of
-their ranks. Everybody has a chance, so that uploads weighted by 1/p_i average to the mean of the
-clipped updates, whatever the losses are.
+losses differ. s_e = 100 is ours; the paper tries many, up to 10^8, ranks the latest losses that it
+knows and does not weight by 1/p. Equal scores have the mean of their ranks. Everybody has a chance,
+so that uploads weighted by 1/p_i average to the mean of the clipped updates.
 
 A rank depends on everybody's own loss: sound where every client releases its noisy score, refused
 where the server adds noise to sums.
