@@ -27,7 +27,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 NOT_VISIBLE = (
     "other engines: the audit plays the simulator, not the devices and the server of a federation",
     "what computes an update: the audit plays known updates, so it cannot see one client's records "
-    "reach another client's update",
+    "reach another client's update, nor a control variate (local.control) or its clip norm",
     "other ways out: files, bundles, figures, messages on a network, the time that a round takes",
     "a generator that somebody can predict, the last digits of a float, and noise that repeats "
     f"only after {SIZE:,} coordinates or a few hundred rounds",

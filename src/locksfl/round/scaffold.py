@@ -21,8 +21,10 @@ iterates, but is not added to what is sent. The price: c - c_i no longer reduces
 sampling clients, as it does in the paper.
 
 Privacy:
-* u_i is a function of client i's own data (c_i is, with released models) and of w and c, which are
-  functions of releases. c_i never leaves the client.
+* u_i is a function of client i's own data and past coins (through c_i) and of w and c, which are
+  functions of releases. c_i never leaves the client. Given what was released, a round is a mixture
+  over the client's hidden c_i of rounds that are charged as any other, with a fresh coin; the
+  divergences are convex, so the mixture costs no more, and costs add up as ever.
 * One vector is released, as without controls, and c is post-processing of it: a round costs what
   it costs without controls. A second vector would have to be charged; it is not needed because K is
   the same public number for all, whatever a client's size: `local_steps`.
