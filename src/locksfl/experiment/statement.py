@@ -46,7 +46,8 @@ RESERVATIONS = {
     "turns": "turns: clients of an arm were asked by a public schedule, a fixed number of rounds "
     "(separation) from one turn to the next. So nothing is gained by a secret sample, and the "
     "epsilons assume that the schedule was kept. The noise of a round may take back part of that "
-    "of earlier rounds (bands): all rounds together are then charged as one release, and there are simulations only.",
+    "of earlier rounds (bands): all rounds together are then charged as one release, and only "
+    "simulations can be played so.",
     "simulated": "simulated: a seed was given, so THIS RUN PROTECTS NOBODY. Its epsilons are what "
     "a run with secret random numbers would have.",
     "tuned_without_privacy": "tuned_without_privacy: settings (clip norm, step or rule) were "
