@@ -22,10 +22,10 @@ OBSERVER = {"central": "PUBLIC", "local": "SERVER"}
 PRIVATE = [
     ("aocs", "central"),
     ("ocs", "local"),
-    pytest.param("aocs", "local", marks=pytest.mark.slow),
-    ("rank", "local"),
-    ("top-k", "local"),
-    pytest.param("power-of-choice", "local", marks=pytest.mark.slow),
+    pytest.param("aocs", "local", marks=pytest.mark.long),
+    pytest.param("rank", "local", marks=pytest.mark.long),
+    pytest.param("top-k", "local", marks=pytest.mark.long),
+    pytest.param("power-of-choice", "local", marks=pytest.mark.long),
 ]
 
 
@@ -60,7 +60,7 @@ def test_half_of_the_claim_is_proved_and_no_more_than_it(rule, trust):
     assert found.claimed / 2 <= found.lower <= found.claimed, found
 
 
-@pytest.mark.parametrize(("rule", "trust"), PRIVATE[:2])
+@pytest.mark.parametrize(("rule", "trust"), PRIVATE)
 def test_a_third_of_the_noise_is_caught(rule, trust, monkeypatch):
     real = TRUSTS[trust].noise_std
     less = dataclasses.replace(TRUSTS[trust], noise_std=lambda *given: real(*given) / 3)
@@ -100,11 +100,11 @@ def test_a_norm_without_its_noise_is_caught_where_a_rule_compares_it(monkeypatch
 
 LINES = [
     ("aocs", "central"),
-    ("ocs", "local"),
-    ("top-k", "local"),
-    pytest.param("rank", "local", marks=pytest.mark.slow),
-    pytest.param("aocs", "local", marks=pytest.mark.slow),
-    pytest.param("power-of-choice", "local", marks=pytest.mark.slow),
+    pytest.param("ocs", "local", marks=pytest.mark.long),
+    pytest.param("top-k", "local", marks=pytest.mark.long),
+    pytest.param("rank", "local", marks=pytest.mark.long),
+    pytest.param("aocs", "local", marks=pytest.mark.long),
+    pytest.param("power-of-choice", "local", marks=pytest.mark.long),
 ]
 
 

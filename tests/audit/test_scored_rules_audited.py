@@ -24,6 +24,11 @@ SCORED = (
     "loss", "oort", "delta", "cosine", "angle", "correlation", "fedis", "dpis", "noise-aware",
     "gated",
 )  # fmt: skip
+# CI attacks a few of them; `make test-long` all
+ATTACKED = [
+    rule if rule in ("loss", "dpis", "gated") else pytest.param(rule, marks=pytest.mark.long)
+    for rule in SCORED
+]
 EPSILON, DELTA, ROUNDS, REPETITIONS = 3.0, 1e-2, 2, 40_000
 OBSERVER = {"central": "PUBLIC", "local": "SERVER"}
 
@@ -64,7 +69,7 @@ def strongest(arm, privacy):
 
 
 @pytest.mark.parametrize("trust", OBSERVER)
-@pytest.mark.parametrize("rule", SCORED)
+@pytest.mark.parametrize("rule", ATTACKED)
 def test_half_of_the_claim_is_proved_and_no_more_than_it(rule, trust):
     found = strongest(*claim(rule, trust))
     assert found.claimed == pytest.approx(EPSILON, abs=2e-3)
@@ -72,9 +77,9 @@ def test_half_of_the_claim_is_proved_and_no_more_than_it(rule, trust):
 
 
 @pytest.mark.parametrize(
-    "trust", ["central", pytest.param("local", marks=pytest.mark.slow)], ids=list(OBSERVER)
+    "trust", ["central", pytest.param("local", marks=pytest.mark.long)], ids=list(OBSERVER)
 )
-@pytest.mark.parametrize("rule", SCORED)
+@pytest.mark.parametrize("rule", ATTACKED)
 def test_a_third_of_the_noise_is_caught(rule, trust, monkeypatch):
     real = TRUSTS[trust].noise_std
     less = dataclasses.replace(TRUSTS[trust], noise_std=lambda *given: real(*given) / 3)
@@ -103,14 +108,14 @@ def test_an_uncharged_score_is_caught(trust, monkeypatch):
 LINES = [
     ("loss", "central"),
     ("cosine", "central"),
-    pytest.param("gated", "central", marks=pytest.mark.slow),
-    pytest.param("oort", "local", marks=pytest.mark.slow),
-    pytest.param("delta", "central", marks=pytest.mark.slow),
-    pytest.param("angle", "local", marks=pytest.mark.slow),
-    pytest.param("correlation", "central", marks=pytest.mark.slow),
-    pytest.param("dpis", "central", marks=pytest.mark.slow),
-    pytest.param("fedis", "local", marks=pytest.mark.slow),
-    pytest.param("noise-aware", "local", marks=pytest.mark.slow),
+    pytest.param("gated", "central", marks=pytest.mark.long),
+    pytest.param("oort", "local", marks=pytest.mark.long),
+    pytest.param("delta", "central", marks=pytest.mark.long),
+    pytest.param("angle", "local", marks=pytest.mark.long),
+    pytest.param("correlation", "central", marks=pytest.mark.long),
+    pytest.param("dpis", "central", marks=pytest.mark.long),
+    pytest.param("fedis", "local", marks=pytest.mark.long),
+    pytest.param("noise-aware", "local", marks=pytest.mark.long),
 ]
 
 
