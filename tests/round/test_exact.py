@@ -255,6 +255,5 @@ def test_the_noise_of_a_count_is_as_charged():
     rounded = math.sqrt(arm.count_noise**2 + 1 / 12)
     assert std_is(noise, rounded)
     assert not std_is(0.9 * noise, rounded)
-    assert (
-        draw_secret(SECRET, arm_for(Method("uniform", "capped", "central"), USUAL), 0, 1)[-1] == 0
-    )
+    uniform = arm_for(Method("uniform", "capped", "central"), USUAL)
+    assert draw_secret(SECRET, uniform, 0, 1).count_noise == 0

@@ -120,7 +120,7 @@ def distinct(recorder, cohorts, sources, local=True):
     assert not everything & recorder.parents, "a key is drawn from, and others derive from it"
     rounds = sources * ROUNDS
     assert len(recorder.keys["host"]) == rounds, "a cohort's generator is used twice"
-    assert [len(keys) for keys in recorder.of("draw_server")] == [rounds] * 4
+    assert [len(keys) for keys in recorder.of("draw_server")] == [rounds] * 5
     members = recorder.of("draw_members")
     assert len(members) == 2
     for keys in members:
