@@ -180,9 +180,9 @@ def repeating(real: Any, key: Any, size: int) -> Any:
     return jnp.tile(real(key, min(size, 4096)), -(-size // 4096))[:size]
 
 
-def shifted(real: Any, arm_key: Any, t: Any, size: int) -> Any:
+def shifted(real: Any, arm_key: Any, t: Any, *sizes: int) -> Any:
     """Every other round has the noise of the one before, moved by a coordinate."""
-    drawn = real(arm_key, t - t % 2, size)
+    drawn = real(arm_key, t - t % 2, *sizes)
     return drawn._replace(update_noise=jnp.roll(drawn.update_noise, t % 2))
 
 

@@ -144,7 +144,7 @@ def by_sums(plan, scores, first, noise):
     """K' after the four steps of AOCS; noise in standard units."""
     b, std = (
         plan.uploads,
-        3 * plan.norm_multiplier if plan.method.trust == "central" else 0.0,
+        np.sqrt(5) * plan.norm_multiplier if plan.method.trust == "central" else 0.0,
     )
     known = max(first, (std or plan.norm_multiplier) * plan.clip_norm, 1e-30)
     for below, certain in noise:

@@ -413,8 +413,7 @@ class Arm:
         rule, _, trust = self.parts
         if not rule.refinements or not trust.server_adds_noise:
             return self.norm_multiplier
-        numbers = 1 + 2 * rule.refinements
-        return math.nextafter(self.norm_multiplier * math.sqrt(numbers), math.inf)
+        return math.nextafter(self.norm_multiplier * math.sqrt(1 + rule.refinements), math.inf)
 
     @property
     def releases_norms(self) -> bool:

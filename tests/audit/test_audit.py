@@ -230,8 +230,8 @@ def test_a_score_that_is_no_number_is_a_failure(arms, monkeypatch):
     """A round whose noise is NaN now and then: a line that says so, and no crash."""
     real = draws.draw_server
 
-    def broken(key, t, size):
-        drawn = real(key, t, size)
+    def broken(*given):
+        drawn = real(*given)
         noise = drawn.update_noise
         return drawn._replace(update_noise=jnp.where(noise > 3, jnp.nan, noise))
 

@@ -387,7 +387,7 @@ def test_quick_may_have_data_of_its_own(tmp_path):
 def test_the_files_behind_the_results_can_be_read():
     """With their quick versions, which need no download."""
     files = sorted((Path(__file__).parents[2] / "experiments" / "results").glob("*.toml"))
-    assert len(files) == 8
+    assert len(files) == 12
     for file in files:
         (config,) = read_comparison(file).quickened().configs.values()
         assert config.data.name == "mnist-embedded"

@@ -383,7 +383,7 @@ def test_a_run_goes_on_where_it_stopped():
     whole, state = run(arm)
     first = next(iter(simulator().play(arm, LocalWork(), server, SOURCE, pause_every=2)))
     kept = [np.asarray(leaf) for leaf in jax.tree.leaves(first.state)]
-    again = restore(server, simulator().model, kept, arm.first_clip, arm.parts[0].remembers)
+    again = restore(server, simulator().model, kept, arm, LocalWork())
     rest, end = run(arm, state=again, first_round=len(first.rounds))
     assert rest[-1].released_norm_sum == whole[-1].released_norm_sum
     np.testing.assert_array_equal(end.weights, state.weights)

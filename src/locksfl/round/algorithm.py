@@ -196,7 +196,7 @@ def refine_norms(
         members: the members' own draws.
         dials: the arm's numbers.
         release: (refinement, each member's p if that is below 1, whether p is 1) to the two sums as
-            they are released. A member moves each by 1 at most.
+            they are released. A member's presence moves the pair by 1 at most.
     """
     rule, _, trust = method.parts
     if rule.refine is None:

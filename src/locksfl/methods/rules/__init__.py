@@ -85,8 +85,9 @@ class Rule:
     refinements, refine(public, below, certain, noise, dials, xp): the public number is improved so
         often by two more sums over the cohort: `below`, of the probabilities that are less than 1,
         and `certain`, the number of those that are 1, each released with noise of std `noise`. A
-        member is in one of the two and moves each by 1 at most. A server that adds noise shares
-        the charge of one norm sum between all these numbers (`Arm.sum_multiplier`).
+        member is in one of the two, so that its presence moves the pair by 1 at most. A server
+        that adds noise shares the charge of one norm sum between all sums
+        (`Arm.sum_multiplier`).
     biased: some members have probability 0, so that no weight makes what it selects the mean of the
         clipped updates.
     """
