@@ -13,7 +13,7 @@ method for a concave function, so K' falls to the optimum and never passes it.
 The server may add noise to the sums: p_i then depends on client i's own norm and on released
 numbers. |g_i| / C moves the first sum by 1 at most. A member is in P or in J, so that its presence
 moves the pair by 1 at most. With noise of std sqrt(5) z_K on each of the nine numbers, the five
-releases cost together 5 / (sqrt(5) z_K)^2 = 1/z_K^2, exactly what one norm sum with z_K costs: given
+releases cost together 5 / (sqrt(5) z_K)^2 = 1/z_K^2, what one norm sum with z_K costs: given
 what was released before, each is a Gaussian of sensitivity 1, and along their joint shift so are
 all of them. (Replaced by another, a member may move a pair by sqrt(2), from (p, 0) to (0, 1): the
 accountants charge replace as two steps, one client absent and another present.)
