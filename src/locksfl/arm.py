@@ -666,7 +666,7 @@ def unsound(
             found.append(
                 (
                     "rule",
-                    f"it compares clients' own values, and under trust {named['trust']!r} "
+                    f"it needs other clients' raw values, and under trust {named['trust']!r} "
                     "nobody charges for what they move; expected a trust without noise"
                     + "".join(f", or {name!r}, whose clients release theirs" for name in each),
                 )

@@ -287,7 +287,7 @@ def test_defaults_follow_what_a_rule_states():
 
 @pytest.mark.parametrize("rule", JOINT)
 def test_a_server_that_adds_noise_to_sums_is_refused_with_the_reason(rule):
-    with pytest.raises(ValueError, match="clients' own values") as refusal:
+    with pytest.raises(ValueError, match="other clients' raw values") as refusal:
         arm_of(rule, 20, 5.0, "central", cohort=10.0)
     assert str(refusal.value).startswith(f"arm.a.rule = {rule!r}: ")
     assert str(refusal.value).endswith("or 'local', whose clients release theirs")
