@@ -26,7 +26,7 @@ SCORED = (
 )  # fmt: skip
 # CI attacks a few of them; `make test-long` all
 ATTACKED = [
-    rule if rule in ("loss", "dpis", "gated") else pytest.param(rule, marks=pytest.mark.long)
+    rule if rule in ("loss", "dpis") else pytest.param(rule, marks=pytest.mark.long)
     for rule in SCORED
 ]
 EPSILON, DELTA, ROUNDS, REPETITIONS = 3.0, 1e-2, 2, 40_000
@@ -107,7 +107,7 @@ def test_an_uncharged_score_is_caught(trust, monkeypatch):
 
 LINES = [
     ("loss", "central"),
-    ("cosine", "central"),
+    pytest.param("cosine", "central", marks=pytest.mark.long),
     pytest.param("gated", "central", marks=pytest.mark.long),
     pytest.param("oort", "local", marks=pytest.mark.long),
     pytest.param("delta", "central", marks=pytest.mark.long),

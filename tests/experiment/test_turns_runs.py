@@ -156,6 +156,7 @@ def test_the_noise_for_an_epsilon_needs_no_cohort(locks):
     locks("privacy", "calibrate", "--epsilon", 8, *flags, "--rule", "coin", code=2)
 
 
+@pytest.mark.long
 def test_correlated_beside_independent_noise_on_the_digits():
     """200 clients of 50 digits, 10 turns apart, 40 rounds, epsilon 4, clip .5, step 1, three seeds.
     Theory speaks of sums over rounds; which model is better is only reported."""

@@ -93,7 +93,7 @@ def naive(records, model, weights, work, updates, last):
 
 
 CASES = [(model, work) for model in ("softmax", "mlp", "cnn") for work in WORKS]
-CASES.remove(("cnn", "size"))  # as with the others, and slow
+CASES = [case for case in CASES if case not in (("cnn", "size"), ("cnn", "epochs"))]  # slow
 
 
 @pytest.mark.parametrize(("model", "work"), CASES)
