@@ -202,13 +202,13 @@ def claim(rule: str, trust: str) -> tuple[Arm, PrivacyConfig]:
     return calibrated(arm, privacy), privacy
 
 
-def strongest(arm: Arm, privacy: PrivacyConfig) -> Finding:
+def strongest(arm: Arm, privacy: PrivacyConfig, repetitions: int = REPETITIONS) -> Finding:
     """The attack with all the information."""
     found = audit_arm(
         arm,
         privacy,
         rounds=AUDITED_ROUNDS,
-        repetitions=REPETITIONS,
+        repetitions=repetitions,
         canaries=0,
         significance=SIGNIFICANCE,
         randomness=Randomness.seeded(4),

@@ -7,10 +7,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from scripts import make_methods
 
 from locksfl.arm import Arm
 from locksfl.audit import attacks
-from locksfl.audit.attacks import audit_arm
 from locksfl.audit.properties import check_arm
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.plan import calibrated
@@ -18,7 +18,6 @@ from locksfl.methods import TRUSTS
 from locksfl.round.randomness import Randomness
 
 EPSILON, DELTA, ROUNDS, REPETITIONS = 3.0, 1e-2, 2, 50_000
-OBSERVER = {"central": "PUBLIC", "local": "SERVER"}
 PRIVATE = [
     ("aocs", "central"),
     ("ocs", "local"),
@@ -38,19 +37,7 @@ def claim(rule, trust, **more):
 
 
 def strongest(arm, privacy):
-    """The attack with all the information."""
-    found = audit_arm(
-        arm,
-        privacy,
-        rounds=ROUNDS,
-        repetitions=REPETITIONS,
-        canaries=0,
-        significance=1e-6,
-        randomness=Randomness.seeded(4),
-    )
-    wanted = (OBSERVER[arm.trust], "zero-out")
-    (one,) = (f for f in found if (f.observer, f.relation) == wanted)
-    return one
+    return make_methods.strongest(arm, privacy, REPETITIONS)
 
 
 @pytest.mark.parametrize(("rule", "trust"), PRIVATE)

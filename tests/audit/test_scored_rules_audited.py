@@ -10,13 +10,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from scripts.make_methods import AUDITED, OBSERVER, claim, strongest
 
 from locksfl.arm import Arm
-from locksfl.audit.attacks import audit_arm
 from locksfl.audit.properties import check_arm
-from locksfl.experiment.config import PrivacyConfig
-from locksfl.experiment.plan import calibrated
-from locksfl.methods import RULES, TRUSTS
+from locksfl.methods import TRUSTS
 from locksfl.methods.releases import ClientReleases, SampledRound
 from locksfl.round.randomness import Randomness
 
@@ -29,43 +27,7 @@ ATTACKED = [
     rule if rule in ("loss", "dpis") else pytest.param(rule, marks=pytest.mark.long)
     for rule in SCORED
 ]
-EPSILON, DELTA, ROUNDS, REPETITIONS = 3.0, 1e-2, 2, 40_000
-OBSERVER = {"central": "PUBLIC", "local": "SERVER"}
-
-
-def claim(rule, trust):
-    """An arm of 100 clients that claims 3. Under local trust nearly every member uploads, as a
-    claim against the server is for uploads in all rounds."""
-    settings = {"uploads": 50.0, "norm_low": 0.9}
-    if trust == "local":
-        settings = {"uploads": 60.0, "norm_low": 1.0}
-        if "floor" in RULES[rule].takes:
-            settings["floor"] = 0.9
-    if not RULES[rule].everyone_scored:
-        settings["cohort"] = 60.0
-    elif trust == "local":
-        settings["uploads"] = 100.0
-    if "gate" in RULES[rule].takes:  # norms of the others are 0: some rounds by norm, some uniform
-        settings["gate"] = 0.95 if trust == "central" else 1.0
-    privacy = PrivacyConfig(trust=trust, epsilon=EPSILON, delta=DELTA)
-    arm = Arm(f"{trust}-{rule}", 100, ROUNDS, rule, trust=trust, **settings)
-    return calibrated(arm, privacy), privacy
-
-
-def strongest(arm, privacy):
-    """The attack with all the information."""
-    found = audit_arm(
-        arm,
-        privacy,
-        rounds=ROUNDS,
-        repetitions=REPETITIONS,
-        canaries=0,
-        significance=1e-6,
-        randomness=Randomness.seeded(4),
-    )
-    wanted = (OBSERVER[arm.trust], "zero-out")
-    (one,) = (f for f in found if (f.observer, f.relation) == wanted)
-    return one
+EPSILON = AUDITED["epsilon"]
 
 
 @pytest.mark.parametrize("trust", OBSERVER)
