@@ -24,8 +24,8 @@ from locksfl.privacy import guarantee
 
 
 def private_arms():
-    """(the name of its audit, the arm) of every rule and way to train under every private trust that
-    takes it, in the standard setting."""
+    """(the name of its audit, the arm) of every rule and way to train under every private trust
+    that takes it, in the standard setting."""
     for trust in OBSERVER:
         for rule in RULES:
             if not refusal(rule, trust):
