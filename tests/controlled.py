@@ -11,7 +11,6 @@ from checks import arm_for
 from locksfl.experiment.run import restore
 from locksfl.methods import Method
 from locksfl.round.randomness import Randomness
-from locksfl.round.server import Server
 from locksfl.simulate.sweep import Setting, play_sweep
 
 SIZES = np.tile([1, 2, 3, 9, 14, 30], 4)
@@ -32,7 +31,6 @@ USUAL = {
     "weights": tuple(WEIGHTS / WEIGHTS.sum()),
 }
 METHODS = [
-    Method("uniform", "capped", "central"),
     Method("norm", "capped", "central"),
     Method("coin", "capped", "central"),
     Method("norm", "horvitz-thompson", "local"),
@@ -58,10 +56,10 @@ def play(simulator, arm, work, server, source=SEED, **options):
     return rounds, jax.tree.map(np.asarray, state)
 
 
-def check_it_goes_on(simulator, work, source, forget):
+def check_it_goes_on(simulator, work, server, source, forget):
     """Stopped after two rounds and resumed, a run is the same to the last bit; one whose control is
     what `forget` makes of its state is another."""
-    arm, server = arm_of(METHODS[1]), Server("momentum", rounds=ROUNDS)
+    arm = arm_of(METHODS[0])
     _, whole = play(simulator, arm, work, server, source)
     blocks = simulator.play(arm, work, server, source, pause_every=2)
     first = next(block for block in blocks if block.rounds[-1].round == 1)
@@ -76,9 +74,9 @@ def check_it_goes_on(simulator, work, source, forget):
     assert (forgot.weights != whole.weights).any()
 
 
-def check_a_sweep(simulator, work):
+def check_a_sweep(simulator, work, server):
     """Four settings at once are the same as one by one."""
-    arm, server = arm_of(METHODS[1]), Server("momentum", rounds=ROUNDS)
+    arm = arm_of(METHODS[0])
     plans = [arm, replace(arm, clip_norm=0.3)]
     given = [Setting(plan, Randomness.seeded(seed)) for plan in plans for seed in (5, 6)]
     alone = play_sweep(simulator, given, work, server, at_once=1)

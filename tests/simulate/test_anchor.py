@@ -73,7 +73,7 @@ def referred(arm, work, first, population, source):
 
 @pytest.mark.parametrize(
     ("method", "source"),
-    [*((method, SEED) for method in (*METHODS, NONE)), *((m, SECRET) for m in METHODS[1:])],
+    [*((method, SEED) for method in (*METHODS, NONE)), *((m, SECRET) for m in METHODS)],
     ids=named,
 )
 def test_every_round_is_the_reference(simulator, method, source):
@@ -98,11 +98,13 @@ def test_every_round_is_the_reference(simulator, method, source):
 @pytest.mark.parametrize("source", [SEED, SECRET], ids=["float", "exact"])
 def test_a_run_that_goes_on_is_the_same_to_the_last_bit(simulator, source):
     """Stopped between two anchors; a run that forgot the last one is another."""
-    check_it_goes_on(simulator, WORK, source, lambda state: anchor.first(WORK, state.weights, N))
+    check_it_goes_on(
+        simulator, WORK, SERVER, source, lambda state: anchor.first(WORK, state.weights, N)
+    )
 
 
 def test_a_sweep_is_one_by_one(simulator):
-    check_a_sweep(simulator, WORK)
+    check_a_sweep(simulator, WORK, SERVER)
 
 
 # --- The variance ------------------------------------------------
