@@ -69,7 +69,8 @@ WORLDS = {"in": 1.0, "out": 0.0, "negated": -1.0}  # what the canary's update is
 BATCH = 10_000
 ONE_RUN_DELTA = 1e-3  # over the canaries: that bound charges 2 delta for every one of them
 # threefry takes longer to optimise than to run 50,000 times
-_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
+QUICKLY_COMPILED = {"xla_backend_optimization_level": 1}
+_jit = functools.partial(jax.jit, compiler_options=QUICKLY_COMPILED)
 
 
 @dataclass(frozen=True)

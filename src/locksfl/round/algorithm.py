@@ -105,7 +105,7 @@ def query_norms(
     total: Total,
     facts: Facts | None = None,
     together: Together = here,
-    refine_noise: Any = 0.0,
+    refine_noise: Any = None,
 ) -> Norms:
     """Stage 1: release the clipped norms, or scores, and derive the one public number K'.
 
@@ -118,7 +118,8 @@ def query_norms(
         total: sums over every client of the round.
         facts: that the rule's score needs.
         together: applies a function to the entries of all members at once.
-        refine_noise: two standard normal numbers for each refinement, as `server_noise`.
+        refine_noise: [refinements, 2] as `server_noise`; there is no going on without it where
+            the server adds noise to sums that refine K'.
 
     Returns:
         The scores of the members, the released sum, and K'.
@@ -129,11 +130,24 @@ def query_norms(
     found = settle_norms(method, scores, released, dials)
     if rule.compares:
         return compare_norms(method, found, members, dials, together)
-    noise = dials.norm_multiplier * refine_noise if trust.server_adds_noise else 0.0
-    pairs = jnp.broadcast_to(noise, (rule.refinements, 2))
+    pairs = jnp.zeros((rule.refinements, 2))
+    if trust.server_adds_noise:
+        pairs = dials.norm_multiplier * checked_refine_noise(method, refine_noise)
     return refine_norms(
         method, found, members, dials, lambda k, *each: jnp.stack([*map(total, each)]) + pairs[k]
     )
+
+
+def checked_refine_noise(method: Method, noise: Any) -> Any:
+    """The server's noise on the sums that refine K', refused unless each sum has its own."""
+    shape = (method.parts[0].refinements, 2)
+    if shape[0] and (noise is None or jnp.shape(noise) != shape):
+        given = "none" if noise is None else f"shape {jnp.shape(noise)}"
+        raise ValueError(
+            f"refine_noise: {given}; rule {method.rule!r} under trust {method.trust!r} releases "
+            f"sums that the server noises; expected numbers of shape {shape}"
+        )
+    return jnp.zeros(shape) if noise is None else noise
 
 
 def settle_norms(method: Method, scores: Array, released: Array, dials: Dials) -> Norms:

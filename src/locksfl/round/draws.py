@@ -39,7 +39,7 @@ class ServerDraws(NamedTuple):
     update_noise: Array  # one for each parameter
     count_noise: Any = 0.0  # one number
     clip_noise: Any = 0.0  # one number, read if the clip norm adapts
-    refine_noise: Any = 0.0  # [refinements, 2], if the rule refines its public number
+    refine_noise: Any = None  # [refinements, 2], if the rule refines its public number
 
 
 def draw_cohort(rng: np.random.Generator, clients: int, sampling_rate: float) -> np.ndarray:

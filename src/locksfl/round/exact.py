@@ -37,6 +37,7 @@ from locksfl.round.algorithm import (
     Total,
     Uploads,
     asked_values,
+    checked_refine_noise,
     choose_uploads,
     compare_norms,
     contribution_bound,
@@ -239,6 +240,7 @@ def play_exact(
         signal=jnp.full((), jnp.nan),
         noise=std * math.sqrt(noise.update.shape[-1]) / divisor,
         released_count=release_count(method, uploads, noise.counted, total),
+        refined=norms.refined,
     )
     if noise.bits is not None:
         whole = sum_of_bits(uploads, members, total) * grid.bits.astype(jnp.int32) + noise.bits
@@ -260,6 +262,8 @@ def _release_norms(
     """Stage 1 in steps: each member's noisy norm or score, or the noisy sums."""
     rule, _, trust = method.parts
     step = dials.clip_norm / grid.norm
+    if trust.server_adds_noise:
+        checked_refine_noise(method, noise.refine)
 
     def in_steps(each: Array) -> Array:
         whole = jnp.clip(jnp.floor(each), 0.0, grid.norm).astype(jnp.int32)
