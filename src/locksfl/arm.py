@@ -88,7 +88,7 @@ class Dials(NamedTuple):
     clip_multiplier: Any = 0.0  # noise on the count of those within C, over its sensitivity 1/2
     loss_bound: Any = 1.0  # losses above it count as it
     gate: Any = 1.0  # K' / (m C) above which a gated round is uniform
-    ladder: Ladder | None = None  # where the noise follows K'
+    ladder: Any = None  # a Ladder where the noise follows K'
 
     def at_clip(self, clip_norm: Any, xp: Any) -> Dials:
         """The numbers of a round whose clip norm has been adapted: K_low stays a share of m C."""
@@ -103,7 +103,7 @@ class Dials(NamedTuple):
         """The number of the highest rung that is not above K'."""
         assert self.ladder is not None
         share = xp.asarray(public / (self.cohort * self.clip_norm))
-        return xp.maximum(xp.sum(self.ladder.shares <= share[..., None], axis=-1) - 1, 0)
+        return xp.maximum(xp.sum(share[..., None] >= self.ladder.shares, axis=-1) - 1, 0)
 
     def at_public(self, public: Any, xp: Any) -> Dials:
         """The numbers of a round once K' is released: the noise that goes with it, and the most
@@ -112,8 +112,8 @@ class Dials(NamedTuple):
             return self
         rung = self.rung(public, xp)
         return self._replace(
-            noise_multiplier=self.ladder.noise_multipliers[rung],
-            largest_probability=self.ladder.largest_probabilities[rung],
+            noise_multiplier=xp.asarray(self.ladder.noise_multipliers)[rung],
+            largest_probability=xp.asarray(self.ladder.largest_probabilities)[rung],
             ladder=None,
         )
 
@@ -687,7 +687,8 @@ class Arm:
 def _at_most(value: float, kind: Callable[[float], Any]) -> Any:
     """A probability in another type, never above it: nobody uploads more often than is charged."""
     found = kind(value)
-    return np.nextafter(found, kind(0.0)) if found > value else found
+    # as Python floats: NumPy would compare in the type of `found`, in which they are equal
+    return np.nextafter(found, kind(0.0)) if float(found) > value else found
 
 
 def _either(names: Iterable[str]) -> str:
