@@ -282,7 +282,7 @@ def claim(rule: str, trust: str) -> tuple[Arm, PrivacyConfig]:
         settings["uploads"] = 60.0
         if "floor" in stated.takes:
             settings["floor"] = 0.9
-    if "norm_low" in stated.takes:
+    if "norm_low" in stated.takes and not stated.noise_follows:  # else all K' cost the same
         settings["norm_low"] = 0.9 if trust == "central" else 1.0
     if stated.everyone:
         settings = {}

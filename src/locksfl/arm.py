@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FLOOR = 0.1
 DEFAULT_LOSS_BOUND = 2.5  # a little above ln 10, the loss of a guess among ten classes
-DEFAULT_GATE = 0.45  # see the rule gated
-RUNG = 1.1  # two rates between which rate control chooses differ by this factor, or less
+RUNG = 1.1  # two rungs of a ladder differ by this factor, or less
 DERIVED: Any = None  # a default that follows from other settings
 SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the others
     **dict.fromkeys(("name", "rule", "estimator"), str),
@@ -62,6 +61,14 @@ FIXED = (  # settings with one sound value
 MULTIPLIERS = ("noise_multiplier", "norm_multiplier", "clip_multiplier")
 
 
+class Ladder(NamedTuple):
+    """The rungs between which the public number of a round chooses, an entry each."""
+
+    shares: Any  # K' / (m C) from which on it is chosen, rising
+    noise_multipliers: Any
+    largest_probabilities: Any
+
+
 class Dials(NamedTuple):
     """The numbers of an arm that a compiled round takes as arguments (so it compiles once)."""
 
@@ -81,6 +88,7 @@ class Dials(NamedTuple):
     clip_multiplier: Any = 0.0  # noise on the count of those within C, over its sensitivity 1/2
     loss_bound: Any = 1.0  # losses above it count as it
     gate: Any = 1.0  # K' / (m C) above which a gated round is uniform
+    ladder: Any = None  # a Ladder where the noise follows K'
 
     def at_clip(self, clip_norm: Any, xp: Any) -> Dials:
         """The numbers of a round whose clip norm has been adapted: K_low stays a share of m C."""
@@ -89,6 +97,24 @@ class Dials(NamedTuple):
             clip_norm=clip_norm,
             least_norm_sum=self.least_norm_sum * ratio,
             shortest=xp.where(self.shortest < 1, xp.maximum(self.shortest / ratio, 1e-30), 1.0),
+        )
+
+    def rung(self, public: Any, xp: Any) -> Any:
+        """The number of the highest rung that is not above K'."""
+        assert self.ladder is not None
+        share = xp.asarray(public / (self.cohort * self.clip_norm))
+        return xp.maximum(xp.sum(share[..., None] >= self.ladder.shares, axis=-1) - 1, 0)
+
+    def at_public(self, public: Any, xp: Any) -> Dials:
+        """The numbers of a round once K' is released: the noise that goes with it, and the most
+        that a client may then be given, which is what is charged."""
+        if self.ladder is None:
+            return self
+        rung = self.rung(public, xp)
+        return self._replace(
+            noise_multiplier=xp.asarray(self.ladder.noise_multipliers)[rung],
+            largest_probability=xp.asarray(self.ladder.largest_probabilities)[rung],
+            ladder=None,
         )
 
 
@@ -122,7 +148,7 @@ class Arm:
     clip_quantile: float | None = None  # C adapts to this quantile of the norms, from clip_norm on
     clip_rate: float = 0.2
     clip_multiplier: float = 0.0
-    ladder: tuple[float, ...] = ()  # of rate control: the noise multiplier of every rung
+    ladder: tuple[float, ...] = ()  # the noise multiplier of every rung, if there are `rungs`
     loss_bound: float = DERIVED  # of rules by loss: larger ones count as it
     gate: float = DERIVED  # of a rule that can be closed: K' / (m C) above which rounds are uniform
     separation: int = 0  # clients take turns, one round in so many (methods/cyclic.py); 0: coins
@@ -191,7 +217,7 @@ class Arm:
         self._default("floor", DEFAULT_FLOOR if "floor" in rule.takes else 0.0)
         self._default("norm_low", min(1.0, share) if "norm_low" in rule.takes else 1.0)
         self._default("loss_bound", DEFAULT_LOSS_BOUND if "loss_bound" in rule.takes else 1.0)
-        self._default("gate", DEFAULT_GATE if "gate" in rule.takes else 1.0)
+        self._default("gate", 1.0)
         if self.estimator is None:
             by_merit = sorted(ESTIMATORS, key=lambda e: _merit(ESTIMATORS[e], rule, trust))
             sound = [e for e in by_merit if not unsound(rule, ESTIMATORS[e], trust)]
@@ -289,7 +315,7 @@ class Arm:
         if len(self.ladder) != len(self.rungs) or not sound:
             raise ValueError(
                 f"{self._named('ladder')}: {len(self.ladder)} noise multipliers; expected "
-                f"{len(self.rungs)} numbers > 0, as many as there are rates"
+                f"{len(self.rungs)} numbers > 0, as many as there are rungs"
             )
 
     @classmethod
@@ -372,19 +398,39 @@ class Arm:
         return self.counts and self.uploads < self.cohort
 
     @property
+    def noise_follows(self) -> bool:
+        """Whether a round's noise may follow its public number; it does if there is a `ladder`."""
+        rule, _, trust = self.parts
+        return rule.noise_follows and trust.server_adds_noise
+
+    @property
     def rungs(self) -> tuple[float, ...]:
-        """The cohorts between which rate control chooses, a public list: one that gives the wanted
-        uploads if all norms are C, up to the largest."""
-        if not self.controlled:
+        """A public list between which released numbers choose: of cohorts under rate control, from
+        one that gives the wanted uploads if all norms are C to the largest; of K' / (m C) where the
+        noise follows it."""
+        if self.controlled:
+            least, most = self.uploads, self.cohort
+        elif self.noise_follows:
+            least, most = self.norm_low, 1.0
+        else:
             return ()
-        steps = math.ceil(math.log(self.cohort / self.uploads) / math.log(RUNG))
-        return tuple(np.geomspace(self.uploads, self.cohort, steps + 1).tolist())
+        steps = math.ceil(math.log(most / least) / math.log(RUNG))
+        return tuple(np.geomspace(least, most, steps + 1).tolist())
 
     def at_rung(self, number: int) -> Arm:
         """The arm whose rounds are those of one rung."""
-        cohort = min(self.rungs[number], float(self.clients))
+        rung = self.rungs[number]
         noise = self.ladder[number] if self.ladder else self.noise_multiplier
+        if self.noise_follows:
+            return replace(self, norm_low=rung, noise_multiplier=noise, ladder=())
+        cohort = min(rung, float(self.clients))
         return replace(self, cohort=cohort, uploads=cohort, noise_multiplier=noise, ladder=())
+
+    def at_public(self, public: float) -> Arm:
+        """The arm of a round once K' is released (`Dials.at_public`)."""
+        if not (self.noise_follows and self.ladder):
+            return self
+        return self.at_rung(int(self.dials(float).rung(public, np)))
 
     @property
     def update_multiplier(self) -> float:
@@ -479,12 +525,12 @@ class Arm:
         with nothing released between them equal one draw with the product of their
         probabilities. What the whole cohort releases, norms and bits, is one Gaussian; if all of it
         uploads, the update is part of that Gaussian too."""
-        if self.controlled:
-            if not self.ladder:
-                raise ValueError(
-                    f"{self._named('uploads')} = {self.uploads:g}: the noise of every rate is not "
-                    "known; expected an epsilon, or no uploads (a cohort of one rate)"
-                )
+        if self.controlled and not self.ladder:
+            raise ValueError(
+                f"{self._named('uploads')} = {self.uploads:g}: the noise of every rate is not "
+                "known; expected an epsilon, or no uploads (a cohort of one rate)"
+            )
+        if self.ladder:
             each = (self.at_rung(number).sampled_round() for number in range(len(self.ladder)))
             return RatedRound(tuple(one for one in each if isinstance(one, SampledRound)))
         if self.separation:
@@ -544,10 +590,18 @@ class Arm:
             self.gate,
         )
         dials = Dials(*(kind(value) for value in values))
-        most = dials.largest_probability
-        if most > self.largest_probability:  # rounded up: nobody uploads more often than is charged
-            dials = dials._replace(largest_probability=np.nextafter(most, kind(0.0)))
-        return dials
+        most = _at_most(self.largest_probability, kind)
+        return dials._replace(largest_probability=most, ladder=self._rungs_of_dials(kind))
+
+    def _rungs_of_dials(self, kind: Callable[[float], Any]) -> Ladder | None:
+        if not (self.noise_follows and self.ladder):
+            return None
+        each = [self.at_rung(number) for number in range(len(self.ladder))]
+        return Ladder(
+            np.array([kind(one.norm_low) for one in each]),
+            np.array([kind(one.update_multiplier) for one in each]),
+            np.array([_at_most(one.largest_probability, kind) for one in each]),
+        )
 
     @property
     def first_clip(self) -> np.float32 | None:
@@ -587,7 +641,7 @@ class Arm:
         """For the header of a ledger, which holds the budget separately; `from_dict` is the
         inverse."""
         settings = {name: value for name, value in vars(self).items() if name != "budget"}
-        if not self.ladder:  # of rate control alone
+        if not self.ladder:  # of arms with rungs alone
             del settings["ladder"]
         for name in ("loss_bound", "gate"):
             if name not in self.parts[0].takes:
@@ -628,6 +682,13 @@ class Arm:
                 f"when this was written: {stated}, now {arm.stated()}"
             )
         return arm
+
+
+def _at_most(value: float, kind: Callable[[float], Any]) -> Any:
+    """A probability in another type, never above it: nobody uploads more often than is charged."""
+    found = kind(value)
+    # as Python floats: NumPy would compare in the type of `found`, in which they are equal
+    return np.nextafter(found, kind(0.0)) if float(found) > value else found
 
 
 def _either(names: Iterable[str]) -> str:

@@ -92,7 +92,9 @@ def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expect
     own = r
     if arm.releases_norms and arm.parts[2].clients_add_noise:
         own = np.clip(r + arm.norm_multiplier * _normal(15)[None, :], 0.0, 1.0)
-    found = np.array([_given_sum(arm, parameters, r, own, k) for k in _norm_sums(arm, own)])
+    found = np.array(
+        [_given_sum(arm.at_public(k), parameters, r, own, k) for k in _norm_sums(arm, own)]
+    )
     noise, sampling, kept, uploads = found.mean(axis=0).tolist()
     return Expected(noise, math.sqrt(max(0.0, sampling)), kept, uploads)
 

@@ -487,6 +487,7 @@ def play(
         norms = query_norms(method, measured, members, noise, dials, total, facts, together, more)
     else:  # nothing is released at the cohort stage, and clients are visited only once
         kept, norms = None, no_norms(members, dials)
+    dials = dials.at_public(norms.used, jnp)
 
     def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:
         return choose_uploads(method, client_norms, *each, norms.used, dials)

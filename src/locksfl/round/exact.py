@@ -136,8 +136,8 @@ def contribution_steps(updates: Array, coefficient: Array, bounds: Array, steps:
     scaled = updates * factor[:, None]
     whole = jnp.clip(jnp.where(jnp.isfinite(scaled), scaled, 0.0), -steps, steps).astype(jnp.int32)
     high, low = sum_of_squares(whole)
-    most = (steps * steps * 2.0**-24).astype(jnp.uint32)
-    fits = (high < most) | ((high == most) & (low == 0))
+    most, rest = sum_of_squares(jnp.asarray(steps)[None])
+    fits = (high < most) | ((high == most) & (low <= rest))
     return jnp.where(fits[:, None], whole, 0)
 
 
@@ -218,19 +218,19 @@ def play_exact(
         norms = _release_norms(
             method, values, members, noise, grid, dials, total, everyone, together
         )
+    steps = grid.update if dials.ladder is None else grid.update[dials.rung(norms.used, jnp)]
+    dials = dials.at_public(norms.used, jnp)
 
     def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:
         return choose_uploads(method, client_norms, *each, norms.used, dials)
 
     messages = noise.update if each else None
-    summed, uploads = clients.exact_sum(
-        choose, (members, norms.scores), kept, grid.update, messages
-    )
+    summed, uploads = clients.exact_sum(choose, (members, norms.scores), kept, steps, messages)
     bound = contribution_bound(method, norms.used, dials)
     if not each:
         summed = add(summed, words(noise.update))
     if not estimator.own_bound:  # whole numbers: PUBLIC is told the sum, not how it was rounded
-        summed = summed.value * (bound / grid.update)
+        summed = summed.value * (bound / steps)
     divisor = estimator.divisor(dials)
     std = trust.noise_std(uploads.scale, bound, uploads.uploaded, dials, total, jnp)
     result = RoundResult(

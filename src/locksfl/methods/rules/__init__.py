@@ -77,6 +77,10 @@ class Rule:
     paper, sends: where it comes from, and what a client sends, for the documentation.
     everyone: the cohort is all clients, and all of them upload.
     everyone_scored: the cohort is all clients; a second sample chooses the uploaders.
+    noise_follows: where the server adds the noise, the update's multiplier follows the public
+        number of the round, so that every round costs the same (`Arm.rungs`). The largest
+        probability is then that of each rung. Only with `everyone_scored`: the public number must
+        not come from the secret sample that amplifies what is released after it.
     jointly: `probability` takes all members' values at once, as the trust shows them, and gives one
         number for each; a member that is absent has value 0 and weight 0. Sound where every
         client's own value is released, or without privacy.
@@ -110,6 +114,7 @@ class Rule:
     sends: str = "its update, if it uploads"
     everyone: bool = False
     everyone_scored: bool = False
+    noise_follows: bool = False
     jointly: bool = False
     level: Callable[[Any, Any, Any], Any] | None = None
     refinements: int = 0
@@ -136,6 +141,11 @@ class Rule:
             raise ValueError(
                 f"rule {self.name!r}: a public number needs a value that is released, and no "
                 "`jointly`"
+            )
+        if self.noise_follows and not (self.everyone_scored and self.released):
+            raise ValueError(
+                f"rule {self.name!r}: noise that follows the public number needs a value that is "
+                "released, and everyone_scored"
             )
         if not 0 <= self.count_share <= 1:
             raise ValueError(
