@@ -24,6 +24,6 @@ rule = replace(
     fedis.rule,
     name="dpis",
     about="in proportion to the norm, all clients scored (DPIS)",
-    everyone_scored=True,
+    all_clients=True,
     paper="Wei et al. 2022 (DPIS)",
 )
