@@ -33,8 +33,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import certain, share_up_to_one
+from locksfl.methods.rules import NORM, Rule, shared
 
 LEAST = 1e-30
 
@@ -62,7 +61,7 @@ rule = Rule(
     refinements=4,  # j_max of the paper
     free_refinements=12,
     refine=refine,
-    probability=share_up_to_one,
-    largest_probability=certain,
+    probability=shared.share_up_to_one,
+    largest_probability=lambda arm: 1.0,
     paper="Chen, Horvath and Richtarik 2022 (AOCS)",
 )

@@ -14,7 +14,6 @@ from typing import Any
 
 from locksfl.methods.estimators import SMALLEST_NORM
 from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import certain
 
 
 def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
@@ -27,7 +26,7 @@ rule = Rule(
     name="coin",
     about="by a coin of the norm, in one message",
     probability=probability,
-    largest_probability=certain,
+    largest_probability=lambda arm: 1.0,
     asks=NORM,
     count_share=0.1,
     planned=True,

@@ -20,14 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import (
-    clamped_sum,
-    cosine_between,
-    largest_share,
-    share_of_sum,
-    uploads_by_sum,
-)
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
@@ -37,7 +30,7 @@ def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
         xp.sqrt(xp.maximum(norm**2 - total**2 / d, 0.0))
         for norm, total in ((facts["norm"], own), (facts["last_norm"], last))
     )
-    correlation = cosine_between(facts["along"] - own * last / d, one, other, xp)
+    correlation = shared.cosine_between(facts["along"] - own * last / d, one, other, xp)
     return dials.clip_norm * (1 - correlation) / 2
 
 
@@ -48,10 +41,10 @@ rule = Rule(
     score=score,
     facts=("norm", "along", "last_norm", "sum", "last_sum", "parameters"),
     released=True,
-    settle=clamped_sum,
-    probability=share_of_sum,
-    largest_probability=largest_share,
-    estimated_uploads=uploads_by_sum,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
     takes=("floor", "norm_low"),
     cap_can_bind=True,
     paper="ours, inspired by Yin et al. 2018 (gradient diversity)",

@@ -20,19 +20,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import (
-    clamped_sum,
-    cosine_between,
-    largest_share,
-    share_of_sum,
-    uploads_by_sum,
-)
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     """C (1 - cos(u_i, v)) / 2."""
-    cosine = cosine_between(facts["along"], facts["norm"], facts["last_norm"], xp)
+    cosine = shared.cosine_between(facts["along"], facts["norm"], facts["last_norm"], xp)
     return dials.clip_norm * (1 - cosine) / 2
 
 
@@ -43,10 +36,10 @@ rule = Rule(
     score=score,
     facts=("norm", "along", "last_norm"),
     released=True,
-    settle=clamped_sum,
-    probability=share_of_sum,
-    largest_probability=largest_share,
-    estimated_uploads=uploads_by_sum,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
     takes=("floor", "norm_low"),
     cap_can_bind=True,
     paper="ours, inspired by Yin et al. 2018 (gradient diversity)",

@@ -28,19 +28,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import (
-    clamped_sum,
-    clip_factor,
-    largest_share,
-    share_of_sum,
-    uploads_by_sum,
-)
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     """sqrt(|g_i - v|^2 + sigma_i^2); the round limits it to C."""
-    factor = clip_factor(facts["norm"], dials, xp)
+    factor = shared.clip_factor(facts["norm"], dials, xp)
     length, along = factor * facts["norm"], factor * facts["along"]
     apart = length**2 - 2 * along + facts["last_norm"] ** 2
     return xp.sqrt(xp.maximum(apart, 0.0) + facts["spread"] ** 2)
@@ -53,10 +46,10 @@ rule = Rule(
     score=score,
     facts=("norm", "along", "last_norm", "spread"),
     released=True,
-    settle=clamped_sum,
-    probability=share_of_sum,
-    largest_probability=largest_share,
-    estimated_uploads=uploads_by_sum,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
     takes=("floor", "norm_low"),
     cap_can_bind=True,
     paper="Wang et al. 2023 (DELTA)",

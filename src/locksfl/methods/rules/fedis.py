@@ -14,23 +14,17 @@ which divides by p_i, is refused.
 
 from __future__ import annotations
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import (
-    clamped_sum,
-    largest_share,
-    share_of_sum,
-    uploads_by_sum,
-)
+from locksfl.methods.rules import NORM, Rule, shared
 
 rule = Rule(
     name="fedis",
     about="in proportion to the norm, without a floor (FedIS)",
     asks=NORM,
     released=True,
-    settle=clamped_sum,
-    probability=share_of_sum,  # lambda is 0: it takes no floor
-    largest_probability=largest_share,
-    estimated_uploads=uploads_by_sum,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,  # lambda is 0: it takes no floor
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
     takes=("norm_low",),
     paper="Rizk et al. 2022 (FedIS)",
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from locksfl.methods.rules import Rule
-from locksfl.methods.rules._shared import certain
 
 
 def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
@@ -18,7 +17,7 @@ rule = Rule(
     name="full",
     about="every client, every round",
     probability=probability,
-    largest_probability=certain,
+    largest_probability=lambda arm: 1.0,
     all_clients=True,
     paper="McMahan et al. 2017 (FedAvg)",
 )

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from locksfl.methods.rules import norm
-from locksfl.methods.rules._shared import largest_share, share_of_sum, uploads_by_sum
+from locksfl.methods.rules.shared import largest_share, share_of_sum, uploads_by_sum
 
 if TYPE_CHECKING:
     from locksfl.arm import Arm

@@ -17,37 +17,21 @@ the capped estimator shortens. It is biased then; horvitz-thompson is not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import (
-    clamped_sum,
-    largest_share,
-    share_of_bound,
-    share_of_sum,
-    uploads_by_sum,
-)
-
-
-def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
-    """C F_i / B; the round limits it to C."""
-    del xp
-    return share_of_bound(facts["loss"], dials)
-
+from locksfl.methods.rules import NORM, Rule, shared
 
 rule = Rule(
     name="loss",
     about="in proportion to the loss",
     asks=replace(NORM, name="loss"),
-    score=score,
+    score=shared.loss_over_bound,
     facts=("loss",),
     released=True,
-    settle=clamped_sum,
-    probability=share_of_sum,
-    largest_probability=largest_share,
-    estimated_uploads=uploads_by_sum,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
     takes=("floor", "norm_low", "loss_bound"),
     cap_can_bind=True,
     paper="after Loshchilov and Hutter 2015, Cho et al. 2020",

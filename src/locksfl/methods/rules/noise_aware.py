@@ -23,19 +23,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import (
-    clamped_sum,
-    clip_factor,
-    largest_share,
-    share_of_sum,
-    uploads_by_sum,
-)
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     """C sqrt((r_i^2 + d z^2) / (1 + d z^2)), r_i = |g_i| / C."""
-    share = facts["norm"] * clip_factor(facts["norm"], dials, xp) / dials.clip_norm
+    share = facts["norm"] * shared.clip_factor(facts["norm"], dials, xp) / dials.clip_norm
     noise = facts["parameters"] * dials.noise_multiplier**2
     return dials.clip_norm * xp.sqrt((share**2 + noise) / (1 + noise))
 
@@ -47,10 +40,10 @@ rule = Rule(
     score=score,
     facts=("norm", "parameters"),
     released=True,
-    settle=clamped_sum,
-    probability=share_of_sum,
-    largest_probability=largest_share,
-    estimated_uploads=uploads_by_sum,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
     takes=("floor", "norm_low"),
     for_divided_noise=True,
     paper="by Cauchy-Schwarz, as Chen et al. 2022 (OCS) without noise",

@@ -8,23 +8,17 @@ z_i is the norm as the server knows it: with the client's own noise, or exact if
 
 from __future__ import annotations
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import (
-    clamped_sum,
-    largest_share,
-    share_of_sum,
-    uploads_by_sum,
-)
+from locksfl.methods.rules import NORM, Rule, shared
 
 rule = Rule(
     name="norm",
     about="in proportion to the norm (LOCKS)",
     asks=NORM,
     released=True,
-    settle=clamped_sum,
-    probability=share_of_sum,
-    largest_probability=largest_share,
-    estimated_uploads=uploads_by_sum,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
     takes=("floor", "norm_low"),
     planned=True,
     paper="the LOCKS paper, corrected",

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import certain, share_up_to_one, water_level
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def settle_from_all(values: Any, dials: Any, xp: Any) -> Any:
     """K' = b t."""
-    return dials.uploads * water_level(values, dials.uploads, xp)
+    return dials.uploads * shared.water_level(values, dials.uploads, xp)
 
 
 rule = Rule(
@@ -32,7 +31,7 @@ rule = Rule(
     asks=NORM,
     released=True,
     settle_from_all=settle_from_all,
-    probability=share_up_to_one,
-    largest_probability=certain,
+    probability=shared.share_up_to_one,
+    largest_probability=lambda arm: 1.0,
     paper="Chen, Horvath and Richtarik 2022 (OCS)",
 )

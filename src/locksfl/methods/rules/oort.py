@@ -24,20 +24,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import (
-    clamped_sum,
-    largest_share,
-    share_of_bound,
-    share_of_sum,
-    uploads_by_sum,
-)
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     """C U_i / B; the round limits it to C."""
     del xp
-    return share_of_bound(facts["size"] * facts["rms_loss"], dials)
+    return dials.clip_norm * facts["size"] * facts["rms_loss"] / dials.loss_bound
 
 
 rule = Rule(
@@ -47,10 +40,10 @@ rule = Rule(
     score=score,
     facts=("rms_loss", "size"),
     released=True,
-    settle=clamped_sum,
-    probability=share_of_sum,
-    largest_probability=largest_share,
-    estimated_uploads=uploads_by_sum,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
     takes=("floor", "norm_low", "loss_bound"),
     cap_can_bind=True,
     paper="Lai et al. 2021 (Oort)",

@@ -15,30 +15,20 @@ score, refused where the server adds noise to sums.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import certain, largest_first, share_of_bound
-
-
-def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
-    """C F_i / B; the round limits it to C."""
-    del xp
-    return share_of_bound(facts["loss"], dials)
-
+from locksfl.methods.rules import NORM, Rule, shared
 
 rule = Rule(
     name="power-of-choice",
     about="the largest losses, always (Power-of-Choice)",
     asks=replace(NORM, name="loss"),
-    score=score,
+    score=shared.loss_over_bound,
     facts=("loss",),
     released=True,
     jointly=True,
-    probability=largest_first,
-    largest_probability=certain,
+    probability=shared.largest_first,
+    largest_probability=lambda arm: 1.0,
     takes=("loss_bound",),
     biased=True,
     paper="Cho et al. 2020 (Power-of-Choice)",

@@ -16,34 +16,21 @@ where the server adds noise to sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import (
-    certain,
-    larger_and_equal,
-    share_of_bound,
-    water_level,
-)
+from locksfl.methods.rules import NORM, Rule, shared
 
 PRESSURE = 100.0  # s_e
-
-
-def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
-    """C F_i / B; the round limits it to C."""
-    del xp
-    return share_of_bound(facts["loss"], dials)
 
 
 def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
     """min(1, c e_i), 0 for the absent."""
     del public
-    larger, equal = larger_and_equal(own, weight, xp)
+    larger, equal = shared.larger_and_equal(own, weight, xp)
     rank, members = larger + (equal - 1) / 2, xp.maximum(xp.sum(weight > 0), 1)
     e = xp.where(weight > 0, xp.exp(-math.log(PRESSURE) * rank / members), 0.0)
-    level = water_level(e, dials.uploads, xp)  # 1 / c
+    level = shared.water_level(e, dials.uploads, xp)  # 1 / c
     return xp.where(e > level, 1.0, e / xp.where(level > 0, level, 1.0))
 
 
@@ -51,12 +38,12 @@ rule = Rule(
     name="rank",
     about="by the rank of the loss",
     asks=replace(NORM, name="loss"),
-    score=score,
+    score=shared.loss_over_bound,
     facts=("loss",),
     released=True,
     jointly=True,
     probability=probability,
-    largest_probability=certain,
+    largest_probability=lambda arm: 1.0,
     takes=("loss_bound",),
     paper="Loshchilov and Hutter 2015",
 )

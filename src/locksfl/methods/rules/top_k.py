@@ -12,8 +12,7 @@ norm, refused where the server adds noise to sums.
 
 from __future__ import annotations
 
-from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.rules._shared import certain, largest_first
+from locksfl.methods.rules import NORM, Rule, shared
 
 rule = Rule(
     name="top-k",
@@ -21,8 +20,8 @@ rule = Rule(
     asks=NORM,
     released=True,
     jointly=True,
-    probability=largest_first,
-    largest_probability=certain,
+    probability=shared.largest_first,
+    largest_probability=lambda arm: 1.0,
     biased=True,
     paper="an ablation",
 )

@@ -7,6 +7,7 @@ trusted. K' is the public number.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,12 +61,6 @@ def water_level(values: Any, uploads: Any, xp: Any) -> Any:
     return xp.min(xp.where(left > 0, rest / xp.where(left > 0, left, 1.0), xp.inf))
 
 
-def certain(arm: Arm) -> float:
-    """The largest probability of a rule by which some member may upload for certain: 1."""
-    del arm
-    return 1.0
-
-
 # --- By order -------------------------------------------------------------------------------------
 
 
@@ -88,9 +83,10 @@ def largest_first(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> An
 # --- Scores ---------------------------------------------------------------------------------------
 
 
-def share_of_bound(value: Any, dials: Any) -> Any:
-    """C value / B, B = loss_bound; the round limits it to C."""
-    return dials.clip_norm * value / dials.loss_bound
+def loss_over_bound(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
+    """C F_i / B, F_i the mean loss and B = loss_bound; the round limits it to C."""
+    del xp
+    return dials.clip_norm * facts["loss"] / dials.loss_bound
 
 
 def clip_factor(norm: Any, dials: Any, xp: Any) -> Any:
