@@ -22,19 +22,16 @@ from locksfl.methods.releases import UPDATE
 from locksfl.methods.rules import NORM, Rule
 from locksfl.models.build import softmax
 from locksfl.privacy import calibrate, guarantee
-from locksfl.round.algorithm import GivenClients, play
+from locksfl.round.algorithm import GivenClients
 from locksfl.round.client import LocalWork, mean_loss
-from locksfl.round.draws import Members, ServerDraws
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
 from locksfl.simulate.sweep import Setting, play_alone, play_sweep
 from rule_checks import (
-    CLIP,
     ESTIMATES,
     arm_of,
     never_above_what_is_charged,
-    probabilities,
     unbiased_where_stated,
 )
 
@@ -42,54 +39,7 @@ BY_SCORE = ("loss", "oort", "delta", "cosine", "angle", "correlation", "noise-aw
 BY_NORM = ("fedis", "dpis", "gated")
 
 
-# --- DPIS and the gate ----------------------------------------------------------------------------
-
-
-def test_dpis():
-    """All ten are scored; p = b |g| / K', and every upload is K'/b long."""
-    arm = arm_of("dpis")
-    assert arm.cohort == arm.clients == 10
-    updates = jnp.diag(jnp.array([0.5, 1.0, 2.0, 9.0] + [1.5] * 6))
-    ones = jnp.ones(10)
-    members = Members(jnp.arange(10), ones > 0, ones, 0 * ones, 0 * ones)
-    draws = ServerDraws(jnp.zeros(()), jnp.zeros(10))
-    result, uploads, norms = play(arm.method, GivenClients(updates), members, draws, arm.dials())
-    norm_sum = 0.5 + 1 + 2 + 2 + 9
-    assert float(result.used_norm_sum) == pytest.approx(norm_sum)
-    np.testing.assert_allclose(uploads.coefficient * norms, norm_sum / 3, rtol=1e-5)
-
-
-def test_dpis_is_charged_without_amplification():
-    """The norms at rate 1, the update at p_C = b C / K_low: no less than the rule norm with a
-    cohort of all."""
-    noise = {"noise_multiplier": 4.0, "norm_multiplier": 6.0, "norm_low": 0.5, "trust": "central"}
-    event = arm_of("dpis", **noise).sampled_round()
-    assert (event.sampling_rate, event.upload_probability) == (1.0, pytest.approx(3 / 10 / 0.5))
-    norm = Arm("a", 10, 5, "norm", cohort=10.0, uploads=3.0, floor=0.0, clip_norm=CLIP, **noise)
-    assert norm.sampled_round() == event
-
-
-def test_gated():
-    """Gate 0.45 of m C = 12: up to K' = 5.4 by norm, above it uniform; uploads are told alike."""
-    own = [0.0, 1.0, 2.0]
-    numbers = {"norm_low": 0.4, "uploads": 2.0}
-    by_norm = [0.9 * 2 * z / 5.3 + 0.1 * 2 / 6 for z in own]
-    np.testing.assert_allclose(probabilities("gated", own, 5.3, **numbers), by_norm)
-    np.testing.assert_allclose(probabilities("gated", own, 5.5, **numbers), [2 / 6] * 3)
-    arm = arm_of("gated", **numbers)
-    assert arm.gate == 0.45
-    estimate = RULES["gated"].estimated_uploads
-    assert estimate(5.0, 5.3, arm) == RULES["norm"].estimated_uploads(5.0, 5.3, arm)
-    assert estimate(5.0, 5.5, arm) == 2.0
-
-
-def test_a_gate_that_is_never_open_is_charged_as_uniform_and_said():
-    arm = arm_of("gated", norm_low=0.6)
-    assert arm.largest_probability == 0.5
-    assert any("every round is uniform" in said for said in arm.warnings())
-    open_at_times = arm_of("gated", norm_low=0.5, gate=0.8)
-    assert open_at_times.largest_probability == pytest.approx(0.9 * 0.5 / 0.5 + 0.1 * 0.5)
-    assert open_at_times.warnings() == []
+# --- DPIS and the gate: their formulas are in tests/methods/rules ---------------------------------
 
 
 @pytest.mark.parametrize("rule", ["dpis", "gated"])
