@@ -138,7 +138,7 @@ def standard_arm(rule: str, trust: str) -> Arm:
         settings.pop("norm_multiplier", None)
     if not stated.everyone:
         settings |= ASKED
-    if stated.everyone_scored:
+    if stated.all_clients and not stated.everyone:
         settings["cohort"] = float(CLIENTS)
     if stated.count_share:  # nothing holds its uploads
         settings["uploads"] = settings["cohort"]
@@ -286,7 +286,7 @@ def claim(rule: str, trust: str) -> tuple[Arm, PrivacyConfig]:
         settings["norm_low"] = 0.9 if trust == "central" else 1.0
     if stated.everyone:
         settings = {}
-    elif not stated.everyone_scored:
+    elif not stated.all_clients:
         settings["cohort"] = 60.0
     elif trust == "local":
         settings["uploads"] = 100.0

@@ -141,13 +141,13 @@ def water_level(scores, uploads):
 
 
 def by_sums(plan, scores, first, noise):
-    """K' after the four steps of AOCS; noise in standard units."""
-    b, std = (
-        plan.uploads,
-        np.sqrt(5) * plan.norm_multiplier if plan.method.trust == "central" else 0.0,
-    )
-    known = max(first, (std or plan.norm_multiplier) * plan.clip_norm, 1e-30)
-    for below, certain in noise:
+    """K' after the steps of AOCS: four, or twelve where sums cost nothing; noise in standard
+    units."""
+    b, std = plan.uploads, 0.0
+    if plan.method.trust == "central":
+        std = np.sqrt(5) * plan.norm_multiplier
+    known = max(first, std * plan.clip_norm, 1e-30)
+    for below, certain in noise if std else np.zeros((12, 2)):
         p = np.array([probability(plan, score, known, 1.0) for score in scores])
         total, ones = p[p < 1].sum(), np.sum(p >= 1)
         total, ones = total + std * below, ones + std * certain

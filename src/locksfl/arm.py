@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from locksfl.privacy.budget import Budget
 
 DEFAULT_FLOOR = 0.1
-DEFAULT_LOSS_BOUND = 2.5  # a little above ln 10, the loss of a guess among ten classes
+DEFAULT_LOSS_BOUND = 2.5  # where the data are not known; a little above ln 10 (`loss_bound_of`)
 RUNG = 1.1  # two rungs of a ladder differ by this factor, or less
 DERIVED: Any = None  # a default that follows from other settings
 SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the others
@@ -88,6 +88,7 @@ class Dials(NamedTuple):
     clip_multiplier: Any = 0.0  # noise on the count of those within C, over its sensitivity 1/2
     loss_bound: Any = 1.0  # losses above it count as it
     gate: Any = 1.0  # K' / (m C) above which a gated round is uniform
+    sum_noise: Any = 0.0  # std of a server's noise on each sum before the uploads, over sensitivity
     ladder: Any = None  # a Ladder where the noise follows K'
 
     def at_clip(self, clip_norm: Any, xp: Any) -> Dials:
@@ -203,7 +204,7 @@ class Arm:
         self._default("bands", self.separation if trust.private else min(1, self.separation))
         if self.bands:
             count(**{self._named("bands"): self.bands})
-        if self.cohort is None and not (rule.everyone or rule.everyone_scored):
+        if self.cohort is None and not rule.all_clients:
             raise ValueError(
                 f"{self._named('cohort')} is missing: expected the number of clients asked per "
                 "round"
@@ -254,7 +255,7 @@ class Arm:
                 f"rule {self.rule!r} asks all {self.clients} clients; leave cohort and uploads out"
             )
             found.append(("cohort", f"{self.cohort:g}", problem))
-        if rule.everyone_scored and self.cohort != self.clients:
+        if rule.all_clients and not rule.everyone and self.cohort != self.clients:
             problem = f"rule {self.rule!r} scores all {self.clients} clients; leave cohort out"
             found.append(("cohort", f"{self.cohort:g}", problem))
         return found
@@ -325,7 +326,7 @@ class Arm:
         Args:
             table: the settings as given; unknown ones and those of other rules are refused.
             experiment: what the experiment fixes for all arms: trust, clients, rounds, dropouts,
-                and the clip_norm, lengths and step of arms that do not set them.
+                and the clip_norm, lengths, step and loss_bound of arms that do not set them.
 
         Returns:
             The arm, not yet calibrated.
@@ -356,6 +357,8 @@ class Arm:
         for name in ("floor", "norm_low", "norm_multiplier", "loss_bound", "gate"):
             if name in given and not rule.accepts(name):
                 raise ValueError(f"{where}.{name} = {given[name]!r}: rule {word!r} takes no {name}")
+        if not rule.accepts("loss_bound"):
+            experiment.pop("loss_bound", None)
         for name in MULTIPLIERS:
             if name in given:
                 positive(**{f"{where}.{name}": given[name]})
@@ -486,7 +489,7 @@ class Arm:
         """Whether all n clients upload in every round by rule rather than by chance: the rule asks
         for nothing, so that its probability is a constant, and that constant is 1."""
         rule = self.parts[0]
-        if rule.asks is not None or rule.jointly or self.dropouts or self.sampling_rate < 1:
+        if rule.asks is not None or self.dropouts or self.sampling_rate < 1:
             return False
         zero, dials = np.float64(0.0), self.dials()
         weights = np.unique(self.scaled_weights())
@@ -499,7 +502,7 @@ class Arm:
         the same for all can bind if the rule says so, or if what it asks for is noised."""
         rule, estimator, trust = self.parts
         noised = rule.released and trust.clients_add_noise and not rule.jointly
-        free = estimator.own_bound or not (rule.cap_binds or noised)
+        free = estimator.own_bound or not (rule.cap_can_bind or noised)
         return estimator.unbiased and free and not rule.biased
 
     @property
@@ -588,6 +591,7 @@ class Arm:
             self.clip_multiplier,
             self.loss_bound,
             self.gate,
+            self.sum_multiplier if self.parts[2].server_adds_noise else 0.0,
         )
         dials = Dials(*(kind(value) for value in values))
         most = _at_most(self.largest_probability, kind)
@@ -691,6 +695,12 @@ def _at_most(value: float, kind: Callable[[float], Any]) -> Any:
     return np.nextafter(found, kind(0.0)) if float(found) > value else found
 
 
+def loss_bound_of(classes: int) -> float:
+    """A little above what a model that knows nothing loses, a guess among the classes: ln(classes).
+    (Of next-character models the classes are the characters.)"""
+    return round(1.1 * math.log(max(2, classes)), 3)
+
+
 def _either(names: Iterable[str]) -> str:
     """Names to choose from, in a refusal."""
     return " or ".join(repr(name) for name in names)
@@ -699,11 +709,13 @@ def _either(names: Iterable[str]) -> str:
 def _merit(estimator: Estimator, rule: Rule, trust: Trust) -> tuple[bool, bool]:
     """The order of preference for the default: unbiased first, unless the rule is not; then one
     bound for all, unless the rule gives probabilities that do not follow the norms: one bound would
-    be that of the least of them. Where a cap would bias and there is no noise that it keeps small,
-    one that caps nothing."""
-    in_vain = rule.cap_binds and not trust.private and not estimator.own_bound
+    be that of the least of them. Also where the rule is the optimum for clients' noise that is
+    divided by p, which is noise in units of a bound of its own. Where a cap would bias and there is
+    no noise that it keeps small, one that caps nothing."""
+    in_vain = rule.cap_can_bind and not trust.private and not estimator.own_bound
     unbiased = estimator.unbiased and not in_vain
-    return unbiased == rule.biased, estimator.own_bound != rule.jointly
+    own_bound = rule.jointly or (rule.for_divided_noise and trust.clients_add_noise)
+    return unbiased == rule.biased, estimator.own_bound != own_bound
 
 
 def unsound(
@@ -722,8 +734,8 @@ def unsound(
     found = []
     if trust.private:
         without = "expected a statement, or a trust without noise"
-        if rule.compares and (trust.server_adds_noise or not rule.released):
-            each = [t.name for t in TRUSTS.values() if t.clients_add_noise and rule.released]
+        if rule.compares and trust.server_adds_noise:
+            each = [t.name for t in TRUSTS.values() if t.clients_add_noise]
             found.append(
                 (
                     "rule",

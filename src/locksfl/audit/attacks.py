@@ -191,7 +191,7 @@ def refined_score(arm: Arm, seen: Seen) -> Array:
         p = canary_probability(arm, dials.clip_norm, used)
         shifted = jnp.where(p < 1, below, certain)
         found += (p * shifted - p * p / 2) / arm.sum_multiplier**2
-        used = rule.refine(used, below, certain, dials.norm_multiplier, dials, jnp)
+        used = rule.refine(used, below, certain, dials, jnp)
     return found
 
 

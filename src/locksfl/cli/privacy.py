@@ -57,7 +57,7 @@ def arm_from_flags(flags: dict[str, Any]) -> Arm:
     from locksfl.privacy import ACCOUNTANTS, RELATIONS, delta_warning
 
     rule = find_rule(flags["rule"], "--rule")
-    everyone = rule.everyone or rule.everyone_scored
+    everyone = rule.all_clients
     needed = ARM[:2] if everyone or flags["separation"] is not None else ARM[:3]
     if missing := [f"--{name}" for name in needed if flags[name] is None]:
         raise ValueError(f"{', '.join(missing)}: missing; expected a number")

@@ -130,9 +130,9 @@ def query_norms(
     found = settle_norms(method, scores, released, dials)
     if rule.compares:
         return compare_norms(method, found, members, dials, together)
-    pairs = jnp.zeros((rule.refinements, 2))
+    pairs = jnp.zeros((rule.refined(trust.server_adds_noise), 2))
     if trust.server_adds_noise:
-        pairs = dials.norm_multiplier * checked_refine_noise(method, refine_noise)
+        pairs = dials.sum_noise * checked_refine_noise(method, refine_noise)
     return refine_norms(
         method, found, members, dials, lambda k, *each: jnp.stack([*map(total, each)]) + pairs[k]
     )
@@ -181,8 +181,8 @@ def compare_norms(
     """
     rule, _, _ = method.parts
     values = jnp.where(members.present, norms.scores, 0.0)
-    if (level := rule.level) is not None:
-        return norms._replace(used=_common(lambda own: level(own, dials, jnp), values, together))
+    if (settle := rule.settle_from_all) is not None:
+        return norms._replace(used=_common(lambda own: settle(own, dials, jnp), values, together))
     weights = jnp.where(members.present, members.weights, 0.0)
     p = together(lambda own, w: rule.probability(own, norms.used, w, dials, jnp), values, weights)
     p = jnp.where(members.present, upload_probability(method, p, norms.used, weights, dials), 0.0)
@@ -215,13 +215,12 @@ def refine_norms(
     rule, _, trust = method.parts
     if rule.refine is None:
         return norms
-    noise = dials.norm_multiplier if trust.server_adds_noise else 0.0
     used, sums = norms.used, []
-    for k in range(rule.refinements):
+    for k in range(rule.refined(trust.server_adds_noise)):
         p = upload_probability(method, norms.scores, used, members.weights, dials)
         p = jnp.where(members.present, p, 0.0)
         below, certain = pair = release(k, jnp.where(p < 1, p, 0.0), p >= 1)
-        used = rule.refine(used, below, certain, noise, dials, jnp)
+        used = rule.refine(used, below, certain, dials, jnp)
         sums.append(pair)
     return norms._replace(used=used, refined=jnp.stack(sums))
 
@@ -305,7 +304,7 @@ def choose_uploads(
     """
     rule, estimator, _ = method.parts
     clipped = clipped_norms(norms, dials)
-    own = clipped if rule.asks is not None and not rule.released and not rule.jointly else scores
+    own = clipped if rule.asks is not None and not rule.released else scores
     p = upload_probability(method, own, norm_sum, members.weights, dials)
     uploaded = second_sample(members.coins, p, members.present)
     bounds = contribution_bounds(method, p, norm_sum, dials)

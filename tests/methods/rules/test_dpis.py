@@ -84,7 +84,7 @@ def test_clients_that_add_noise_have_one_multiplier():
 
 
 def test_a_rule_whose_sum_is_of_a_secret_cohort_cannot_choose_the_noise():
-    with pytest.raises(ValueError, match="needs a value that is released, and everyone_scored"):
+    with pytest.raises(ValueError, match="needs a value that is released, and all_clients"):
         dataclasses.replace(RULES["norm"], noise_follows=True)
 
 

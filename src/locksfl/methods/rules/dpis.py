@@ -33,7 +33,7 @@ rule = replace(
     fedis.rule,
     name="dpis",
     about="in proportion to the norm, all clients scored (DPIS)",
-    everyone_scored=True,
+    all_clients=True,
     noise_follows=True,
     paper="Wei et al. 2022 (DPIS)",
 )

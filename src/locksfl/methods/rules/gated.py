@@ -33,6 +33,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from locksfl.methods.rules import norm
+from locksfl.methods.rules.shared import largest_share, share_of_sum, uploads_by_sum
 
 if TYPE_CHECKING:
     from locksfl.arm import Arm
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
     """b / m above the gate, else that of the rule norm."""
     closed = public > dials.gate * dials.cohort * dials.clip_norm
-    by_norm = norm.probability(own, public, weight, dials, xp)
+    by_norm = share_of_sum(own, public, weight, dials, xp)
     return xp.where(closed, dials.uploads / dials.cohort, by_norm)
 
 
@@ -49,14 +50,14 @@ def largest_probability(arm: Arm) -> float:
     """That of the rule norm, unless every round is uniform."""
     if arm.norm_low > arm.gate:
         return arm.uploads / arm.cohort
-    return norm.largest_probability(arm)
+    return largest_share(arm)
 
 
 def estimated_uploads(released: float, public: float, arm: Arm) -> float:
     """b above the gate, else that of the rule norm."""
     if public > arm.gate * arm.cohort * arm.clip_norm:
         return arm.uploads
-    return norm.estimated_uploads(released, public, arm)
+    return uploads_by_sum(released, public, arm)
 
 
 rule = replace(
