@@ -97,12 +97,14 @@ def never_above_what_is_charged(rule):
         low = min(1.0, share + data.draw(st.floats(0, 1)) * (1 - share))
         numbers = {"uploads": cohort * share, "clip_norm": clip, "cohort": cohort}
         if "norm_low" in RULES[rule].takes:
-            numbers["norm_low"] = max(low, share)
+            numbers["norm_low"] = max(low, numbers["uploads"] / cohort)  # share, as rounded
         for name in {"floor", "gate"} & set(RULES[rule].takes):
             numbers[name] = data.draw(st.floats(0.01, 0.99))
         clients = 60
         if RULES[rule].all_clients:
             numbers |= {"uploads": clients * share, "cohort": None}
+            if "norm_low" in numbers:
+                numbers["norm_low"] = max(low, clients * share / clients)
         arm = Arm("a", clients, 5, rule, trust="central", **numbers)
         stated, dials = RULES[rule], arm.dials(float)
         released = data.draw(st.floats(-2, 3)) * arm.cohort * clip

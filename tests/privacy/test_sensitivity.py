@@ -50,7 +50,8 @@ def dials_for(rng, rule, lengths):
     values = (cohort, uploads, clip, floor, low * cohort * clip, clip * 0 + 1, clip * 0 + 1)
     shortest = clip**0 if lengths == "clipped" else 1e-12 / clip
     values += (clip**0, clip**0, shortest)
-    values += (clip * 0,) * (len(Dials._fields) - len(values))  # what is not added to an update
+    rest = len(Dials._fields) - len(values) - 1  # what is not added to an update; no ladder, last
+    values += (clip * 0,) * rest
     return Dials(*(jnp.asarray(v, jnp.float32) for v in values))
 
 
