@@ -25,15 +25,19 @@ the rejection form, which draws a first sample at the rate p_C: that is the rule
 
 from __future__ import annotations
 
-from dataclasses import replace
+from locksfl.methods.rules import NORM, Rule, shared
 
-from locksfl.methods.rules import fedis
-
-rule = replace(
-    fedis.rule,
+rule = Rule(
     name="dpis",
     about="in proportion to the norm, all clients scored (DPIS)",
     all_clients=True,
+    asks=NORM,
+    released=True,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,  # lambda is 0: it takes no floor
+    largest_probability=shared.largest_share,
     noise_follows=True,
+    estimated_uploads=shared.uploads_by_sum,
+    takes=("norm_low",),
     paper="Wei et al. 2022 (DPIS)",
 )

@@ -29,11 +29,15 @@ run, at equal epsilon: `locks plan` answers that.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from locksfl.methods.rules import norm
-from locksfl.methods.rules.shared import largest_share, share_of_sum, uploads_by_sum
+from locksfl.methods.rules import NORM, Rule
+from locksfl.methods.rules.shared import (
+    clamped_sum,
+    largest_share,
+    share_of_sum,
+    uploads_by_sum,
+)
 
 if TYPE_CHECKING:
     from locksfl.arm import Arm
@@ -60,14 +64,15 @@ def estimated_uploads(released: float, public: float, arm: Arm) -> float:
     return uploads_by_sum(released, public, arm)
 
 
-rule = replace(
-    norm.rule,
+rule = Rule(
     name="gated",
     about="in proportion to the norm, uniform above a gate",
+    asks=NORM,
+    released=True,
+    settle=clamped_sum,
     probability=probability,
     largest_probability=largest_probability,
     estimated_uploads=estimated_uploads,
-    takes=(*norm.rule.takes, "gate"),
-    planned=False,
+    takes=("floor", "norm_low", "gate"),
     paper="after Katharopoulos and Fleuret 2018",
 )
