@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from locksfl.arm import Arm
     from locksfl.data.population import Population
     from locksfl.experiment.config import LocalConfig, OptimizerConfig
+    from locksfl.experiment.own_data import from_table
     from locksfl.experiment.training import Trained, train
     from locksfl.models.build import Model
     from locksfl.privacy import Cost, account, calibrate
@@ -29,12 +30,13 @@ _HOMES = {
     "Trained": "locksfl.experiment.training",
     "account": "locksfl.privacy",
     "calibrate": "locksfl.privacy",
+    "from_table": "locksfl.experiment.own_data",
     "train": "locksfl.experiment.training",
 }
 
 __all__ = [
     "Arm", "Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Trained", "account",
-    "calibrate", "train",
+    "calibrate", "from_table", "train",
 ]  # fmt: skip
 
 

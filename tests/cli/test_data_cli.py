@@ -106,7 +106,7 @@ def test_a_folder_by_its_name_in_the_data_directory(locks, table, tmp_path):
         (["--client", "user", "--label", "y"], "no column 'user' (--client); it has user_id, a, b"),
         (["--client", "user_id", "--label", "z"], "no column 'z' (--label)"),
         (["--client", "user_id"], "--label is missing"),
-        (["--label", "y"], "Missing option '--client'"),
+        (["--label", "y"], "--client is missing"),
         (["--client", "user_id", "--label", "y", "--test-share", "1"], "--test-share = 1.0"),
         (["--client", "user_id", "--label", "y", "--text", "a", "--image", "b"], "only one of"),
         (["--client", "user_id", "--label", "y", "--test", "none.csv"], "none.csv: no such file"),

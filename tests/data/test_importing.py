@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from locksfl.data import datasets, folder, shakespeare, tables
+from locksfl.data import datasets, folder, ngrams, tables
 from locksfl.data.importing import Request, import_table
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -153,9 +153,9 @@ def test_text_with_next_characters_and_with_a_label(tmp_path):
     labelled = Request("user", "y", text="line", test_share=0.3)
     population = folder.open_folder(import_table(path, tmp_path / "two", labelled))
     every = np.concatenate([population.features, population.test_features])
-    assert sorted(shakespeare.decode(row)[:4] for row in every) == [
-        "To b", "Whet", "that", "x\n\n\n",
-    ]  # fmt: skip
+    expected = ngrams.encode(texts)
+    assert every.dtype == np.float16
+    assert {row.tobytes() for row in every} == {row.tobytes() for row in expected}
 
 
 def cells(**changes):

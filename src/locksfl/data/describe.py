@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from locksfl.data import datasets, folder
+from locksfl.data import datasets, folder, recipe
 from locksfl.data.catalogue import CATALOGUE, NAMES
 from locksfl.data.population import Population
 from locksfl.data.shakespeare import decode
@@ -59,6 +59,7 @@ def description(name: str, data_dir: datasets.Directory = None) -> dict[str, Any
     else:
         header = folder.read_header(datasets.find_folder(name, data_dir))
         told["class_names"], told["feature_names"] = header.class_names, header.feature_names
+        told["recipe"] = header.recipe
         told["held_out_clients"], told["held_out_public"] = header.test_clients, header.test_public
     return told
 
@@ -70,6 +71,8 @@ def lines(told: dict[str, Any]) -> list[str]:
     if told.get("held_out_public") is False:
         out[0] += " (private: no figure on them is published)"
     out += [f"clients: {users}", f"features: {told['features']}"]
+    if told.get("recipe"):
+        out += ["recipe:", *recipe.lines(told["recipe"])]
     if "licence" in told:
         out.append(f"licence: {told['licence']}")
     if "samples_a_client" in told:

@@ -32,7 +32,7 @@ HEADER = "header.json"
 FORMAT = 1
 ARRAYS = ("features", "labels", "offsets", "test_features", "test_labels")
 DECLARED = ("test_public", "test_clients", "classes_public")  # of a population, by its owner
-TOLD = ("name", "classes", "scale", *DECLARED)  # by the header
+TOLD = ("name", "classes", "scale", "recipe", *DECLARED)  # by the header
 CHECKED_ON_OPENING = 64 * 2**20  # bytes; larger files are checked only by `verify`, to open fast
 
 
@@ -52,6 +52,7 @@ class Header:
     test_clients: int | None = None  # None: the held-out file named no clients
     test_public: bool = False  # declared by the owner; older folders declare nothing
     classes_public: bool = False  # the number was given, not counted in the records
+    recipe: dict[str, Any] | None = None  # how the features were made (data.recipe)
     files: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     format: int = FORMAT
 

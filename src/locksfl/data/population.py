@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from locksfl import _validate
 from locksfl._arrays import aligned
 
+MOST_CLASSES = 2**20  # a model has a row of weights for each
 _AT_ONCE = 1 << 24  # bytes of an array that are hashed together
 
 
@@ -29,8 +30,8 @@ class Population:
     """The clients, their samples, and held-out samples that belong to no client.
 
     The arrays are checked and become read-only views; nothing is copied. Features keep their
-    stored type. Float features may hold NaN or infinity: the engine handles a broken client, which
-    is no reason to refuse all data.
+    stored type. They may hold NaN or infinity: the engine counts a broken client as zero. What
+    users give (`from_arrays`, `locksfl.from_table`) may not: nobody is left out unnoticed.
 
     Attributes:
         features: [samples, ...] rows sorted by client, real numbers of any type.
@@ -46,6 +47,7 @@ class Population:
             own: nobody adds noise to a figure on them, so none is ever published.
         test_clients: how many clients the held-out records were taken from, if that is known.
         classes_public: whether `classes` was given, as it should be, or counted in the records.
+        recipe: how the features were made of a table, if they were (`data.recipe`).
 
     >>> people = Population.from_arrays(
     ...     features=np.eye(4), labels=[0, 1, 1, 0], client_ids=["ann", "bob", "ann", "bob"],
@@ -69,9 +71,12 @@ class Population:
     test_public: bool = False
     test_clients: int | None = None
     classes_public: bool = True
+    recipe: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         _validate.count(classes=self.classes)
+        if self.classes > MOST_CLASSES:
+            raise ValueError(f"classes = {self.classes}: expected at most {MOST_CLASSES}")
         _validate.positive(scale=self.scale)
         features, test_features = _features(self.features, self.test_features)
         labels = _labels("labels", self.labels, self.classes, features)
@@ -121,6 +126,8 @@ class Population:
             test_public: whether you declare the held-out samples public; see the class.
         """
         _, owner = np.unique(_ids(client_ids), return_inverse=True)
+        for given, array in (("features", features), ("test_features", test_features)):
+            _finite(given, np.asarray(array))
         return cls.from_split(
             features,
             labels,
@@ -263,7 +270,10 @@ def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[
     features, test_features = np.asarray(train), np.asarray(test)
     for name, array in (("features", features), ("test_features", test_features)):
         if array.ndim < 1 or array.dtype.kind not in "iuf":
-            raise ValueError(f"{name}: expected an array of real numbers{_got(array)}")
+            raise ValueError(
+                f"{name}: expected an array of real numbers{_got(array)}; locksfl.from_table takes "
+                "tables with text, dates and missing values"
+            )
         if not len(array):
             raise ValueError(f"{name}: expected at least one sample, got none")
     if (features.shape[1:], features.dtype) != (test_features.shape[1:], test_features.dtype):
@@ -272,6 +282,24 @@ def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[
             f"{features.shape[1:]}, got {test_features.dtype} of shape {test_features.shape[1:]}"
         )
     return features, test_features
+
+
+def _finite(name: str, array: NDArray[Any]) -> None:
+    """Refuse numbers that float32, in which models calculate, cannot hold."""
+    if array.dtype.kind != "f":
+        return
+    rows = max(1, _AT_ONCE // max(1, array[:1].nbytes))
+    for first in range(0, len(array), rows):
+        with np.errstate(over="ignore"):
+            wrong = ~np.isfinite(array[first : first + rows].astype(np.float32))
+        if wrong.any():
+            place = np.unravel_index(int(wrong.argmax()), wrong.shape)
+            told = ", ".join(str(int(index)) for index in (first + place[0], *place[1:]))
+            value = array[first : first + rows][place]
+            raise ValueError(
+                f"{name}[{told}] = {value:g}: expected finite numbers that float32 can hold; "
+                "locksfl.from_table takes tables with missing values"
+            )
 
 
 def _labels(name: str, given: ArrayLike, classes: int, features: NDArray[Any]) -> NDArray[np.int32]:
