@@ -25,6 +25,7 @@ from locksfl.data.recipe import Recipe, Release
 from locksfl.data.shakespeare import ALPHABET
 from locksfl.data.tables import KINDS, PACKED, Table, open_table
 
+ANYBODY = ""  # who owns the rows of a held-out file that names no clients
 Counts = dict[str, int]  # samples of each client
 Sums = NDArray[np.float64]
 # [clients, numbers], the largest length of a row, who pays: the sums over clients, with noise
@@ -176,31 +177,46 @@ class _Checked:
 
     def place(self, new: Callable[[str, tuple[int, ...], Any], Any]) -> None:
         """The second pass: write the rows to their places in new arrays."""
-        for part in self.parts:
-            sizes = [part.counts[name] for name in in_order(part.counts)]
-            offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-            if not part.prefix:
-                new("offsets", offsets.shape, np.int64)[:] = offsets
-            self._place(part, offsets, new)
+        features, targets = self.features, self.targets
+        rooms = [_Room(part, features, targets, new) for part in self.parts]
+        for table, named in {id(p.table): (p.table, p.named) for p in self.parts}.values():
+            for batch in table.read(_wanted(self.request, features, targets, named)):
+                rows, values, following = features.take(batch)
+                answers = targets.take(batch)[rows] if targets else following
+                names, index = [ANYBODY], np.zeros(len(rows), np.int64)
+                if named:
+                    names, index = owners(batch[self.request.owner], self.request.owner)
+                    index = index[rows]
+                for room in rooms:
+                    if room.part.table is table:
+                        room.put(names, index, values, answers)
 
-    def _place(self, part: _Part, offsets: NDArray[np.int64], new: Callable[..., Any]) -> None:
-        features, targets, total = self.features, self.targets, int(offsets[-1])
-        samples = new(f"{part.prefix}features", (total, *features.shape), features.dtype)
-        kind = (targets.shape, targets.dtype) if targets else (features.shape, np.int32)
-        labels = new(f"{part.prefix}labels", (total, *kind[0]), kind[1])
-        place_of = {name: place for place, name in enumerate(in_order(part.counts))}
-        cursor = offsets[:-1].copy()
-        for batch in part.table.read(_wanted(self.request, features, targets, part.named)):
-            rows, values, following = features.take(batch)
-            owner: NDArray[np.int64] = np.zeros(len(rows), np.int64)
-            if part.named:
-                names, index = owners(batch[self.request.owner], self.request.owner)
-                places = np.array([place_of.get(name, -1) for name in names], np.int64)
-                owner = places[index][rows]
-            answers = targets.take(batch)[rows] if targets else following
-            mine = owner >= 0  # the others belong to the other part
-            where = _next_places(owner[mine], cursor)
-            samples[where], labels[where] = values[mine], np.asarray(answers)[mine]
+
+class _Room:
+    """The arrays of a part, and how far each client's slice of them is filled."""
+
+    def __init__(
+        self, part: _Part, features: Features, targets: Classes | None, new: Callable[..., Any]
+    ) -> None:
+        clients = in_order(part.counts)
+        offsets = np.concatenate(
+            [[0], np.cumsum([part.counts[c] for c in clients], dtype=np.int64)]
+        )
+        if not part.prefix:
+            new("offsets", offsets.shape, np.int64)[:] = offsets
+        total = int(offsets[-1])
+        self.part, self.cursor = part, offsets[:-1].copy()
+        self.place_of = {name: place for place, name in enumerate(clients)}
+        self.features = new(f"{part.prefix}features", (total, *features.shape), features.dtype)
+        shape, dtype = (targets.shape, targets.dtype) if targets else (features.shape, np.int32)
+        self.labels = new(f"{part.prefix}labels", (total, *shape), dtype)
+
+    def put(self, names: list[str], index: NDArray[np.int64], values: Any, answers: Any) -> None:
+        """Place the samples of a batch that belong to clients of this part."""
+        owner = np.array([self.place_of.get(name, -1) for name in names], np.int64)[index]
+        mine = owner >= 0
+        where = _next_places(owner[mine], self.cursor)
+        self.features[where], self.labels[where] = values[mine], answers[mine]
 
 
 def _check(source: Any, request: Request, test: Any, release: Releasing | None) -> _Checked:
@@ -310,7 +326,7 @@ def _count(
     with _named(table):
         for batch in table.read(_wanted(request, features, targets, named)):
             length = len(next(iter(batch.values())))
-            names, index = ["anybody"], np.zeros(length, np.int64)
+            names, index = [ANYBODY], np.zeros(length, np.int64)
             if named:
                 names, index = owners(batch[request.owner], request.owner)
                 missing.add(request.owner, rows + 1 + np.flatnonzero(index < 0))

@@ -169,6 +169,7 @@ class Population:
             declared: test_public, test_clients and classes_public; see the class.
         """
         rows, targets, numbers = np.asarray(features), np.asarray(labels), np.asarray(owner)
+        _real("features", rows)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
             raise ValueError(f"client of each sample: expected whole numbers{_got(numbers)}")
         _same_length(features=rows, labels=targets, clients_of_samples=numbers)
@@ -269,11 +270,7 @@ class Population:
 def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     features, test_features = np.asarray(train), np.asarray(test)
     for name, array in (("features", features), ("test_features", test_features)):
-        if array.ndim < 1 or array.dtype.kind not in "iuf":
-            raise ValueError(
-                f"{name}: expected an array of real numbers{_got(array)}; locksfl.from_table takes "
-                "tables with text, dates and missing values"
-            )
+        _real(name, array)
         if not len(array):
             raise ValueError(f"{name}: expected at least one sample, got none")
     if (features.shape[1:], features.dtype) != (test_features.shape[1:], test_features.dtype):
@@ -282,6 +279,14 @@ def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[
             f"{features.shape[1:]}, got {test_features.dtype} of shape {test_features.shape[1:]}"
         )
     return features, test_features
+
+
+def _real(name: str, array: NDArray[Any]) -> None:
+    if array.ndim < 1 or array.dtype.kind not in "iuf":
+        raise ValueError(
+            f"{name}: expected an array of real numbers{_got(array)}; locksfl.from_table takes "
+            "tables with text, dates and missing values"
+        )
 
 
 def _finite(name: str, array: NDArray[Any]) -> None:

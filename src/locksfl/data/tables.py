@@ -100,7 +100,7 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         yield
     except UnicodeError as error:
         raise ValueError(_not_text(path, error)) from None
-    except (pa.ArrowException, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (pa.ArrowException, OSError, EOFError, csv.Error, zipfile.BadZipFile) as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         if "UTF8" in told:
             raise ValueError(_not_text(path, told)) from None
@@ -184,7 +184,10 @@ def _separator(lines: list[str]) -> str:
     """The one that makes most cells of the header, and preferably as many of every line."""
 
     def fit(separator: str) -> tuple[bool, int]:
-        cells = [len(row) for row in csv.reader(lines, delimiter=separator) if row] or [0]
+        try:
+            cells = [len(row) for row in csv.reader(lines, delimiter=separator) if row] or [0]
+        except csv.Error:  # such as a cell as long as a line
+            cells = [0]
         return cells[0] > 1 and len(set(cells)) == 1, cells[0]
 
     return max(SEPARATORS, key=fit)
@@ -338,7 +341,7 @@ def _pieces(batch: Any) -> Iterator[Batch]:
 def _plain(column: Any) -> Any:
     """Text as one type, and no dictionaries."""
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+        return _plain(column.dictionary).take(column.indices)
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         return column.cast(pa.string())
     return column
