@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -167,3 +168,30 @@ def test_help_needs_no_numpy():
     )
     assert done.stdout.strip().endswith("set()")
     assert all(word in done.stdout for word in ("list", "describe", "fetch", "import"))
+
+
+def test_a_folder_that_is_no_data(locks, tmp_path):
+    assert "/: a folder without data; expected files that end in .csv" in refused(
+        locks("data", "import", "/", "--client", "user_id", "--label", "y")
+    )
+    (tmp_path / "empty").mkdir()
+    assert "a folder without data" in refused(locks("data", "import", tmp_path / "empty"))
+    assert [p.name for p in tmp_path.iterdir()] == ["empty"]
+
+
+def test_a_recipe_is_kept_and_shown(locks, tmp_path):
+    table = tmp_path / "people.csv.gz"
+    with gzip.open(table, "wt") as file:
+        file.write("user_id;age;city;y\nann;30;Rome;0\nbob;;Oslo;1\ncat;50;Rome;1\n")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        "[columns.age]\nmissing = 'flag'\nmean = 40\nstd = 10\n"
+        "[columns.city]\ncategories = ['Oslo', 'Rome']\n"
+    )
+    words = ("data", "import", table, "--client", "user_id", "--label", "y", "--recipe", recipe)
+    assert locks(*words, "--classes", "2").code == 0
+    shown = locks("data", "describe", tmp_path / "people").out
+    assert "recipe:\n  age: missing flag, mean 40, std 10\n  city: categories Oslo/Rome\n" in shown
+    told = json.loads(locks("data", "describe", tmp_path / "people", "--json").out)
+    assert told["feature_names"] == ["age", "age=missing", "city=Oslo", "city=Rome"]
+    assert told["recipe"]["columns"]["age"] == {"missing": "flag", "mean": 40.0, "std": 10.0}

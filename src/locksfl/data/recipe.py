@@ -156,10 +156,9 @@ class Column:
             made, missing = self._date(column, name, first)
         else:
             made, missing = self._number(as_numbers(column, name, first))
-        if self.missing == FLAG:
-            return np.column_stack([np.where(missing[:, None], 0.0, made), missing])
-        made[missing] = np.nan
-        return made
+        flagged = self.missing == FLAG
+        made = np.where(missing[:, None], 0.0 if flagged else np.nan, made)
+        return np.column_stack([made, missing]) if flagged else made
 
     def _number(self, values: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
         if isinstance(self.missing, float):
@@ -382,7 +381,7 @@ class Recipe:
     def as_dict(self) -> dict[str, Any] | None:
         """Plain values for a header; `read` takes them."""
         columns = {
-            name: {k: v for k, v in asdict(column).items() if v not in (None, False)}
+            name: {k: v for k, v in asdict(column).items() if v is not None and v is not False}
             for name, column in self.columns.items()
         }
         return {"columns": columns} if columns else None
