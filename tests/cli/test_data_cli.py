@@ -171,11 +171,10 @@ def test_help_needs_no_numpy():
 
 
 def test_a_folder_that_is_no_data(locks, tmp_path):
-    assert "/: a folder without data; expected files that end in .csv" in refused(
-        locks("data", "import", "/", "--client", "user_id", "--label", "y")
-    )
+    refused(locks("data", "import", "/", "--client", "user_id", "--label", "y"))
     (tmp_path / "empty").mkdir()
-    assert "a folder without data" in refused(locks("data", "import", tmp_path / "empty"))
+    told = refused(locks("data", "import", tmp_path / "empty"))
+    assert "empty: a folder without data; expected files that end in .csv, .tsv" in told
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 

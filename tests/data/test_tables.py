@@ -283,6 +283,10 @@ def test_a_multi_label_npz_and_parts_that_differ(tmp_path):
         import_table(tmp_path / "t.npz", tmp_path / "out", REQUEST)
     (tmp_path / "parts").mkdir()
     put(tmp_path / "parts", "1.csv", "user,a,y\n1,2,0\n")
+    other = put(tmp_path / "parts", "2.json", "{}")
+    with pytest.raises(ValueError, match=r"parts: files of kind .csv and .json: expected one kind"):
+        import_table(tmp_path / "parts", tmp_path / "out", REQUEST)
+    other.unlink()
     put(tmp_path / "parts", "2.csv", "user,b,y\n1,2,0\n")
     with pytest.raises(ValueError, match=r"2.csv: expected the columns of .*1.csv beside it"):
         import_table(tmp_path / "parts", tmp_path / "out", REQUEST)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -139,6 +141,20 @@ def test_released_statistics_are_charged_and_near_the_truth(journal, tmp_path):
         assert len(book.runs) == 1
 
 
+def test_released_statistics_are_charged_before_noise_is_drawn(journal):
+    class Watching:
+        def steps(self, std, grid, size):
+            with journal() as book:
+                assert len(book.runs) == 1
+                multiplier = book.runs[0].arms[0].round.noise_multiplier
+            assert std >= multiplier * 1.5
+            return np.zeros(size, np.int64)
+
+    rows = np.full((3, 2), 0.25)
+    found = own_data.release(rows, 1.5, Release("clinic", 1.0), Watching())
+    np.testing.assert_allclose(found, 0.75, atol=1e-4)
+
+
 def test_an_import_that_fails_on_a_cell_releases_nothing(journal):
     broken = many().set_column(1, "age", pa.array([None] + [1.0] * (many().num_rows - 1)))
     with pytest.raises(ValueError, match="missing or not finite: 'age' in row 1"):
@@ -213,6 +229,46 @@ def test_recipes_that_are_refused(recipe, expected):
         features(recipe)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+
+
+def block(mark, kind):
+    """The block after a mark in docs/data.md."""
+    return re.search(rf"{mark}.*?```{kind}\n(.*?)```", PAGE, re.DOTALL).group(1)
+
+
+def test_the_recipe_in_the_docs_is_one(journal, tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(block("<!-- recipe", "toml"))
+    (tmp_path / "census.csv").write_text("income\n10\n30\n")
+    names = ("age", "income", "weight", "city", "joined", "dose")
+    data = pa.table(
+        {
+            "user": [1, 2, 3, 4],
+            "age": [30.0, None, 50.0, 60.0],
+            "income": [20.0, None, 10.0, 30.0],
+            "weight": [70.0, 80.0, 90.0, 60.0],
+            "city": ["Oslo", "Bern", None, "Rome"],
+            "joined": ["31.12.2020", "01.02.2010", "03.04.2015", "05.06.2000"],
+            "dose": [0.0, 0.5, 1.0, 2.0],
+            "y": [0, 1, 0, 1],
+        }
+    )
+    made = locksfl.from_table(
+        data, client="user", label="y", classes=2, recipe=path, features=names, test_share=0.25
+    )
+    assert made.features.shape == (3, 2 + 1 + 1 + 4 + 2 + 1)
+    assert np.isfinite(made.features).all()
+    with journal() as book:
+        assert book.runs[0].epsilon == pytest.approx(0.2, rel=1e-2)
+
+
+def test_the_example_in_the_docs_runs():
+    names = {}
+    exec(block("<!-- tables example", "python"), names)
+    assert names["result"].accuracy > 0.6
 
 
 @pytest.mark.parametrize("text", ["columns = 3", "[columns", "[colums.a]\nmissing = 1", None])

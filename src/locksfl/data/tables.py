@@ -58,9 +58,12 @@ def open_table(source: Any, separator: str | None = None, encoding: str | None =
     path = Path(source)
     if not path.is_dir():
         return _open_file(path, separator, encoding)
-    files = sorted(p for p in path.iterdir() if p.name[0] not in "._" and _kind(p) in KINDS)
+    files = [p for p in sorted(path.iterdir()) if p.name[0] not in "._" and _kind(p) in KINDS]
+    kinds = sorted({_kind(file) for file in files})
     if not files:
         raise ValueError(f"{path}: a folder without data; expected files that end in {ENDINGS}")
+    if len(kinds) > 1:
+        raise ValueError(f"{path}: files of kind {' and '.join(kinds)}: expected one kind alone")
     parts = [_open_file(file, separator, encoding) for file in files]
     for part in parts:
         if part.columns != parts[0].columns:
