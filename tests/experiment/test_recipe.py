@@ -143,7 +143,7 @@ def test_released_statistics_are_charged_and_near_the_truth(journal, tmp_path):
 
 def test_released_statistics_are_charged_before_noise_is_drawn(journal):
     class Watching:
-        def steps(self, std, grid, size):
+        def steps(self, std, _, size):
             with journal() as book:
                 assert len(book.runs) == 1
                 multiplier = book.runs[0].arms[0].round.noise_multiplier

@@ -47,8 +47,8 @@ class Missing:
                 told.append(f"{column!r} in row{'s' if count > 1 else ''} {listed}{more}")
             rest = f", and {len(self.rows) - 3} more columns" if len(self.rows) > 3 else ""
             raise ValueError(
-                f"{self.table}: missing or not finite: {'; '.join(told)}{rest}; features: say what "
-                "stands for a missing value in a --recipe"
+                f"{self.table}: missing or not finite: {'; '.join(told)}{rest} (a --recipe can "
+                "say what stands for a missing feature)"
             )
 
 
@@ -173,31 +173,23 @@ class Classes:
     def _numbered(self, text: Any, first: int) -> NDArray[np.int32]:
         try:
             numbers = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            wrong = np.flatnonzero(~np.isfinite(numbers) | (numbers % 1 != 0))
         except pa.ArrowException:
-            numbers = np.full(len(text), np.nan)
-            for place, cell in enumerate(text.to_pylist()):
-                try:
-                    numbers[place] = float(cell)
-                except ValueError:
-                    break
-        wrong = ~(np.isfinite(numbers) & (numbers % 1 == 0))
-        if wrong.any():
-            place = int(wrong.argmax())
+            wrong = np.array([_not_a_number(text)[0]])
+        if wrong.size:
             raise ValueError(
-                f"label {self.column!r} in row {first + place} is {text[place].as_py()!r}: "
+                f"label {self.column!r} in row {first + wrong[0]} is {text[wrong[0]].as_py()!r}: "
                 "expected a whole number, or name the classes: --classes cat,dog"
             )
         limit = MOST_CLASSES if self.given is None else self.given
-        wrong = (numbers < 0) | (numbers >= limit)
-        if wrong.any():
-            place, value = int(wrong.argmax()), float(numbers[wrong.argmax()])
-            counted = "0, 1, 2, ..."
-            if value >= limit:
-                counted += f" below {limit}; number the classes anew, or give --classes"
-            expected = counted if self.given is None else f"0..{limit - 1}"
+        wrong = np.flatnonzero((numbers < 0) | (numbers >= limit))
+        if wrong.size:
+            expected = f"0..{limit - 1}"
+            if self.given is None:
+                expected = f"0, 1, 2, ... below {limit} (number them anew, or give --classes)"
             raise ValueError(
-                f"label {self.column!r} in row {first + place} is {value:.0f}: expected a class in "
-                f"{expected}"
+                f"label {self.column!r} in row {first + wrong[0]} is {numbers[wrong[0]]:.0f}: "
+                f"expected a class in {expected}"
             )
         return numbers.astype(np.int32)
 
