@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from locksfl.arm import Arm
     from locksfl.data.population import Population
+    from locksfl.data.task import Task
     from locksfl.experiment.config import LocalConfig, OptimizerConfig
     from locksfl.experiment.training import Trained, train
     from locksfl.models.build import Model
@@ -26,6 +27,7 @@ _HOMES = {
     "Model": "locksfl.models.build",
     "OptimizerConfig": "locksfl.experiment.config",
     "Population": "locksfl.data.population",
+    "Task": "locksfl.data.task",
     "Trained": "locksfl.experiment.training",
     "account": "locksfl.privacy",
     "calibrate": "locksfl.privacy",
@@ -33,8 +35,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "Arm", "Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Trained", "account",
-    "calibrate", "train",
+    "Arm", "Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Task", "Trained",
+    "account", "calibrate", "train",
 ]  # fmt: skip
 
 
