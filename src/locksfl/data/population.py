@@ -186,7 +186,7 @@ class Population:
         if classes is None:
             if task == CLASSES:
                 raise ValueError("classes is missing: expected how many there are")
-            classes = targets.shape[1] if targets.ndim > 1 else 1
+            classes = max(1, targets.shape[1]) if targets.ndim > 1 else 1
         sizes = _sizes(numbers, clients)
         if (numbers[1:] < numbers[:-1]).any():
             order = np.argsort(numbers, kind="stable")

@@ -67,8 +67,11 @@ def evaluation_tables(results: list[dict[str, Any]]) -> list[Table]:
         table.add_section()
         told = [r["by_client"] for r in results]
         table.add_row("clients (secret)", *(str(one["clients"]) for one in told))
-        for q in map(str, QUANTILES):
-            table.add_row(f"  {float(q):.0%} of them below", *(_number(o[q], 3) for o in told))
+        for q in QUANTILES:
+            word = {0.0: "the lowest", 0.5: "half below", 1.0: "the highest"}.get(
+                q, f"{q:.0%} below"
+            )
+            table.add_row(f"  {word}", *(_number(one[str(q)], 3) for one in told))
     return [table, *(_confusion(result) for result in results if _shows_confusion(result))]
 
 

@@ -103,7 +103,8 @@ def of_numbers(task: Task, parts: Iterable[Any], labels: NDArray[Any]) -> Metric
     squares = np.square(apart).sum(axis=0)
     # a target that never varies has nothing to explain: R^2 of 0
     share = np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
-    explained = (np.square(apart) - np.square(off)) * share
+    with np.errstate(invalid="ignore"):  # of a model that diverged
+        explained = (np.square(apart) - np.square(off)) * share
     return {
         "r2": explained.sum(axis=0).mean(),
         "baseline": 0.0,

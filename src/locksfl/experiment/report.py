@@ -90,7 +90,7 @@ def metrics_line(arm: dict[str, Any], task: str) -> str:
     constant = BASELINES[task]
 
     def told(name: str, word: str, beside: str = "") -> str:
-        value = found.get(name)
+        value = arm.get(name, found.get(name))  # the score as the table has it
         other = found.get(beside)
         text = _decimal(value) if value is None or abs(value) < 100 else f"{value:.4g}"
         if other is None:
