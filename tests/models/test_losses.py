@@ -97,10 +97,10 @@ def test_a_round_follows_the_loss_of_its_task(name, build):
         measure_facts(("loss",), seen)["loss"], [here[:2].mean(), here[2:].mean()], rtol=1e-5
     )
     along = RNG.normal(size=model.size)
-    up, down = (loss(weights + sign * 1e-2 * along) for sign in (1, -1))
-    slope = (up - down) / 2e-2
+    up, down = (loss(weights + sign * 1e-3 * along) for sign in (1, -1))
+    slope = (up - down) / 2e-3
     wanted = [slope[:2].mean(), slope[2:].mean()]
-    np.testing.assert_allclose(exact @ along, wanted, rtol=3e-2, atol=3e-3)
+    np.testing.assert_allclose(exact @ along, wanted, rtol=1e-2, atol=3e-3)
 
 
 def test_models_take_the_task_of_their_population():
