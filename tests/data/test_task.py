@@ -10,6 +10,7 @@ import pytest
 from locksfl import Population, Task
 from locksfl.data import folder
 from locksfl.data.datasets import open_population
+from locksfl.data.task import parse_task
 from small_runs import saved
 
 NUMBERS = Task.numbers(low=0, high=10)
@@ -110,6 +111,30 @@ def test_a_task_is_one_of_three():
         Task("numbers")
     with pytest.raises(ValueError, match="task = 'tags': takes no loss"):
         Task("tags", loss="huber")
+
+
+@pytest.mark.parametrize(
+    ("text", "task"),
+    [
+        ("classes", Task()),
+        ("tags", Task("tags")),
+        ("numbers:0..10", NUMBERS),
+        ("numbers:-1.5..1e2,0..1:huber", Task.numbers(low=[-1.5, 0], high=[100, 1], loss="huber")),
+        ("numbers:5+-2", Task.numbers(mean=5, std=2)),
+    ],
+)
+def test_a_task_as_an_option(text, task):
+    assert parse_task(text) == task
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["numbers", "numbers:", "numbers:5", "numbers:a..b", "numbers:0..1..2", "numbers:0..1,2",
+     "tags:3", "tag", "", "numbers:1..0", "numbers:0..1:cubic", "numbers:0..nan"],
+)  # fmt: skip
+def test_an_option_that_is_no_task_is_refused(text):
+    with pytest.raises(ValueError, match="task"):
+        parse_task(text)
 
 
 @pytest.mark.parametrize("task", [NUMBERS, Task.numbers(mean=5, std=2, loss="huber"), Task("tags")])

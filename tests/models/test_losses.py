@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from locksfl import Population, Task
-from locksfl.models.build import Model, mlp, softmax
+from locksfl import Task
+from locksfl.models.build import Model, mlp, softmax, with_task
 from locksfl.models.losses import errors, losses
 from locksfl.round.client import Chunk, LocalWork, Records, Visit, combine, gradient_update, measure
 from locksfl.round.facts import Visited, measure_facts
@@ -103,15 +103,8 @@ def test_a_round_follows_the_loss_of_its_task(name, build):
     np.testing.assert_allclose(exact @ along, wanted, rtol=1e-2, atol=3e-3)
 
 
-def test_models_take_the_task_of_their_population():
-    from locksfl.experiment.run import for_task
-
-    x, who = np.eye(4, dtype=np.float32), [0, 0, 1, 1]
-    numbers = Population.from_arrays(x, [1, 2, 3, 4], who, x, [1, 2, 3, 4], task=SQUARED_ONE)
-    classes = Population.from_arrays(x, [0, 1, 0, 1], who, x, [0, 1, 0, 1], classes=2)
+def test_a_compiled_round_belongs_to_one_model_and_task():
     model = softmax(4, 2)
-    assert for_task(model, classes) is model  # a compiled round belongs to one model
-    assert for_task(model, numbers).task == SQUARED_ONE
-
-
-SQUARED_ONE = Task.numbers(low=0, high=10)
+    assert with_task(model, Task()) is model
+    assert with_task(model, SQUARED).task == SQUARED
+    assert with_task(model, SQUARED) is with_task(model, replace(HUBER, loss="squared"))

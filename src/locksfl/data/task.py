@@ -191,6 +191,33 @@ class Task:
 CLASSES = Task()
 
 
+def parse_task(text: str) -> Task:
+    """A task as an option has it: classes, tags, numbers:0..100 (a range), numbers:5+-2 (mean and
+    standard deviation), one for each target or one for all; with :huber at the end, that loss.
+
+    >>> parse_task("numbers:0..100,-1..1:huber").spread
+    (50.0, 1.0)
+    """
+    kind, _, rest = text.strip().partition(":")
+    if kind != "numbers":
+        if rest:
+            raise ValueError(f"task = {text!r}: expected nothing after {kind!r}")
+        return Task(kind)
+    scale, _, loss = rest.partition(":")
+    between = "+-" if "+-" in scale else ".."
+    names = ("mean", "std") if between == "+-" else ("low", "high")
+    try:
+        pairs = [[float(end) for end in one.split(between)] for one in scale.split(",")]
+        given = dict(zip(names, map(list, zip(*pairs, strict=True)), strict=True))
+    except ValueError:
+        raise ValueError(
+            f"task = {text!r}: expected the public scale of the numbers, such as numbers:0..100 "
+            "(their range) or numbers:5+-2 (mean and standard deviation); found in the records, "
+            "it would be a release without noise"
+        ) from None
+    return Task.numbers(**given, loss=loss or "squared")
+
+
 def _floats(name: str, given: Any) -> tuple[float, ...]:
     values = np.atleast_1d(np.asarray(given))
     if values.ndim != 1 or values.dtype.kind not in "iuf" or not values.size:

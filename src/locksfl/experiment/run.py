@@ -6,7 +6,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -32,7 +32,7 @@ from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
 from locksfl.methods.cyclic import check_secret
-from locksfl.models.build import Model, build_model
+from locksfl.models.build import Model, build_model, with_task
 from locksfl.models.features import with_features
 from locksfl.models.own import check_model, own_model
 from locksfl.privacy import guarantee, spent
@@ -78,12 +78,7 @@ def model_for(config: Config, population: Population) -> Model:
     else:
         model = build_model(name, shape, classes, **options)
     check_model(model, shape, classes, population.positions)
-    return for_task(model, population)
-
-
-def for_task(model: Model, population: Population) -> Model:
-    """The model with the loss of the population's task: itself, if that is already its own."""
-    return model if model.task == population.task else replace(model, task=population.task)
+    return with_task(model, population.task)
 
 
 def local_work(local: LocalConfig) -> LocalWork:

@@ -23,9 +23,9 @@ from locksfl.experiment.coverage import debit
 from locksfl.experiment.metrics import held_out_metrics
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.records import round_record
-from locksfl.experiment.run import for_task, local_work, model_for, server_for
+from locksfl.experiment.run import local_work, model_for, server_for
 from locksfl.methods.cyclic import check_secret
-from locksfl.models.build import Model, scores_of
+from locksfl.models.build import Model, scores_of, with_task
 from locksfl.models.own import check_model
 from locksfl.privacy import Cost, guarantee
 from locksfl.round.randomness import Randomness
@@ -133,7 +133,7 @@ def train(
     if isinstance(model, str):
         built = model_for(config, population)
     else:
-        built = for_task(model, population)
+        built = with_task(model, population.task)
         shape, classes = population.features.shape[1:], population.classes
         check_model(built, shape, classes, population.positions)
     source = Randomness.from_system() if seed is None else Randomness.seeded(seed)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -201,6 +202,12 @@ def build_model(name: str, shape: Shape, classes: int, **options: Any) -> Model:
                 f"{nearest(option, known)}; model {name!r} {takes}"
             )
     return MODELS[name]((shape,) if isinstance(shape, int) else shape, classes, **options)
+
+
+@lru_cache(maxsize=64)
+def with_task(model: Model, task: Task) -> Model:
+    """The model with the loss of a task: itself, if it has that, and one model for equal tasks."""
+    return model if model.task == task else replace(model, task=task)
 
 
 def activations(model: Model, shape: tuple[int, ...]) -> int:
