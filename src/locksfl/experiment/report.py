@@ -207,7 +207,7 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
             if (score := score_of(line)) is not None
         )
         rounds, at, scores = zip(*points, strict=True)
-        values += scores
+        values += [max(score, -1.0) for score in scores]  # R² of a first round may be anything
         label = f"{arm['name']} ({_decimal(score_of(arm))}, {_uploads(arm)} uploads)"
         for axes, where in ((by_round, rounds), (by_bytes, at)):
             axes.plot(where, scores, color=colour, label=label, lw=1.6, marker=_marker(rounds))
