@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import tomllib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -241,3 +242,44 @@ def test_a_run_tells_of_it():
     said = [note for note in notes(summary(played("tags"))) if "uploads asked for came" in note]
     assert said == ([f"coin: {arm['few_uploads']}"] if arm["few_uploads"] else [])
     assert said  # the coin uploads by norm, and these are well served
+
+
+def test_a_device_trains_on_numbers(tmp_path):
+    """Its update at zero weights is the gradient by hand: -(y - center) / spread / targets, times
+    the record."""
+    from locksfl.federation.device.files import built_in_update
+
+    x, y = records("numbers", 5, np.random.default_rng(3))
+    task = json.dumps(TASKS["numbers"].as_dict())
+    np.savez(tmp_path / "data.npz", features=x, labels=y, classes=2, task=task)
+    (tmp_path / "experiment.toml").write_text('[model]\nname = "softmax"\n')
+    update = built_in_update(tmp_path / "data.npz", tmp_path / "experiment.toml")
+    errors = -(y - [20, 500]) / [20, 500] / 2
+    wanted = np.concatenate([(errors.T @ x / 5).ravel(), errors.mean(axis=0)])
+    np.testing.assert_allclose(update(np.zeros(8, np.float32), 0), wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_federations_server_scores_as_the_simulator_does(kind):
+    from locksfl.experiment.metrics import held_out_metrics
+    from locksfl.federation.server.engine import _scorer
+    from locksfl.models.build import softmax, with_task
+
+    population = people(kind)
+    model = with_task(softmax(WIDTH, population.classes), population.task)
+    weights = np.random.default_rng(0).normal(size=model.size).astype(np.float32) * 0.1
+    score, loss = _scorer(model, population)(weights)
+    found = held_out_metrics(model, weights, population)
+    assert float(score) == pytest.approx(found[population.task.score], rel=1e-4)
+    assert float(loss) > 0
+
+
+def test_a_comparison_counts_right_answers():
+    """So numbers and tags have none, and are refused before anything is played."""
+    from locksfl.experiment.comparison.bench import Bench
+
+    place = saved(new_path().parent / "people", people("numbers"))
+    config = parse_config(EXPERIMENT.format(data=place, step=1.0), seed=0)
+    comparison = SimpleNamespace(configs={"": config}, axes=SimpleNamespace(tuning=None))
+    with pytest.raises(ValueError, match="expected data with classes, got numbers"):
+        Bench(comparison, "", None)

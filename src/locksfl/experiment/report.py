@@ -175,7 +175,8 @@ def notes(summary: dict[str, Any]) -> list[str]:
     if any(map(_estimated, arms)):
         said.append("uploads and bytes: estimated from releases; true counts are the server's.")
     if not summary["held_out"]["public"]:
-        said.append("accuracy: on people held out, whom no ε covers; not for publication.")
+        name = _score_name(summary)
+        said.append(f"{name}: on people held out, whom no ε covers; not for publication.")
     if summary["simulated"]:
         said.append("simulated: a seed was given; ε is what secret randomness would have cost.")
     elif told := summary["population"]:
