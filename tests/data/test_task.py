@@ -10,6 +10,7 @@ import pytest
 from locksfl import Population, Task
 from locksfl.data import folder
 from locksfl.data.datasets import open_population
+from locksfl.data.describe import description, lines
 from locksfl.data.task import parse_task
 from small_runs import saved
 
@@ -163,3 +164,13 @@ def test_the_hash_of_data_moves_with_their_task():
     labels = [0, 1, 2, 3, 4, 5]
     digests = {made(labels, Task.numbers(low=0, high=top)).digest(bytes(32)) for top in (5, 6)}
     assert len(digests) == 2
+
+
+def test_a_description_counts_tags_and_no_numbers(tmp_path):
+    tags = np.array([[1, 0], [1, 1], [0, 0], [1, 0], [0, 0], [0, 0]])
+    told = description(str(saved(tmp_path / "tags", made(tags, Task("tags")))))
+    assert (told["task"], told["samples_of_class"]) == ("tags", [3, 1])
+    assert "tags: 2" in lines(told)
+    told = description(str(saved(tmp_path / "numbers", made([1.5] * 6, NUMBERS))))
+    assert told["samples_of_class"] is None
+    assert "numbers: 1" in lines(told)

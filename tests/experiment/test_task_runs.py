@@ -93,7 +93,7 @@ def test_a_users_numbers_and_tags_are_learnt_at_epsilon_8(kind):
     assert found["gain_low"] > 0.1
     text = printed(summary_table(told), *notes(told))
     assert f"own-data · my {kind}" in text
-    assert "NO BETTER" not in text
+    assert "NOT SHOWN TO BE BETTER" not in text
     assert "tuned_without_privacy" not in text
     last = lines(played(kind))[-1]
     if kind == "numbers":
@@ -192,9 +192,9 @@ def test_the_baseline_stands_beside_the_accuracy():
     said = metrics_line(arm_with(), "classes")
     assert "accuracy 0.870 (always the most frequent: 0.870)" in said
     assert "balanced 0.500, AUC -, F1 0.000" in said
-    assert "NO BETTER than a constant answer (95%: +0.000 to +0.000)" in said
+    assert "NOT SHOWN TO BE BETTER than a constant answer (95%: +0.000 to +0.000)" in said
     better = metrics_line(arm_with(accuracy=0.92, gain_low=0.02, gain_high=0.07), "classes")
-    assert "NO BETTER" not in better
+    assert "NOT SHOWN TO BE BETTER" not in better
     told = summary(played("tags"))
     text = printed(summary_table(told))
     (row,) = [line for line in text.splitlines() if "baseline" in line]

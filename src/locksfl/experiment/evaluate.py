@@ -61,7 +61,7 @@ def evaluation_tables(results: list[dict[str, Any]]) -> list[Table]:
     )
     for name, what in EACH.items():
         table.add_section()
-        for i in range(len(results[0].get(name, ()))):
+        for i in range(len(results[0].get(name) or ())):
             table.add_row(f"{what} {i}", *(_number(r[name][i], 3) for r in results))
     if results[0]["by_client"]:
         table.add_section()

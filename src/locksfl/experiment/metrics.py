@@ -30,7 +30,8 @@ Metrics = dict[str, Any]
 
 BINS = 15  # of confidences, as Guo et al. (2017)
 MOST_CLASSES = 100  # of a confusion matrix that is written out
-MOST_SCORES = 2e7  # that are sorted for an AUC
+MOST_COLUMNS = 1000  # classes or tags that are looked at one by one
+MOST_SCORES = 2e7  # that are kept and sorted for an AUC
 NORMAL = 1.959964  # half of a 95% interval, in standard errors
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 BASELINES = {  # what the constant answer is, in words
@@ -66,7 +67,8 @@ def of_classes(task: Task, parts: Iterable[Any], labels: NDArray[Any]) -> Metric
         logs = log_softmax(np.asarray(part, np.float64)[there[mine]], axis=-1)
         best, truth = logs.argmax(axis=-1), labels[mine][there[mine]]
         classes, each = logs.shape[-1], np.arange(len(logs))
-        kept = logs if there.sum() * classes <= MOST_SCORES else logs[:0]
+        sorts = classes <= MOST_COLUMNS and there.sum() * classes <= MOST_SCORES
+        kept = logs if sorts else logs[:0]
         pieces.append((best, np.exp(logs[each, best]), -logs[each, truth], kept))
     answers, sure, lost, kept = (np.concatenate(each) for each in zip(*pieces, strict=True))
     record, labels = np.nonzero(there)[0], labels[there]  # a sequence has several answers
@@ -90,7 +92,7 @@ def of_classes(task: Task, parts: Iterable[Any], labels: NDArray[Any]) -> Metric
         "auc": _mean_auc(kept, labels[:, None] == np.arange(classes)) if len(kept) else None,
         "f1": f1[1] if classes == 2 else f1[occurs | (said > 0)].mean(),
         "calibration_error": calibration_error(sure, right),
-        "accuracy_by_class": recall.tolist(),
+        "accuracy_by_class": recall.tolist() if classes <= MOST_COLUMNS else None,
         "confusion": confusion,
     }
 
@@ -139,9 +141,9 @@ def of_tags(task: Task, parts: Iterable[Any], labels: NDArray[Any]) -> Metrics:
         "baseline_exact_match": rows.max() / len(labels),
         "f1_micro": _f1(*(np.atleast_1d(count.sum()) for count in counts))[0],
         "f1_macro": _f1(*counts).mean(),
-        "auc": _mean_auc(scores, truth),
+        "auc": _mean_auc(scores, truth) if truth.shape[1] <= MOST_COLUMNS else None,
         "calibration_error": calibration_error(sure.ravel(), right.ravel()),
-        "f1_by_tag": _f1(*counts).tolist(),
+        "f1_by_tag": _f1(*counts).tolist() if truth.shape[1] <= MOST_COLUMNS else None,
     }
 
 

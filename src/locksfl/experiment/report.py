@@ -81,28 +81,26 @@ def _baseline(summary: dict[str, Any]) -> float | None:
 
 
 def _decimal(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
 
 
 def metrics_line(arm: dict[str, Any], task: str) -> str:
     """An arm's metrics in a sentence, each beside that of a constant answer, if that has one."""
     found = arm["metrics"]
-    constant = BASELINES[task]
 
     def told(name: str, word: str, beside: str = "") -> str:
         value = arm.get(name, found.get(name))  # the score as the table has it
-        other = found.get(beside)
-        text = _decimal(value) if value is None or abs(value) < 100 else f"{value:.4g}"
-        if other is None:
-            return f"{word} {text}"
-        against = _decimal(other) if abs(other) < 100 else f"{other:.4g}"
-        first = f"{constant}: " if beside == "baseline" else ""
-        return f"{word} {text} ({first}{against})"
+        constant = f"{BASELINES[task]}: " if beside == "baseline" else ""
+        against = f" ({constant}{_decimal(found[beside])})" if beside else ""
+        return f"{word} {_decimal(value)}{against}"
 
     words = ", ".join(told(*names) for names in SAID[task])
     low, high = found["gain_low"], found["gain_high"]
     if low is not None and low <= 0:
-        words += f". NO BETTER than a constant answer (95%: {low:+.3f} to {high:+.3f})"
+        apart = f"{low:+.3f} to {high:+.3f}"
+        words += f". NOT SHOWN TO BE BETTER than a constant answer (95%: {apart})"
     return f"{arm['name']}: {words}."
 
 
