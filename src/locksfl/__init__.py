@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from locksfl.arm import Arm
     from locksfl.data.population import Population
+    from locksfl.data.task import Task
     from locksfl.experiment.config import LocalConfig, OptimizerConfig
     from locksfl.experiment.own_data import from_table
     from locksfl.experiment.training import Trained, train
@@ -27,6 +28,7 @@ _HOMES = {
     "Model": "locksfl.models.build",
     "OptimizerConfig": "locksfl.experiment.config",
     "Population": "locksfl.data.population",
+    "Task": "locksfl.data.task",
     "Trained": "locksfl.experiment.training",
     "account": "locksfl.privacy",
     "calibrate": "locksfl.privacy",
@@ -35,8 +37,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "Arm", "Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Trained", "account",
-    "calibrate", "from_table", "train",
+    "Arm", "Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Task", "Trained",
+    "account", "calibrate", "from_table", "train",
 ]  # fmt: skip
 
 

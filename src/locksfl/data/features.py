@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from locksfl.data import ngrams
+from locksfl.data.column_recipe import Column
 from locksfl.data.columns import Missing, absent, as_text
-from locksfl.data.recipe import Column, Recipe
+from locksfl.data.recipe import Recipe
 from locksfl.data.shakespeare import LENGTH, windows
 from locksfl.data.tables import Batch, Table
 
