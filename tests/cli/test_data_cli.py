@@ -178,6 +178,21 @@ def test_a_folder_that_is_no_data(locks, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 
+def test_numbers_and_tags_are_imported(locks, table, tmp_path):
+    words = ("data", "import", table, "--client", "user_id", "--features", "a")
+    for label, task, options in (
+        ("b", "numbers", ("--numbers", "0,10")),
+        ("y", "tags", ("--tags",)),
+    ):
+        done = locks(*words, "--label", label, *options, "--out", tmp_path / task)
+        assert done.code == 0, done.err
+        assert json.loads(locks("data", "describe", tmp_path / task, "--json").out)["task"] == task
+    assert "--numbers 5: expected LOW,HIGH" in refused(locks(*words, "--numbers", "5"))
+    assert "in the public range, 0..3" in refused(
+        locks(*words, "--label", "b", "--numbers", "0,3", "--out", tmp_path / "no")
+    )
+
+
 def test_a_recipe_is_kept_and_shown(locks, tmp_path):
     table = tmp_path / "people.csv.gz"
     with gzip.open(table, "wt") as file:

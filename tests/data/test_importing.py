@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import subprocess
@@ -304,7 +305,7 @@ def make_million(place, width):
         header = folder.Header(
             place.name, "table", clients, samples, 1000, 10, 1 / 255, files=files
         )
-        (building / "header.json").write_text(json.dumps(header.__dict__))
+        (building / "header.json").write_text(json.dumps(dataclasses.asdict(header)))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

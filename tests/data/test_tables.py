@@ -9,11 +9,13 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as parquet
 import pytest
 
 from locksfl.data import columns, features, folder, ngrams, tables
 from locksfl.data.importing import Request, import_table, population_of
+from locksfl.data.task import CLASSES, Task
 
 ROWS = 200
 REQUEST = Request("user", "y")
@@ -176,6 +178,63 @@ def test_leaf_is_one_client_per_user(tmp_path):
     assert population.features[:, 0].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert population.labels.tolist() == [0, 1] * 5
     assert population.test_features.tolist() == [[9, 2.5], [9, 3.5]]
+
+
+SCORES = {"p": [0.5, 2.0, 1.0, 3.5], "q": [0, 1, 1, 0], "r": [1, 1, 0, 0]}
+NUMBERS = Task.numbers(low=0, high=4)
+
+
+@pytest.mark.parametrize("kind", ["columns", "csv", "lists", "npz"])
+def test_numbers_and_tags(kind, tmp_path):
+    """Two tags of a sample, and a number, from columns of their own or from one of arrays."""
+    both = np.column_stack([SCORES["q"], SCORES["r"]])
+    owned = {"user": [1, 1, 2, 3], "a": [0, 1, 2, 3]}
+    data, labels = pa.table({**owned, **SCORES}), ("q", "r")
+    if kind == "csv":
+        out = io.BytesIO()
+        pa.csv.write_csv(data, out)
+        data = put(tmp_path, "t.csv", out.getvalue())
+    elif kind == "lists":
+        data, labels = pa.table({**owned, "p": SCORES["p"], "y": both.tolist()}), ("y",)
+    elif kind == "npz":
+        np.savez(tmp_path / "t.npz", **{k: np.array(v) for k, v in owned.items()},
+                 p=np.array(SCORES["p"]), y=both)  # fmt: skip
+        data, labels = tmp_path / "t.npz", ("y",)
+    request = Request("user", labels, task=Task("tags"), features=("a",), test_share=0.3)
+    tagged = population_of(data, request, None, "tagged", None)
+    everybody = np.r_[tagged.features[:, 0], tagged.test_features[:, 0]].astype(int)
+    assert np.r_[tagged.labels, tagged.test_labels].tolist() == both[everybody].tolist()
+    assert (tagged.classes, tagged.classes_public, tagged.labels.dtype) == (2, True, np.int32)
+    request = Request("user", "p", task=NUMBERS, features=("a",), test_share=0.3)
+    place = import_table(data, tmp_path / "out", request)
+    numbers = folder.open_folder(place)
+    expected = np.array(SCORES["p"], np.float32)[everybody][:, None]
+    assert np.r_[numbers.labels, numbers.test_labels].tolist() == expected.tolist()
+    assert numbers.task == NUMBERS
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "options", "expected"),
+    [
+        (
+            ("p",),
+            Task.numbers(low=0, high=3),
+            {},
+            r"label in row 4 \[0, 0\] = 3.5: expected a number",
+        ),
+        (("p", "q"), Task("tags"), {}, r"label in row 1 \[0, 0\] = 0.5: expected 0 or 1"),
+        (("user", "q"), Task("tags"), {}, r"label in row 3 \[0, 0\] = 2.0: expected 0 or 1"),
+        (("q", "r"), CLASSES, {}, "--label q,r: expected one column of classes; several are"),
+        (("q", "r"), Task("tags"), {"classes": ("2",)}, "--classes 2: tags have none"),
+        (("w",), NUMBERS, {}, "column 'w' in row 1 is 'x': expected a number"),
+        (("v",), NUMBERS, {}, "missing or not finite: 'v' in row 2"),
+    ],
+)
+def test_numbers_and_tags_that_are_refused(labels, task, options, expected):
+    owned = {"user": [1, 1, 2, 3], "a": [0, 1, 2, 3], "w": list("xyzw"), "v": [1, None, 2, 3]}
+    request = Request("user", labels, task=task, features=("a",), **options)
+    with pytest.raises(ValueError, match=expected):
+        population_of(pa.table({**owned, **SCORES}), request, None, "mine", None)
 
 
 def wide_file(place, count):

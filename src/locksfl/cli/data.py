@@ -120,6 +120,10 @@ def import_file(
         str | None, option("The column that names the owner of each row. LEAF: its users.")
     ] = None,
     label: Annotated[str | None, option("The class column. Optional with --text.")] = None,
+    numbers: Annotated[
+        str | None, option("The labels are numbers in this public range.", metavar="LOW,HIGH")
+    ] = None,
+    tags: Annotated[bool, option("The labels, a,b,c, are 0 or 1 each.", "--tags")] = False,
     features: Annotated[
         str | None, option("Columns of numbers, a,b,c. Default: all others.")
     ] = None,
@@ -142,8 +146,17 @@ def import_file(
     """Turn a table of your own into a data set; data.name = "FOLDER" then opens it."""
     settings = {**locals(), "features": _names(features), "classes": _names(classes)}
     from locksfl.data.importing import Request, folder_for, import_table
+    from locksfl.data.task import CLASSES, Task
     from locksfl.experiment.own_data import release
 
+    if numbers is not None and tags:
+        raise ValueError("--numbers and --tags: expected only one of them")
+    settings["task"] = Task("tags") if tags else CLASSES
+    if numbers is not None:
+        low, high = _range(numbers)
+        settings["task"] = Task.numbers(low=low, high=high)
+    if numbers is not None or tags:
+        settings["label"] = _names(label)
     request = Request(**{field: settings[field] for field in Request.__dataclass_fields__})
     made = import_table(file, out or folder_for(file), request, test, release)
     print(f'{made}: use it with data.name = "{made}"; see `locks data describe {made}`')
@@ -151,6 +164,14 @@ def import_file(
 
 def _names(given: str | None) -> tuple[str, ...] | None:
     return None if given is None else tuple(name.strip() for name in given.split(","))
+
+
+def _range(text: str) -> tuple[float, float]:
+    low, _, high = text.partition(",")
+    try:
+        return float(low), float(high)
+    except ValueError:
+        raise ValueError(f"--numbers {text}: expected LOW,HIGH, such as 0,100") from None
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Columns of a user's table as text and numbers: owners, classes, and the cells of features.
+"""Columns of a user's table as text, numbers and owners.
 
 Missing values are collected and reported together with their rows.
 """
@@ -12,11 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from locksfl import _validate
-from locksfl.data.tables import Batch
-
 TOLD = 5  # rows named in a message
-MOST_CLASSES = 2**16  # unless their number is given
 # what programs write into a column of numbers where there is none
 ABSENT = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "?")
 
@@ -85,7 +81,7 @@ def as_numbers(column: Any, name: str, first: int) -> NDArray[np.float64]:
     try:
         numbers = column.cast(pa.float64(), safe=False)
     except pa.ArrowException:
-        place, cell = _not_a_number(column)
+        place, cell = not_a_number(column)
         raise ValueError(
             f"column {name!r} in row {first + place} is {cell!r}: expected a number (declare "
             "categories or dates in a --recipe, or choose the columns with --features)"
@@ -93,7 +89,8 @@ def as_numbers(column: Any, name: str, first: int) -> NDArray[np.float64]:
     return np.asarray(numbers.to_numpy(zero_copy_only=False))
 
 
-def _not_a_number(column: Any) -> tuple[int, str]:
+def not_a_number(column: Any) -> tuple[int, str]:
+    """The place of the first cell that is none, and the cell."""
     for place, cell in enumerate(column.to_pylist()):
         try:
             float(cell if cell is not None else 0)
@@ -118,89 +115,3 @@ def in_order(ids: Any) -> list[str]:
     listed = list(ids)
     whole = all(name.isascii() and name.lstrip("-").isdigit() for name in listed)
     return sorted(listed, key=lambda name: (int(name) if whole else 0, name))
-
-
-class Classes:
-    """The label column: whole numbers, or names that are given beforehand."""
-
-    dtype: Any = np.int32
-    shape: tuple[int, ...] = ()
-
-    def __init__(self, column: str, known: tuple[str, ...] | None) -> None:
-        self.column = column
-        self.given: int | None = None
-        self.names: list[str] | None = None
-        self.largest = -1
-        if known is not None and len(known) == 1 and known[0].isdigit():
-            self.given = int(known[0])
-            _validate.count(**{"--classes": self.given})
-        elif known is not None:
-            self.names = [name.strip() for name in known]
-            if len(set(self.names)) < len(known) or len(known) < 2:
-                raise ValueError(
-                    f"--classes {','.join(known)}: expected different names, or a number"
-                )
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        return (self.column,)
-
-    def look(self, batch: Batch, first: int, missing: Missing) -> None:
-        """Check a batch's labels."""
-        text = as_text(batch[self.column], self.column)
-        missing.add(self.column, first + absent(text))
-        if not text.null_count:  # otherwise the batch is checked once these are fixed
-            self.largest = max(self.largest, int(self.take(batch, first).max()))
-
-    def take(self, batch: Batch, first: int = 1) -> NDArray[np.int32]:
-        """[rows] the labels of a batch."""
-        text = as_text(batch[self.column], self.column)
-        return self._named(text, first) if self.names else self._numbered(text, first)
-
-    def _named(self, text: Any, first: int) -> NDArray[np.int32]:
-        names = self.names or []
-        found = pc.index_in(text, value_set=pa.array(names))
-        if found.null_count:
-            place = int(absent(found)[0])
-            cell = text[place].as_py()
-            raise ValueError(
-                f"label {self.column!r} in row {first + place} is {cell!r}: expected one of "
-                f"{', '.join(names)}{_validate.nearest(cell, names)}"
-            )
-        return np.asarray(found.to_numpy(zero_copy_only=False), np.int32)
-
-    def _numbered(self, text: Any, first: int) -> NDArray[np.int32]:
-        try:
-            numbers = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
-            wrong = np.flatnonzero(~np.isfinite(numbers) | (numbers % 1 != 0))
-        except pa.ArrowException:
-            wrong = np.array([_not_a_number(text)[0]])
-        if wrong.size:
-            raise ValueError(
-                f"label {self.column!r} in row {first + wrong[0]} is {text[wrong[0]].as_py()!r}: "
-                "expected a whole number, or name the classes: --classes cat,dog"
-            )
-        limit = MOST_CLASSES if self.given is None else self.given
-        wrong = np.flatnonzero((numbers < 0) | (numbers >= limit))
-        if wrong.size:
-            expected = f"0..{limit - 1}"
-            if self.given is None:
-                expected = f"0, 1, 2, ... below {limit} (number them anew, or give --classes)"
-            raise ValueError(
-                f"label {self.column!r} in row {first + wrong[0]} is {numbers[wrong[0]]:.0f}: "
-                f"expected a class in {expected}"
-            )
-        return numbers.astype(np.int32)
-
-    @property
-    def count(self) -> int:
-        """The number of classes: as given or, from the data, the largest label + 1."""
-        if self.names is not None:
-            return len(self.names)
-        return self.given if self.given is not None else self.largest + 1
-
-    @property
-    def public(self) -> bool:
-        """Whether the number of classes was given, not counted in the records."""
-        return self.names is not None or self.given is not None

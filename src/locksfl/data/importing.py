@@ -7,7 +7,7 @@ first pass, before anything is written or released.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 
 from locksfl import _validate
 from locksfl.data import folder
-from locksfl.data.columns import Classes, Missing, in_order, owners
-from locksfl.data.features import Features, Numbers, features_of
+from locksfl.data.columns import Missing, in_order, owners
+from locksfl.data.features import Numbers, features_of
+from locksfl.data.placing import ANYBODY, Counts, Part, Reading, place
 from locksfl.data.population import Population
 from locksfl.data.recipe import Recipe, Release
 from locksfl.data.shakespeare import ALPHABET
 from locksfl.data.tables import KINDS, PACKED, Table, open_table
+from locksfl.data.targets import targets_of
+from locksfl.data.task import CLASSES, Task
 
-ANYBODY = ""  # who owns the rows of a held-out file that names no clients
-Counts = dict[str, int]  # samples of each client
 Sums = NDArray[np.float64]
 # [clients, numbers], the largest length of a row, who pays: the sums over clients, with noise
 Releasing = Callable[[Sums, float, Release], Sums]
@@ -37,10 +38,11 @@ class Request:
     """What to import: the columns of the client and of the label, and what the model sees."""
 
     client: str | None = None  # None: LEAF's
-    label: str | None = None  # None with text: the label is the next character
+    label: str | tuple[str, ...] | None = None  # None with text: the next character
     features: tuple[str, ...] | None = None  # None: every other column
     text: str | None = None
     image: str | None = None
+    task: Task = CLASSES  # what the labels are
     classes: tuple[str, ...] | None = None  # names, or one number
     test_share: float = 0.1  # of the clients, when there is no held-out file
     test_public: bool = False  # the owner declares the held-out file public
@@ -71,9 +73,9 @@ class Request:
         return replace(self, client=client, label=label)
 
     @property
-    def owner(self) -> str:
-        """The client column."""
-        return self.client or ""
+    def labels(self) -> tuple[str, ...]:
+        """The label columns."""
+        return (self.label,) if isinstance(self.label, str) else self.label or ()
 
 
 def folder_for(source: Path) -> Path:
@@ -113,7 +115,7 @@ def import_table(
             mapped.append(np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape))
             return mapped[-1]
 
-        checked.place(new)
+        place(checked.parts, checked.reading, new)
         for array in mapped:
             array.flush()
         folder.finish(building, checked.header(out.name))
@@ -130,19 +132,9 @@ def population_of(
     def new(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
         return arrays.setdefault(name, np.empty(shape, dtype))
 
-    checked.place(new)
+    place(checked.parts, checked.reading, new)
     header = checked.header(name)
     return Population(**arrays, **{told: getattr(header, told) for told in folder.TOLD})
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The training or the held-out rows: where they are, and who owns them."""
-
-    prefix: str  # of its arrays
-    table: Table
-    counts: Counts
-    named: bool = True  # the table has the client column
 
 
 @dataclass(frozen=True)
@@ -150,73 +142,30 @@ class _Checked:
     """A table that was read once, without an error, and is to be placed."""
 
     request: Request
-    parts: tuple[_Part, _Part]
-    features: Features
-    targets: Classes | None  # None: the next characters
+    parts: tuple[Part, Part]
+    reading: Reading
     recipe: Recipe
 
     def header(self, name: str) -> folder.Header:
         """The header of its folder."""
-        train, test = self.parts
-        numbers = isinstance(self.features, Numbers)
+        (train, test), features, targets = self.parts, self.reading.features, self.reading.targets
+        numbers = isinstance(features, Numbers)
         return folder.Header(
             name=name,
-            kind=self.features.kind,
+            kind=features.kind,
             clients=len(train.counts),
             samples=sum(train.counts.values()),
             tests=sum(test.counts.values()),
-            classes=self.targets.count if self.targets else len(ALPHABET),
-            scale=self.features.scale,
-            class_names=self.targets.names if self.targets else None,
-            feature_names=self.recipe.names(self.features.columns) if numbers else None,
+            classes=targets.count if targets else len(ALPHABET),
+            scale=features.scale,
+            class_names=targets.names if targets else None,
+            feature_names=self.recipe.names(features.columns) if numbers else None,
             test_clients=len(test.counts) if test.named else None,
             test_public=self.request.test_public,
-            classes_public=self.targets is None or self.targets.public,
+            classes_public=targets is None or targets.public,
+            task=self.request.task,
             recipe=self.recipe.as_dict(),
         )
-
-    def place(self, new: Callable[[str, tuple[int, ...], Any], Any]) -> None:
-        """The second pass: write the rows to their places in new arrays."""
-        features, targets = self.features, self.targets
-        rooms = [_Room(part, features, targets, new) for part in self.parts]
-        for table, named in {id(p.table): (p.table, p.named) for p in self.parts}.values():
-            for batch in table.read(_wanted(self.request, features, targets, named)):
-                rows, values, following = features.take(batch)
-                answers = targets.take(batch)[rows] if targets else following
-                names, index = [ANYBODY], np.zeros(len(rows), np.int64)
-                if named:
-                    names, index = owners(batch[self.request.owner], self.request.owner)
-                    index = index[rows]
-                for room in rooms:
-                    if room.part.table is table:
-                        room.put(names, index, values, answers)
-
-
-class _Room:
-    """The arrays of a part, and how far each client's slice of them is filled."""
-
-    def __init__(
-        self, part: _Part, features: Features, targets: Classes | None, new: Callable[..., Any]
-    ) -> None:
-        clients = in_order(part.counts)
-        offsets = np.concatenate(
-            [[0], np.cumsum([part.counts[c] for c in clients], dtype=np.int64)]
-        )
-        if not part.prefix:
-            new("offsets", offsets.shape, np.int64)[:] = offsets
-        total = int(offsets[-1])
-        self.part, self.cursor = part, offsets[:-1].copy()
-        self.place_of = {name: place for place, name in enumerate(clients)}
-        self.features = new(f"{part.prefix}features", (total, *features.shape), features.dtype)
-        shape, dtype = (targets.shape, targets.dtype) if targets else (features.shape, np.int32)
-        self.labels = new(f"{part.prefix}labels", (total, *shape), dtype)
-
-    def put(self, names: list[str], index: NDArray[np.int64], values: Any, answers: Any) -> None:
-        """Place the samples of a batch that belong to clients of this part."""
-        owner = np.array([self.place_of.get(name, -1) for name in names], np.int64)[index]
-        mine = owner >= 0
-        where = _next_places(owner[mine], self.cursor)
-        self.features[where], self.labels[where] = values[mine], answers[mine]
 
 
 def _check(source: Any, request: Request, test: Any, release: Releasing | None) -> _Checked:
@@ -229,38 +178,36 @@ def _check(source: Any, request: Request, test: Any, release: Releasing | None) 
     table = request.open(source)
     held = request.open(test) if test is not None else None
     request = request.of(table)
+    client, labels = request.client or "", request.labels
     _has_columns(table, request)
     recipe = Recipe.read(request.recipe)
-    taken = tuple(n for n in (request.client, request.label) if n)
     with _named(table):
         features = features_of(
-            table, request.features, request.text, request.image, taken,
-            labelled=request.label is not None, recipe=recipe,
+            table, request.features, request.text, request.image, (client, *labels),
+            labelled=bool(labels), recipe=recipe,
         )  # fmt: skip
     if isinstance(features, Numbers):
         features = Numbers(features.columns, features.recipe.with_public(request.open))
-    targets = Classes(request.label, request.classes) if request.label else None
-    counts = _count(table, request, features, targets)
+    targets = targets_of(labels, request.classes, request.task) if labels else None
+    reading = Reading(client, features, targets)
+    counts = _count(table, reading)
     if len(counts) < 2:
         raise ValueError(
-            f"{table.name}: column {request.client!r} names only one client, {next(iter(counts))!r}"
-            "; expected at least two"
+            f"{table.name}: column {client!r} names only one client, {next(iter(counts))!r}; "
+            "expected at least two"
         )
     if held is None:
         train, tests = _hold_out(counts, request.test_share)
-        parts = (_Part("", table, train), _Part("test_", table, tests))
+        parts = (Part("", table, train), Part("test_", table, tests))
     else:
-        tests = _count_held_out(held, request, features, targets, counts, table)
-        named = request.client in held.columns
-        parts = (_Part("", table, counts), _Part("test_", held, tests, named))
+        tests = _count_held_out(held, request, reading, counts, table)
+        parts = (Part("", table, counts), Part("test_", held, tests, client in held.columns))
     if isinstance(features, Numbers):
-        features.recipe = recipe = _with_released(features.recipe, parts[0], request, release)
-    return _Checked(request, parts, features, targets, recipe)
+        features.recipe = recipe = _with_released(features.recipe, parts[0], client, release)
+    return _Checked(request, parts, reading, recipe)
 
 
-def _with_released(
-    recipe: Recipe, part: _Part, request: Request, release: Releasing | None
-) -> Recipe:
+def _with_released(recipe: Recipe, part: Part, client: str, release: Releasing | None) -> Recipe:
     """The recipe with statistics of the training clients, each of whom counts once."""
     if not recipe.released:
         return recipe
@@ -268,8 +215,8 @@ def _with_released(
         raise ValueError("recipe: scale = 'released' is for `locks data import` and from_table")
     clients = {name: place for place, name in enumerate(part.counts)}
     sums, rows = np.zeros((len(clients), 3 * len(recipe.released))), np.zeros(len(clients))
-    for batch in part.table.read([request.owner, *recipe.released]):
-        names, index = owners(batch[request.owner], request.owner)
+    for batch in part.table.read([client, *recipe.released]):
+        names, index = owners(batch[client], client)
         owner = np.array([clients.get(name, -1) for name in names], np.int64)[index]
         mine = owner >= 0
         np.add.at(sums, owner[mine], recipe.facts(batch, 1)[mine])
@@ -291,9 +238,10 @@ def _named(table: Table) -> Iterator[None]:
 
 
 def _has_columns(table: Table, request: Request, named: bool = True) -> None:
-    options = {"--client": request.client if named else None, "--label": request.label}
+    options = {"--client": request.client if named else None}
     options |= {"--text": request.text, "--image": request.image}
     wanted = [(option, name) for option, name in options.items() if name is not None]
+    wanted += [("--label", name) for name in request.labels]
     wanted += [("--features", name) for name in request.features or ()]
     known = set(table.columns)
     for option, name in wanted:
@@ -306,33 +254,20 @@ def _has_columns(table: Table, request: Request, named: bool = True) -> None:
             )
 
 
-def _wanted(
-    request: Request, features: Features, targets: Classes | None, named: bool
-) -> Sequence[str]:
-    names = [request.owner] if named else []
-    return [*names, *(targets.columns if targets else ()), *features.columns]
-
-
-def _count(
-    table: Table,
-    request: Request,
-    features: Features,
-    targets: Classes | None,
-    named: bool = True,
-) -> Counts:
+def _count(table: Table, reading: Reading, named: bool = True) -> Counts:
     """The first pass: check every value and count the samples of each client."""
     counts: Counts = {}
     missing, rows = Missing(table.name), 0
     with _named(table):
-        for batch in table.read(_wanted(request, features, targets, named)):
+        for batch in table.read(reading.columns(named)):
             length = len(next(iter(batch.values())))
             names, index = [ANYBODY], np.zeros(length, np.int64)
             if named:
-                names, index = owners(batch[request.owner], request.owner)
-                missing.add(request.owner, rows + 1 + np.flatnonzero(index < 0))
-            if targets:
-                targets.look(batch, rows + 1, missing)
-            sizes = features.look(batch, rows + 1, missing)
+                names, index = owners(batch[reading.owner], reading.owner)
+                missing.add(reading.owner, rows + 1 + np.flatnonzero(index < 0))
+            if reading.targets:
+                reading.targets.look(batch, rows + 1, missing)
+            sizes = reading.features.look(batch, rows + 1, missing)
             there = index >= 0
             added = np.bincount(index[there], weights=sizes[there], minlength=len(names))
             for name, count in zip(names, added.astype(int).tolist(), strict=True):
@@ -350,21 +285,16 @@ def _count(
 
 
 def _count_held_out(
-    held: Table,
-    request: Request,
-    features: Features,
-    targets: Classes | None,
-    counts: Counts,
-    table: Table,
+    held: Table, request: Request, reading: Reading, counts: Counts, table: Table
 ) -> Counts:
     """The same for a held-out file, whose clients, if it names them, must be different ones."""
     known = set(held.columns)
     named = request.client in known
     _has_columns(held, request, named)
-    for name in features.columns:
+    for name in reading.features.columns:
         if name not in known:
             raise ValueError(f"{held.name}: no column {name!r} like {table.name}")
-    tests = _count(held, request, features, targets, named)
+    tests = _count(held, reading, named)
     both = in_order(counts.keys() & tests.keys()) if named else []
     if both:
         raise ValueError(
@@ -380,16 +310,3 @@ def _hold_out(counts: Counts, share: float) -> tuple[Counts, Counts]:
     by_hash = sorted(counts, key=lambda name: hashlib.sha256(name.encode()).digest())
     held = {name: counts[name] for name in by_hash[:number]}
     return {name: count for name, count in counts.items() if name not in held}, held
-
-
-def _next_places(owner: NDArray[np.int64], cursor: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The position of each sample, in order within its client; advances the cursors."""
-    order = np.argsort(owner, kind="stable")
-    ordered = owner[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else ordered
-    counts = np.diff(np.r_[starts, len(ordered)])
-    rank = np.arange(len(ordered)) - np.repeat(starts, counts)
-    places = np.empty(len(owner), np.int64)
-    places[order] = cursor[ordered] + rank
-    cursor[ordered[starts]] += counts
-    return places

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from locksfl.data.importing import Request, population_of
 from locksfl.data.population import Population
 from locksfl.data.recipe import Release
+from locksfl.data.task import CLASSES, Task
 from locksfl.methods.releases import SampledRound
 from locksfl.privacy import gdp
 from locksfl.privacy.population import PlannedArm, PopulationJournal, Run
@@ -22,7 +23,8 @@ def from_table(
     data: Any,
     *,
     client: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
+    task: Task = CLASSES,
     features: Sequence[str] | None = None,
     text: str | None = None,
     image: str | None = None,
@@ -39,7 +41,10 @@ def from_table(
         data: a table of pandas, polars, Arrow or Hugging Face datasets, or the path of a file or
             folder that `locks data import` takes.
         client: the column that names the owner of each row.
-        label: the class column. Without it, with `text`: the next character.
+        label: the class column, or those of numbers or tags. Without it, with `text`: the next
+            character.
+        task: what the labels are: `Task.numbers(low=0, high=100)`, `Task("tags")`; classes if not
+            given.
         features: columns of numbers, or of what the recipe makes numbers of; all others if not
             given.
         text, image: a column of text or of images instead.
@@ -53,7 +58,8 @@ def from_table(
     known = (classes,) if isinstance(classes, int) else classes
     request = Request(
         client=client,
-        label=label,
+        label=label if isinstance(label, str) or label is None else tuple(label),
+        task=task,
         features=None if features is None else tuple(features),
         text=text,
         image=image,
