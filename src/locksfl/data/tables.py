@@ -56,6 +56,10 @@ def open_table(source: Any, separator: str | None = None, encoding: str | None =
     if not isinstance(source, str | Path):
         return _from_object(source)
     path = Path(source)
+    try:
+        "a".encode(encoding or "utf-8")
+    except LookupError as error:
+        raise ValueError(f"--encoding: {error}; expected a name such as latin-1") from None
     if not path.is_dir():
         return _open_file(path, separator, encoding)
     files = [p for p in sorted(path.iterdir()) if p.name[0] not in "._" and _kind(p) in KINDS]
@@ -108,8 +112,6 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         if "UTF8" in told:
             raise ValueError(_not_text(path, told)) from None
         raise ValueError(f"{path}: damaged or incomplete {kind} file ({told})") from None
-    except LookupError as error:
-        raise ValueError(f"--encoding: {error}; expected a name such as latin-1") from None
 
 
 def _not_text(path: Path, error: object) -> str:
@@ -257,19 +259,24 @@ def _json(path: Path, separator: str | None, encoding: str | None) -> Table:
 
 
 def _npz(path: Path, *_: str | None) -> Table:
-    def loaded(load: Callable[[], Any]) -> Any:
+    @contextmanager
+    def opened() -> Iterator[Any]:
         with _reading(path, "NPZ"):
             try:
-                return load()
-            except ValueError as error:  # such as an array of Python objects
+                archive = np.load(path, allow_pickle=False)
+                if not isinstance(archive, np.lib.npyio.NpzFile):
+                    raise ValueError("expected named arrays")
+                with archive:
+                    yield archive
+            except ValueError as error:  # an array of Python objects, for example
                 raise OSError(error) from None
 
-    archive = loaded(lambda: np.load(path, allow_pickle=False))
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError(f"{path}: expected an NPZ file of named arrays")
+    with opened() as archive:
+        columns = tuple(archive.files)
 
     def read(wanted: Sequence[str]) -> Iterator[Batch]:
-        arrays = {name: loaded(lambda name=name: archive[name]) for name in wanted}  # type: ignore[misc]
+        with opened() as archive:
+            arrays = {name: archive[name] for name in wanted}
         lengths = {name: len(a) if a.ndim else 0 for name, a in arrays.items()}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} {length}" for name, length in lengths.items())
@@ -280,7 +287,7 @@ def _npz(path: Path, *_: str | None) -> Table:
             with _reading(path, "NPZ"):
                 yield {name: pa.array(a) if a.ndim == 1 else a for name, a in parts.items()}
 
-    return Table(str(path), tuple(archive.files), read, path.parent)
+    return Table(str(path), columns, read, path.parent)
 
 
 def _parquet(path: Path, *_: str | None) -> Table:
