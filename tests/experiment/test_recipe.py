@@ -212,6 +212,8 @@ BAD = [
     ({"age": {"date": ["yaer"]}}, "columns.age.date = 'yaer': expected one of time, year"),
     ({"age": {"categries": ["a"]}}, "unknown setting (did you mean 'categories'?)"),
     ({"age": {"categories": ["a"], "mean": 1.0, "std": 1.0}}, "categories and mean: expected only"),
+    ({"age": {"scale": "public", "mean": 1.0, "std": 1.0}}, "mean and scale: expected only one"),
+    ({"age": {"mean": math.nan, "std": 1.0}}, "columns.age.mean = nan: expected a finite number"),
     ({"agee": {"missing": 0}}, "columns.agee: no such feature column (did you mean 'age'?)"),
     ({"city": {"categories": ["Oslo", "Bern"]}}, "is 'Rome': expected one of its categories"),
     ({"age": {"date": ["year"]}, "city": {"categories": ["Oslo", "Rome"]}}, "expected a date like"),

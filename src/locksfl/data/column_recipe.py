@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -57,13 +58,19 @@ class Column:
 
     def check(self, where: str) -> None:
         """Refuse what the fields make impossible together."""
-        numeric = [n for n in ("mean", "low", "scale") if getattr(self, n) is not None]
-        kinds = [n for n in ("categories", "date") if getattr(self, n) is not None] + numeric[:1]
-        if len(kinds) > 1:
-            raise ValueError(f"{where}: {kinds[0]} and {kinds[1]}: expected only one of them")
+        given = [name for name, value in vars(self).items() if value is not None]
+        for some in (("categories", "date", "mean"), ("categories", "date", "low"),
+                     ("categories", "date", "scale"), ("mean", "scale")):  # fmt: skip
+            both = [name for name in some if name in given]
+            if len(both) > 1:
+                raise ValueError(f"{where}: {both[0]} and {both[1]}: expected only one of them")
         for one, other in (("mean", "std"), ("low", "high")):
-            if (getattr(self, one) is None) != (getattr(self, other) is None):
+            if (one in given) != (other in given):
                 raise ValueError(f"{where}: expected {one} and {other} together")
+        for name in ("mean", "low", "high", "missing"):
+            value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{where}.{name} = {value!r}: expected a finite number")
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise ValueError(f"{where}.high = {self.high!r}: expected more than low = {self.low!r}")
         for name, value in (("scale", self.scale), ("categories", self.categories)):

@@ -246,7 +246,8 @@ def _has_columns(table: Table, request: Request, named: bool = True) -> None:
     known = set(table.columns)
     for option, name in wanted:
         if name not in known:
-            shown = ", ".join(table.columns[:30]) + (" ..." if len(table.columns) > 30 else "")
+            shown = ", ".join(repr(known)[1:-1] for known in table.columns[:30])
+            shown += " ..." if len(table.columns) > 30 else ""
             found = f" ({table.about})" if table.about else ""
             raise ValueError(
                 f"{table.name}: no column {name!r} ({option}); it has {shown}{found}"

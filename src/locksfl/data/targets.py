@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from locksfl import _validate
 from locksfl.data.columns import Missing, absent, as_numbers, as_text, not_a_number
+from locksfl.data.population import MOST_CLASSES
 from locksfl.data.tables import Batch
 from locksfl.data.task import CLASSES, Task
 
-MOST_CLASSES = 2**16  # unless their number is given
+MOST_COUNTED = 2**16  # classes, unless their number is given
 
 
 class Classes:
@@ -31,6 +32,8 @@ class Classes:
         if known is not None and len(known) == 1 and known[0].isdigit():
             self.given = int(known[0])
             _validate.count(**{"--classes": self.given})
+            if self.given > MOST_CLASSES:
+                raise ValueError(f"--classes {self.given}: expected at most {MOST_CLASSES}")
         elif known is not None:
             self.names = [name.strip() for name in known]
             if len(set(self.names)) < len(known) or len(known) < 2:
@@ -78,7 +81,7 @@ class Classes:
                 f"label {self.column!r} in row {first + wrong[0]} is {text[wrong[0]].as_py()!r}: "
                 "expected a whole number, or name the classes: --classes cat,dog"
             )
-        limit = MOST_CLASSES if self.given is None else self.given
+        limit = MOST_COUNTED if self.given is None else self.given
         wrong = np.flatnonzero((numbers < 0) | (numbers >= limit))
         if wrong.size:
             expected = f"0..{limit - 1}"
