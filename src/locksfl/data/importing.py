@@ -222,7 +222,7 @@ def _with_released(recipe: Recipe, part: Part, client: str, release: Releasing |
         np.add.at(sums, owner[mine], recipe.facts(batch, 1)[mine])
         np.add.at(rows, owner[mine], 1)
     noised = release(sums / rows[:, None], recipe.sensitivity, recipe.release)
-    return recipe.with_released(noised)
+    return recipe.with_released(noised, recipe.release)
 
 
 @contextmanager

@@ -117,9 +117,9 @@ class Recipe:
         if not wanted or self.public is None:
             return self
         table = opened(Path(self.public))
-        for name in wanted:
-            if name not in table.columns:
-                raise ValueError(f"{table.name}: no column {name!r}, which the recipe needs")
+        known = set(table.columns)
+        if absent := [name for name in wanted if name not in known]:
+            raise ValueError(f"{table.name}: no column {absent[0]!r}, which the recipe needs")
         cells: dict[str, list[Any]] = {name: [] for name in wanted}
         for batch in table.read(list(wanted)):
             for name, column in wanted.items():
@@ -143,7 +143,7 @@ class Recipe:
 
     @property
     def sensitivity(self) -> float:
-        """The most that one client can add to `client_sums`, as a Euclidean length."""
+        """The most that one client can add to the sums of `facts`, as a Euclidean length."""
         return math.sqrt(PER_COLUMN * len(self.released))
 
     def facts(self, batch: Batch, first: int) -> NDArray[np.float64]:
@@ -158,28 +158,23 @@ class Recipe:
             parts += [there, centred, centred**2]
         return np.column_stack(parts)
 
-    def with_released(self, sums: NDArray[np.float64]) -> Recipe:
+    def with_released(self, sums: NDArray[np.float64], paid: Release) -> Recipe:
         """Fill in what was released: sums over clients of their mean `facts`, with noise."""
+        source = f"released with epsilon {paid.epsilon:g}, charged to {paid.population!r}"
         filled = {}
         for name, (count, total, squares) in zip(self.released, sums.reshape(-1, 3), strict=True):
             column = self.columns[name]
             half = (column.high - column.low) / 2
             centre = float(np.clip(total / max(count, 1.0), -1, 1))
             spread = math.sqrt(max(squares / max(count, 1.0) - centre**2, LEAST_STD**2))
-            told = f"released with epsilon {self._release.epsilon:g}, charged to "
             filled[name] = replace(
                 column,
                 scale=None,
                 mean=column.low + half * (1 + centre),
                 std=half * min(spread, 1.0),
-                source=told + repr(self._release.population),
+                source=source,
             )
         return replace(self, columns={**self.columns, **filled})
-
-    @property
-    def _release(self) -> Release:
-        assert self.release is not None  # checked when the recipe was read
-        return self.release
 
     def names(self, columns: Iterable[str]) -> list[str]:
         """The features that these columns make."""
