@@ -67,6 +67,9 @@ FILES = {
     "semicolon.csv": text(";"),
     "bar.csv": text("|", "\r\n"),
     "t.tsv": text("\t"),
+    "numbered.csv": "".join(
+        f"{i - 1 if i else ''},{line}" for i, line in enumerate(io.StringIO(text(",")))
+    ),
     "bom.csv": "\ufeff" + text(";"),
     "utf16.csv": text(",").encode("utf-16"),
     "t.csv.gz": packed(text(";")),

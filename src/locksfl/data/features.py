@@ -266,7 +266,8 @@ def features_of(
         if image is not None:
             return Images((image,), table)
         return LabelledText((text or "",)) if labelled else Characters((text or "",))
-    rest = features or tuple(name for name in table.columns if name not in taken)
+    # a column without a name is the number of the row, as pandas writes it
+    rest = features or tuple(name for name in table.columns if name and name not in taken)
     if not rest:
         raise ValueError(f"no feature columns besides {', '.join(taken)}")
     if features and (bad := [name for name in features if name in taken]):

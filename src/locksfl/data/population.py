@@ -84,12 +84,9 @@ class Population:
             raise ValueError(f"classes = {self.classes}: expected at most {MOST_CLASSES}")
         _validate.positive(scale=self.scale)
         features, test_features = _features(self.features, self.test_features)
-        given = ((self.labels, features), (self.test_labels, test_features))
-        check = _labels if self.task == CLASSES else _targets
-        labels, test_labels = (
-            check(name, array, self.classes, rows, self.task)
-            for name, (array, rows) in zip(("labels", "test_labels"), given, strict=True)
-        )
+        kind = (self.classes, self.task)
+        labels = _labels("labels", self.labels, features, *kind)
+        test_labels = _labels("test_labels", self.test_labels, test_features, *kind)
         if labels.ndim != test_labels.ndim:
             raise ValueError(
                 f"test_labels: expected one per {'sample' if labels.ndim == 1 else 'position'} "
@@ -332,33 +329,20 @@ def _finite(name: str, array: NDArray[Any]) -> None:
             )
 
 
-def _targets(
-    name: str, given: ArrayLike, classes: int, features: NDArray[Any], task: Task
-) -> NDArray[Any]:
-    """Numbers or tags."""
-    targets = task.checked(name, given)
-    _one_each(name, targets, features)
-    if targets.shape[1] != classes:
-        raise ValueError(f"{name}: expected {classes} columns, got {targets.shape[1]}")
-    return targets
-
-
-def _one_each(name: str, labels: NDArray[Any], features: NDArray[Any]) -> None:
-    if len(labels) != len(features):
-        raise ValueError(
-            f"{name}: expected {len(features)} of them, one per sample, got {len(labels)}"
-        )
-
-
 def _labels(
-    name: str, given: ArrayLike, classes: int, features: NDArray[Any], task: Task
-) -> NDArray[np.int32]:
-    del task
-    labels = np.asarray(given)
+    name: str, given: ArrayLike, features: NDArray[Any], classes: int, task: Task
+) -> NDArray[Any]:
+    labels, samples = np.asarray(given), len(features)
+    if task != CLASSES:
+        labels = task.checked(name, given)
+        if labels.shape != (samples, classes):
+            raise ValueError(f"{name}: expected shape {(samples, classes)}{_got(labels)}")
+        return labels
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iu":
         hint = "; real numbers are a task of their own, Task.numbers" * (labels.dtype.kind == "f")
         raise ValueError(f"{name}: expected one whole number per sample{_got(labels)}{hint}")
-    _one_each(name, labels, features)
+    if len(labels) != samples:
+        raise ValueError(f"{name}: expected {samples} of them, one per sample, got {len(labels)}")
     if labels.ndim == 2 and labels.shape != features.shape:
         raise ValueError(
             f"{name}: expected one per sample, or one per position of features of shape "

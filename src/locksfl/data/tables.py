@@ -181,8 +181,7 @@ def _sample(path: Path, encoding: str) -> list[str]:
     with pa.input_stream(path, compression="detect") as stream:
         data, whole = stream.read(BLOCK), not stream.read(1)
     text = codecs.getincrementaldecoder(encoding)().decode(data, whole).removeprefix("\ufeff")
-    lines = text.splitlines(keepends=True)
-    return lines[:100] if whole or len(lines) > 100 else lines[:-1]
+    return list(itertools.islice(io.StringIO(text, newline=""), 100))
 
 
 def _separator(lines: list[str]) -> str:
@@ -193,7 +192,7 @@ def _separator(lines: list[str]) -> str:
             cells = [len(row) for row in csv.reader(lines, delimiter=separator) if row] or [0]
         except csv.Error:  # such as a cell as long as a line
             cells = [0]
-        return cells[0] > 1 and len(set(cells)) == 1, cells[0]
+        return cells[0] > 1 and set(cells[:-1]) <= {cells[0]}, cells[0]  # the last may be cut off
 
     return max(SEPARATORS, key=fit)
 

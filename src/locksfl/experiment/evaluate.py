@@ -15,6 +15,7 @@ from locksfl.experiment.metrics import QUANTILES, held_out_metrics
 from locksfl.experiment.run import open_task
 
 EACH = {"accuracy_by_class": "class", "r2_by_target": "R² of target", "f1_by_tag": "F1 of tag"}
+ENDS = {0.0: "the lowest", 0.5: "half below", 1.0: "the highest"}
 MOST_SHOWN = 12  # classes of a confusion matrix that fits a terminal
 NAMES = {"r2": "R²", "auc": "AUC", "mae": "MAE", "rmse": "RMSE", "f1": "F1"}
 
@@ -50,15 +51,8 @@ def evaluation_tables(results: list[dict[str, Any]]) -> list[Table]:
     """For people: one column per arm, so that it fits a terminal however many classes there are;
     then who was taken for whom."""
     heads = ("", *(result["name"] for result in results))
-    plain = [name for name, value in results[0].items() if isinstance(value, float | None)]
-    table = table_of(
-        heads,
-        (
-            [_words(n), *(_number(r[n]) for r in results)]
-            for n in plain
-            if any(r[n] is not None for r in results)
-        ),
-    )
+    plain = [name for name in results[0] if any(isinstance(r[name], float) for r in results)]
+    table = table_of(heads, ([_words(n), *(_number(r[n]) for r in results)] for n in plain))
     for name, what in EACH.items():
         table.add_section()
         for i in range(len(results[0].get(name) or ())):
@@ -68,9 +62,7 @@ def evaluation_tables(results: list[dict[str, Any]]) -> list[Table]:
         told = [r["by_client"] for r in results]
         table.add_row("clients (secret)", *(str(one["clients"]) for one in told))
         for q in QUANTILES:
-            word = {0.0: "the lowest", 0.5: "half below", 1.0: "the highest"}.get(
-                q, f"{q:.0%} below"
-            )
+            word = ENDS.get(q, f"{q:.0%} below")
             table.add_row(f"  {word}", *(_number(one[str(q)], 3) for one in told))
     return [table, *(_confusion(result) for result in results if _shows_confusion(result))]
 
