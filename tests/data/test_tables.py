@@ -368,5 +368,6 @@ def test_options_of_text_files(tmp_path):
 
 def test_ids_are_in_the_order_of_numbers_only_if_all_are():
     assert columns.in_order(["10", "9", "-1"]) == ["-1", "9", "10"]
+    assert columns.in_order(["--1", "9", "10"]) == ["--1", "10", "9"]
     assert columns.in_order(["10", "9", "a"]) == ["10", "9", "a"]
     assert columns.in_order(["07", "7", "1"]) == ["1", "07", "7"]

@@ -145,7 +145,8 @@ class Column:
             values = np.where(np.isnan(values), self.missing, values)
         missing, values = np.isnan(values), self.cut(values)
         if self.mean is not None and self.std is not None:
-            values = (values - self.mean) / self.std
+            with np.errstate(over="ignore"):  # infinity is refused with its row
+                values = (values - self.mean) / self.std
         elif self.low is not None and self.high is not None:
             values = (values - self.low) / (self.high - self.low)
         return values[:, None], missing

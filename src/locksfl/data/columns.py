@@ -5,6 +5,7 @@ Missing values are collected and reported together with their rows.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def owners(column: Any, name: str) -> tuple[list[str], NDArray[np.int64]]:
     """The distinct ids of a batch, as text, and which of them [rows] is whose; -1: missing."""
     if not isinstance(column, np.ndarray) and pa.types.is_floating(column.type):
         values = column.to_numpy(zero_copy_only=False)
-        if (values % 1 > 0).any():
+        if (values != np.floor(values))[~np.isnan(values)].any():
             raise ValueError(f"column {name!r}: expected whole numbers or text as ids")
     found = as_text(column, name).dictionary_encode()
     places = pc.fill_null(found.indices.cast(pa.int64()), -1)
@@ -113,5 +114,5 @@ def owners(column: Any, name: str) -> tuple[list[str], NDArray[np.int64]]:
 def in_order(ids: Any) -> list[str]:
     """Ids sorted, as numbers if all of them are whole: the same from every kind of file."""
     listed = list(ids)
-    whole = all(name.isascii() and name.lstrip("-").isdigit() for name in listed)
+    whole = all(re.fullmatch("-?[0-9]{1,18}", name) for name in listed)
     return sorted(listed, key=lambda name: (int(name) if whole else 0, name))

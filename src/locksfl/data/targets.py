@@ -73,7 +73,7 @@ class Classes:
     def _numbered(self, text: Any, first: int) -> NDArray[np.int32]:
         try:
             numbers = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
-            wrong = np.flatnonzero(~np.isfinite(numbers) | (numbers % 1 != 0))
+            wrong = np.flatnonzero(~np.isfinite(numbers) | (numbers != np.floor(numbers)))
         except pa.ArrowException:
             wrong = np.array([not_a_number(text)[0]])
         if wrong.size:
