@@ -387,7 +387,7 @@ def test_quick_may_have_data_of_its_own(tmp_path):
 def test_the_files_behind_the_results_can_be_read():
     """With their quick versions, which need no download."""
     files = sorted((Path(__file__).parents[2] / "experiments" / "results").glob("*.toml"))
-    assert len(files) == 12
+    assert len(files) == 14
     for file in files:
         (config,) = read_comparison(file).quickened().configs.values()
         assert config.data.name == "mnist-embedded"
@@ -476,3 +476,13 @@ epsilons = [1.0]
     assert many == [(32.0, 2), (8.0, 8)]
     everyone = [(c.data, c.uploads, c.rounds) for c in cases if c.method == "all"]
     assert everyone == [("few", 24, 4)] * 2 + [("many", 48, 2), ("many", 48, 8)]
+
+
+def test_data_may_have_a_cohort_of_their_own():
+    """It replaces that of methods that ask more clients than upload; the coin's follows data."""
+    text = TEXT + '[[compare.data]]\nlabel = "few"\ncohort_per_upload = 1.5\n'
+    found = parse_comparison(text)
+    cohorts = {case.method: found.first_cohort(case) / case.uploads for case in found.cases}
+    assert cohorts == {"uniform": 1.0, "norm": 1.5, "coin": 2.0}
+    with pytest.raises(ValueError, match=r"cohort_per_upload = 0.5: expected a number >= 1"):
+        parse_comparison(text.replace("= 1.5", "= 0.5"))

@@ -130,7 +130,7 @@ def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: b
         told["metrics"] = _plain(found, _present(found, METRICS), ())
     if arm.clip_quantile is not None:  # with what was adapted from releases
         told |= _plain(summary, ("clip_multiplier", "last_clip_norm"), ())
-    if arm.ladder:  # of rate control: read from the summary, and checked to be numbers
+    if arm.ladder:  # the noise of every rung: read from the summary, and checked to be numbers
         told["ladder"] = list(arm.ladder)
     if arm.separation:  # turns are public, and so is the matrix of their noise
         told |= {"separation": arm.separation, "bands": arm.bands, "strategy": list(arm.strategy)}

@@ -136,7 +136,7 @@ class Comparison:
         if self.axes.tuning is not None:
             table |= {"clip_norm": clip_norm, "step": step}
         if not method.rule.everyone:
-            if not method.rule.everyone_scored:
+            if not method.rule.all_clients:
                 table["cohort"] = cohort
             if not method.uploads_follow_data:
                 table["uploads"] = case.uploads
@@ -218,7 +218,10 @@ class Comparison:
 
     def first_cohort(self, case: Case) -> float:
         """The cohort of a case; for uploads that follow the data, a first guess."""
-        times = self.methods[case.method].cohort_per_upload
+        method, here = self.methods[case.method], self._entry(case.data).cohort_per_upload
+        times = method.cohort_per_upload
+        if here is not None and times > 1 and not method.uploads_follow_data:
+            times = here
         return min(float(clients_of(self.configs[case.data])), times * case.uploads)
 
     def find(self, named: DifferenceConfig) -> tuple[Case, Case]:

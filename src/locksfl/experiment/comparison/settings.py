@@ -49,7 +49,19 @@ def figure_file(label: str) -> str:
     return "figure-" + "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-")
 
 
+def at_least_one(**settings: float) -> None:
+    """Refuse a cohort in which not all uploaders have room."""
+    for name, value in settings.items():
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 1 <= value < math.inf
+        ):
+            raise ValueError(f"{name} = {value!r}: expected a number >= 1")
+
+
 Epsilon = Annotated[float, epsilon_above_zero]
+PerUpload = Annotated[float, at_least_one]
 Epsilons = Annotated[list[Epsilon], not_empty]
 Uploads = Annotated[list[Positive], not_empty]
 Rounds = Annotated[list[Count], not_empty]
@@ -85,6 +97,7 @@ class DataEntry(Settings, where="compare.data"):
     uploads: Uploads | None = None
     uploads_in_all: Uploads | None = None
     rounds: Rounds | None = None
+    cohort_per_upload: PerUpload | None = None  # here, of all methods that ask more than upload
 
 
 @dataclass(frozen=True)
@@ -175,8 +188,7 @@ def method_entry(table: Mapping[str, Any], shared: TuningConfig | None) -> Metho
     name = settings.pop("name")
     where = f"compare.method.{name}"
     times = settings.pop("cohort_per_upload", 1.0)
-    if isinstance(times, bool) or not isinstance(times, int | float) or not 1 <= times < math.inf:
-        raise ValueError(f"{where}.cohort_per_upload = {times!r}: expected a number >= 1")
+    at_least_one(**{f"{where}.cohort_per_upload": times})
     own = settings.pop("tuning", None)
     for key, why in OF_A_CASE.items():
         if key in settings:
