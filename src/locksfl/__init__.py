@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from locksfl.arm import Arm
     from locksfl.data.population import Population
+    from locksfl.data.task import Task
     from locksfl.experiment.config import LocalConfig, OptimizerConfig
+    from locksfl.experiment.own_data import from_table
     from locksfl.experiment.training import Trained, train
     from locksfl.models.build import Model
     from locksfl.privacy import Cost, account, calibrate
@@ -26,15 +28,17 @@ _HOMES = {
     "Model": "locksfl.models.build",
     "OptimizerConfig": "locksfl.experiment.config",
     "Population": "locksfl.data.population",
+    "Task": "locksfl.data.task",
     "Trained": "locksfl.experiment.training",
     "account": "locksfl.privacy",
     "calibrate": "locksfl.privacy",
+    "from_table": "locksfl.experiment.own_data",
     "train": "locksfl.experiment.training",
 }
 
 __all__ = [
-    "Arm", "Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Trained", "account",
-    "calibrate", "train",
+    "Arm", "Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Task", "Trained",
+    "account", "calibrate", "from_table", "train",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def test_a_folder_by_its_name_in_the_data_directory(locks, table, tmp_path):
         (["--client", "user", "--label", "y"], "no column 'user' (--client); it has user_id, a, b"),
         (["--client", "user_id", "--label", "z"], "no column 'z' (--label)"),
         (["--client", "user_id"], "--label is missing"),
-        (["--label", "y"], "Missing option '--client'"),
+        (["--label", "y"], "--client is missing"),
         (["--client", "user_id", "--label", "y", "--test-share", "1"], "--test-share = 1.0"),
         (["--client", "user_id", "--label", "y", "--text", "a", "--image", "b"], "only one of"),
         (["--client", "user_id", "--label", "y", "--test", "none.csv"], "none.csv: no such file"),
@@ -167,3 +168,44 @@ def test_help_needs_no_numpy():
     )
     assert done.stdout.strip().endswith("set()")
     assert all(word in done.stdout for word in ("list", "describe", "fetch", "import"))
+
+
+def test_a_folder_that_is_no_data(locks, tmp_path):
+    refused(locks("data", "import", "/", "--client", "user_id", "--label", "y"))
+    (tmp_path / "empty").mkdir()
+    told = refused(locks("data", "import", tmp_path / "empty"))
+    assert "empty: a folder without data; expected files that end in .csv, .tsv" in told
+    assert [p.name for p in tmp_path.iterdir()] == ["empty"]
+
+
+def test_numbers_and_tags_are_imported(locks, table, tmp_path):
+    words = ("data", "import", table, "--client", "user_id", "--features", "a")
+    for label, task, options in (
+        ("b", "numbers", ("--numbers", "0,10")),
+        ("y", "tags", ("--tags",)),
+    ):
+        done = locks(*words, "--label", label, *options, "--out", tmp_path / task)
+        assert done.code == 0, done.err
+        assert json.loads(locks("data", "describe", tmp_path / task, "--json").out)["task"] == task
+    assert "--numbers 5: expected LOW,HIGH" in refused(locks(*words, "--numbers", "5"))
+    assert "in the public range, 0..3" in refused(
+        locks(*words, "--label", "b", "--numbers", "0,3", "--out", tmp_path / "no")
+    )
+
+
+def test_a_recipe_is_kept_and_shown(locks, tmp_path):
+    table = tmp_path / "people.csv.gz"
+    with gzip.open(table, "wt") as file:
+        file.write("user_id;age;city;y\nann;30;Rome;0\nbob;;Oslo;1\ncat;50;Rome;1\n")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        "[columns.age]\nmissing = 'flag'\nmean = 40\nstd = 10\n"
+        "[columns.city]\ncategories = ['Oslo', 'Rome']\n"
+    )
+    words = ("data", "import", table, "--client", "user_id", "--label", "y", "--recipe", recipe)
+    assert locks(*words, "--classes", "2").code == 0
+    shown = locks("data", "describe", tmp_path / "people").out
+    assert "recipe:\n  age: missing flag, mean 40, std 10\n  city: categories Oslo/Rome\n" in shown
+    told = json.loads(locks("data", "describe", tmp_path / "people", "--json").out)
+    assert told["feature_names"] == ["age", "age=missing", "city=Oslo", "city=Rome"]
+    assert told["recipe"]["columns"]["age"] == {"missing": "flag", "mean": 40.0, "std": 10.0}

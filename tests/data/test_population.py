@@ -89,8 +89,19 @@ def test_nan_is_the_engines_to_handle():
     features, labels = arrays()
     features[2] = np.nan
     features[3] = np.inf
-    population = Population.from_arrays(features, labels, IDS, **TEST)
+    population = Population.from_split(features, labels, np.zeros(7, int), **TEST)
     assert np.isnan(population.features).sum() == 3
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e39, -1e300])
+def test_what_a_user_gives_is_finite_in_float32(value):
+    features, labels = arrays()
+    features = features.astype(np.float64)
+    features[2, 1] = value
+    with pytest.raises(ValueError, match=r"^features\[2, 1\] = .*: expected finite numbers that"):
+        Population.from_arrays(features, labels, IDS, **TEST)
+    with pytest.raises(ValueError, match=r"classes = 1000000001: expected at most 1048576$"):
+        Population.from_arrays(arrays()[0], labels, IDS, **{**TEST, "classes": 10**9 + 1})
 
 
 def test_read_only_and_without_a_copy_when_sorted():

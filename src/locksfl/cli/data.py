@@ -112,33 +112,66 @@ def fetch(
 
 @data_app.command("import")
 def import_file(
-    file: Annotated[Path, typer.Argument(help="A .csv, .npz or .parquet file.")],
-    client: Annotated[str, option("The column that names the owner of each row.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="CSV, TSV, JSONL, Parquet, NPZ or LEAF's JSON; or a folder of them."),
+    ],
+    client: Annotated[
+        str | None, option("The column that names the owner of each row. LEAF: its users.")
+    ] = None,
     label: Annotated[str | None, option("The class column. Optional with --text.")] = None,
+    numbers: Annotated[
+        str | None, option("The labels are numbers in this public range.", metavar="LOW,HIGH")
+    ] = None,
+    tags: Annotated[bool, option("The labels, a,b,c, are 0 or 1 each.", "--tags")] = False,
     features: Annotated[
         str | None, option("Columns of numbers, a,b,c. Default: all others.")
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        option("Missing values, categories, dates, scaling: a TOML file, or an imported folder."),
     ] = None,
     text: Annotated[str | None, option("A column of text instead.")] = None,
     image: Annotated[str | None, option("A column of images instead.")] = None,
     classes: Annotated[str | None, option("How many classes, or their names: cat,dog.")] = None,
-    test: Annotated[Path | None, option("A held-out file of other clients.")] = None,
+    test: Annotated[Path | None, option("Held-out records of other clients, like FILE.")] = None,
     test_public: Annotated[
         bool, option("The --test file is public: accuracy on it may be published.", "--test-public")
     ] = False,
     test_share: Annotated[float, option("Without --test: the share of clients held out.")] = 0.1,
+    separator: Annotated[str | None, option("Of a CSV file. Default: the one that fits.")] = None,
+    encoding: Annotated[str | None, option("Of a text file. Default: UTF-8.")] = None,
     out: Annotated[Path | None, option("The new folder. Default: next to FILE.")] = None,
 ) -> None:
     """Turn a table of your own into a data set; data.name = "FOLDER" then opens it."""
     settings = {**locals(), "features": _names(features), "classes": _names(classes)}
-    from locksfl.data.importing import Request, import_table
+    from locksfl.data.importing import Request, folder_for, import_table
+    from locksfl.data.task import CLASSES, Task
+    from locksfl.experiment.own_data import release
 
+    if numbers is not None and tags:
+        raise ValueError("--numbers and --tags: expected only one of them")
+    settings["task"] = Task("tags") if tags else CLASSES
+    if numbers is not None:
+        low, high = _range(numbers)
+        settings["task"] = Task.numbers(low=low, high=high)
+    if numbers is not None or tags:
+        settings["label"] = _names(label)
     request = Request(**{field: settings[field] for field in Request.__dataclass_fields__})
-    made = import_table(file, out or file.with_suffix(""), request, test)
+    made = import_table(file, out or folder_for(file), request, test, release)
     print(f'{made}: use it with data.name = "{made}"; see `locks data describe {made}`')
 
 
 def _names(given: str | None) -> tuple[str, ...] | None:
     return None if given is None else tuple(name.strip() for name in given.split(","))
+
+
+def _range(text: str) -> tuple[float, float]:
+    low, _, high = text.partition(",")
+    try:
+        return float(low), float(high)
+    except ValueError:
+        raise ValueError(f"--numbers {text}: expected LOW,HIGH, such as 0,100") from None
 
 
 def _pair(text: str) -> tuple[str, str]:

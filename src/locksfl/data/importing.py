@@ -1,14 +1,15 @@
-"""A user's own table as a data-set folder: one pass counts and checks, another places the rows.
+"""A user's own table as a population: one pass counts and checks, another places the rows.
 
 Memory holds one batch and a few numbers per client, never the table. All errors are found in the
-first pass, before anything is written.
+first pass, before anything is written or released.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,180 +18,288 @@ from numpy.typing import NDArray
 
 from locksfl import _validate
 from locksfl.data import folder
-from locksfl.data.columns import Classes, Features, Missing, client_ids, features_of
-from locksfl.data.tables import Table, open_table
+from locksfl.data.columns import Missing, in_order, owners
+from locksfl.data.features import Numbers, features_of
+from locksfl.data.placing import ANYBODY, Counts, Part, Reading, place
+from locksfl.data.population import Population
+from locksfl.data.recipe import Recipe, Release
+from locksfl.data.shakespeare import ALPHABET
+from locksfl.data.tables import KINDS, PACKED, Table, open_table
+from locksfl.data.targets import targets_of
+from locksfl.data.task import CLASSES, Task
 
-Counts = dict[int | str, int]  # samples of each client
+Sums = NDArray[np.float64]
+# [clients, numbers], the largest length of a row, who pays: the sums over clients, with noise
+Releasing = Callable[[Sums, float, Release], Sums]
 
 
 @dataclass(frozen=True)
 class Request:
     """What to import: the columns of the client and of the label, and what the model sees."""
 
-    client: str
-    label: str | None = None  # None with text: the label is the next character
+    client: str | None = None  # None: LEAF's
+    label: str | tuple[str, ...] | None = None  # None with text: the next character
     features: tuple[str, ...] | None = None  # None: every other column
     text: str | None = None
     image: str | None = None
+    task: Task = CLASSES  # what the labels are
     classes: tuple[str, ...] | None = None  # names, or one number
     test_share: float = 0.1  # of the clients, when there is no held-out file
     test_public: bool = False  # the owner declares the held-out file public
+    recipe: Any = None  # what `Recipe.read` takes
+    separator: str | None = None  # None: found
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         given = [n for n in ("features", "text", "image") if getattr(self, n) is not None]
         if len(given) > 1:
             raise ValueError(f"--{given[0]} and --{given[1]}: expected only one of them")
-        if self.label is None and self.text is None:
-            raise ValueError("--label is missing: expected the class column (or --text)")
         _validate.probability(**{"--test-share": self.test_share})
 
+    def open(self, source: Any) -> Table:
+        """The table of a source."""
+        return open_table(source, self.separator, self.encoding)
 
-def import_table(path: Path, out: Path, request: Request, test: Path | None = None) -> Path:
+    def of(self, table: Table) -> Request:
+        """The request with the columns that LEAF's files name by themselves."""
+        client, label = self.client, self.label
+        if table.leaf:
+            client = client or "user"
+            label = label or (None if self.text else "y")
+        if client is None:
+            raise ValueError("--client is missing: expected the column that names each row's owner")
+        if label is None and self.text is None:
+            raise ValueError("--label is missing: expected the class column (or --text)")
+        return replace(self, client=client, label=label)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label columns."""
+        return (self.label,) if isinstance(self.label, str) else self.label or ()
+
+
+def folder_for(source: Path) -> Path:
+    """Where an imported table goes unless told: beside its file, or beside its folder."""
+    if source.is_dir():
+        place = source if source.name else source.resolve()
+        return place.parent / f"{place.name}-imported"
+    while source.suffix.lower() in (*PACKED, *KINDS):
+        source = source.with_suffix("")
+    return source
+
+
+def import_table(
+    source: Any, out: Path, request: Request, test: Any = None, release: Releasing | None = None
+) -> Path:
     """Make the folder `out` from a table; held-out rows from `test`, or from some of the clients.
 
     Held-out data belong to no training client: a share of the clients, chosen by the hash of their
     ids, is held out entirely, and a held-out file that names a training client is refused. They are
     somebody's own all the same, unless the owner declares the file public.
+
+    Args:
+        source: what `open_table` takes.
+        out: a new folder.
+        request: what to import.
+        test: like `source`.
+        release: adds noise to the statistics that a recipe wants released, and charges for them.
     """
+    if out.exists():
+        raise ValueError(f"{out}: already exists; expected a new folder (--out)")
+    checked = _check(source, request, test, release)
+    with folder.new_folder(out) as building:
+        mapped: list[Any] = []
+
+        def new(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+            path = building / f"{name}.npy"
+            mapped.append(np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape))
+            return mapped[-1]
+
+        place(checked.parts, checked.reading, new)
+        for array in mapped:
+            array.flush()
+        folder.finish(building, checked.header(out.name))
+    return out
+
+
+def population_of(
+    source: Any, request: Request, test: Any, name: str, release: Releasing | None
+) -> Population:
+    """The same population in memory."""
+    checked = _check(source, request, test, release)
+    arrays: dict[str, Any] = {}
+
+    def new(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        return arrays.setdefault(name, np.empty(shape, dtype))
+
+    place(checked.parts, checked.reading, new)
+    header = checked.header(name)
+    return Population(**arrays, **{told: getattr(header, told) for told in folder.TOLD})
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A table that was read once, without an error, and is to be placed."""
+
+    request: Request
+    parts: tuple[Part, Part]
+    reading: Reading
+    recipe: Recipe
+
+    def header(self, name: str) -> folder.Header:
+        """The header of its folder."""
+        (train, test), features, targets = self.parts, self.reading.features, self.reading.targets
+        numbers = isinstance(features, Numbers)
+        return folder.Header(
+            name=name,
+            kind=features.kind,
+            clients=len(train.counts),
+            samples=sum(train.counts.values()),
+            tests=sum(test.counts.values()),
+            classes=targets.count if targets else len(ALPHABET),
+            scale=features.scale,
+            class_names=targets.names if targets else None,
+            feature_names=self.recipe.names(features.columns) if numbers else None,
+            test_clients=len(test.counts) if test.named else None,
+            test_public=self.request.test_public,
+            classes_public=targets is None or targets.public,
+            task=self.request.task,
+            recipe=self.recipe.as_dict(),
+        )
+
+
+def _check(source: Any, request: Request, test: Any, release: Releasing | None) -> _Checked:
+    """The first pass, and the statistics of the recipe."""
     if request.test_public and test is None:
         raise ValueError(
             "--test-public: only with --test FILE; without it clients of the table are held out, "
             "and their records are as private as the others"
         )
-    if out.exists():
-        raise ValueError(f"{out}: already exists; expected a new folder (--out)")
-    table = open_table(path)
-    held = open_table(test) if test is not None else None
+    table = request.open(source)
+    held = request.open(test) if test is not None else None
+    request = request.of(table)
+    client, labels = request.client or "", request.labels
     _has_columns(table, request)
-    features = features_of(
-        table, request.features, request.text, request.image, _taken(request),
-        labelled=request.label is not None,
-    )  # fmt: skip
-    classes = Classes(request.label, request.classes)
-    counts = _count(table, request, features, classes)
+    recipe = Recipe.read(request.recipe)
+    with _named(table):
+        features = features_of(
+            table, request.features, request.text, request.image, (client, *labels),
+            labelled=bool(labels), recipe=recipe,
+        )  # fmt: skip
+    if isinstance(features, Numbers):
+        features = Numbers(features.columns, features.recipe.with_public(request.open))
+    targets = targets_of(labels, request.classes, request.task) if labels else None
+    reading = Reading(client, features, targets)
+    counts = _count(table, reading)
     if len(counts) < 2:
-        only = ", ".join(map(repr, counts))
         raise ValueError(
-            f"{path}: column {request.client!r} names only one client, {only}; expected at least "
-            "two"
+            f"{table.name}: column {client!r} names only one client, {next(iter(counts))!r}; "
+            "expected at least two"
         )
     if held is None:
         train, tests = _hold_out(counts, request.test_share)
-        parts = [_Part("", table, train), _Part("test_", table, tests)]
+        parts = (Part("", table, train), Part("test_", table, tests))
     else:
-        tests = _count_held_out(held, request, features, classes, counts, table)
-        named = request.client in held.columns
-        parts = [_Part("", table, counts), _Part("test_", held, tests, named)]
-    with folder.new_folder(out) as building:
-        for part in parts:
-            _place(building, part, request, features, classes)
-        folder.finish(building, _header(out.name, request, parts, features, classes))
-    return out
+        tests = _count_held_out(held, request, reading, counts, table)
+        parts = (Part("", table, counts), Part("test_", held, tests, client in held.columns))
+    if isinstance(features, Numbers):
+        features.recipe = recipe = _with_released(features.recipe, parts[0], client, release)
+    return _Checked(request, parts, reading, recipe)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The training or the held-out rows: where they are, and who owns them."""
-
-    prefix: str  # of its files
-    table: Table
-    counts: Counts
-    named: bool = True  # the table has the client column
-
-
-def _header(
-    name: str, request: Request, parts: Sequence[_Part], features: Features, classes: Classes
-) -> folder.Header:
-    train, test = parts
-    return folder.Header(
-        name=name,
-        kind=features.kind,
-        clients=len(train.counts),
-        samples=sum(train.counts.values()),
-        tests=sum(test.counts.values()),
-        classes=classes.number(),
-        scale=features.scale,
-        class_names=classes.names(),
-        feature_names=list(features.columns) if features.kind == "table" else None,
-        test_clients=len(test.counts) if test.named else None,
-        test_public=request.test_public,
-        classes_public=request.label is None or request.classes is not None,
-    )
+def _with_released(recipe: Recipe, part: Part, client: str, release: Releasing | None) -> Recipe:
+    """The recipe with statistics of the training clients, each of whom counts once."""
+    if not recipe.released:
+        return recipe
+    if release is None or recipe.release is None:
+        raise ValueError("recipe: scale = 'released' is for `locks data import` and from_table")
+    clients = {name: place for place, name in enumerate(part.counts)}
+    sums, rows = np.zeros((len(clients), 3 * len(recipe.released))), np.zeros(len(clients))
+    for batch in part.table.read([client, *recipe.released]):
+        names, index = owners(batch[client], client)
+        owner = np.array([clients.get(name, -1) for name in names], np.int64)[index]
+        mine = owner >= 0
+        np.add.at(sums, owner[mine], recipe.facts(batch, 1)[mine])
+        np.add.at(rows, owner[mine], 1)
+    noised = release(sums / rows[:, None], recipe.sensitivity, recipe.release)
+    return recipe.with_released(noised, recipe.release)
 
 
-def _taken(request: Request) -> tuple[str, ...]:
-    return tuple(n for n in (request.client, request.label, request.text, request.image) if n)
+@contextmanager
+def _named(table: Table) -> Iterator[None]:
+    """Refusals with the name of the table."""
+    try:
+        yield
+    except ValueError as error:
+        told = str(error)
+        raise ValueError(
+            told if told.startswith((table.name, "--", "columns.")) else f"{table.name}: {told}"
+        ) from None
 
 
 def _has_columns(table: Table, request: Request, named: bool = True) -> None:
-    options = {"--client": request.client if named else None, "--label": request.label}
+    options = {"--client": request.client if named else None}
     options |= {"--text": request.text, "--image": request.image}
     wanted = [(option, name) for option, name in options.items() if name is not None]
+    wanted += [("--label", name) for name in request.labels]
     wanted += [("--features", name) for name in request.features or ()]
+    known = set(table.columns)
     for option, name in wanted:
-        if name not in table.columns:
-            shown = ", ".join(table.columns[:30]) + (" ..." if len(table.columns) > 30 else "")
+        if name not in known:
+            shown = ", ".join(repr(known)[1:-1] for known in table.columns[:30])
+            shown += " ..." if len(table.columns) > 30 else ""
+            found = f" ({table.about})" if table.about else ""
             raise ValueError(
-                f"{table.path}: no column {name!r} ({option}); it has {shown}"
-                f"{_validate.nearest(name, table.columns)}"
+                f"{table.name}: no column {name!r} ({option}); it has {shown}{found}"
+                f"{_validate.nearest(name, table.columns[:1000])}"
             )
 
 
-def _wanted(request: Request, features: Features, named: bool) -> list[str]:
-    names = [request.client] if named else []
-    names += [request.label] if request.label else []
-    return [*names, *features.columns]
-
-
-def _count(
-    table: Table, request: Request, features: Features, classes: Classes, named: bool = True
-) -> Counts:
+def _count(table: Table, reading: Reading, named: bool = True) -> Counts:
     """The first pass: check every value and count the samples of each client."""
     counts: Counts = {}
-    missing, rows = Missing(table.path), 0
-    for batch in table.read(_wanted(request, features, named)):
-        length = len(next(iter(batch.values())))
-        ids: NDArray[Any] = np.zeros(length, np.int64)
-        if named:
-            ids = client_ids(batch[request.client], request.client, rows + 1, missing)
-        if request.label:
-            classes.look(batch[request.label], rows + 1, missing, table.path)
-        sizes = features.look(batch, rows + 1, missing)
-        values, inverse = np.unique(ids, return_inverse=True)
-        added = np.bincount(inverse, weights=sizes, minlength=len(values)).astype(int)
-        for name, count in zip(values.tolist(), added.tolist(), strict=True):
-            counts[name] = counts.get(name, 0) + count
-        rows += length
+    missing, rows = Missing(table.name), 0
+    with _named(table):
+        for batch in table.read(reading.columns(named)):
+            length = len(next(iter(batch.values())))
+            names, index = [ANYBODY], np.zeros(length, np.int64)
+            if named:
+                names, index = owners(batch[reading.owner], reading.owner)
+                missing.add(reading.owner, rows + 1 + np.flatnonzero(index < 0))
+            if reading.targets:
+                reading.targets.look(batch, rows + 1, missing)
+            sizes = reading.features.look(batch, rows + 1, missing)
+            there = index >= 0
+            added = np.bincount(index[there], weights=sizes[there], minlength=len(names))
+            for name, count in zip(names, added.astype(int).tolist(), strict=True):
+                counts[name] = counts.get(name, 0) + count
+            rows += length
     missing.refuse()
     if not rows:
-        raise ValueError(f"{table.path}: no rows; expected at least one")
-    if empty := sorted(str(name) for name, count in counts.items() if not count):
+        raise ValueError(f"{table.name}: no rows; expected at least one")
+    if empty := in_order(name for name, count in counts.items() if not count):
         raise ValueError(
-            f"{table.path}: client {empty[0]!r} has no samples ({len(empty)} of {len(counts)} "
+            f"{table.name}: client {empty[0]!r} has no samples ({len(empty)} of {len(counts)} "
             "have none): expected at least two characters of text"
         )
     return counts
 
 
 def _count_held_out(
-    held: Table,
-    request: Request,
-    features: Features,
-    classes: Classes,
-    counts: Counts,
-    table: Table,
+    held: Table, request: Request, reading: Reading, counts: Counts, table: Table
 ) -> Counts:
     """The same for a held-out file, whose clients, if it names them, must be different ones."""
-    named = request.client in held.columns
+    known = set(held.columns)
+    named = request.client in known
     _has_columns(held, request, named)
-    shape, dtype = features.shape, features.dtype
-    tests = _count(held, request, features, classes, named)
-    if (shape, dtype) != (features.shape, features.dtype):
-        raise ValueError(f"{held.path}: expected features like those of {table.path}")
-    both = sorted(set(map(str, tests)) & set(map(str, counts))) if named else []
+    for name in reading.features.columns:
+        if name not in known:
+            raise ValueError(f"{held.name}: no column {name!r} like {table.name}")
+    tests = _count(held, reading, named)
+    both = in_order(counts.keys() & tests.keys()) if named else []
     if both:
         raise ValueError(
-            f"{held.path}: client {both[0]!r} is also in {table.path} ({len(both)} are in both); "
+            f"{held.name}: client {both[0]!r} is also in {table.name} ({len(both)} are in both); "
             "expected held-out data of other clients"
         )
     return tests
@@ -199,52 +308,6 @@ def _count_held_out(
 def _hold_out(counts: Counts, share: float) -> tuple[Counts, Counts]:
     """Some clients, by the sha256 of their ids: the same on every machine, whatever the order."""
     number = min(max(1, round(share * len(counts))), len(counts) - 1)
-    by_hash = sorted(counts, key=lambda name: hashlib.sha256(str(name).encode()).digest())
+    by_hash = sorted(counts, key=lambda name: hashlib.sha256(name.encode()).digest())
     held = {name: counts[name] for name in by_hash[:number]}
     return {name: count for name, count in counts.items() if name not in held}, held
-
-
-def _place(
-    building: Path, part: _Part, request: Request, features: Features, classes: Classes
-) -> None:
-    """The second pass: write the rows of a part to their places in mapped files."""
-    ids: NDArray[Any] = np.array(sorted(part.counts))
-    sizes = [part.counts[name] for name in ids.tolist()]
-    offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    total = int(offsets[-1])
-
-    def new(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        path = building / f"{part.prefix}{name}.npy"
-        return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(total, *shape))
-
-    samples = new("features", features.shape, features.dtype)
-    labels = new("labels", () if request.label else features.shape, np.int32)
-    cursor = offsets[:-1].copy()
-    for batch in part.table.read(_wanted(request, features, part.named)):
-        rows, values, following = features.take(batch)
-        targets = classes.take(batch[request.label])[rows] if request.label else following
-        at = np.zeros(len(rows), np.int64)
-        if part.named:
-            owners = client_ids(batch[request.client], request.client, 1, None)[rows]
-            at = np.minimum(np.searchsorted(ids, owners), len(ids) - 1)
-            mine = ids[at] == owners  # the others belong to the other part
-            at, values, targets = at[mine], values[mine], targets[mine]
-        where = _next_places(at, cursor)
-        samples[where], labels[where] = values, targets
-    samples.flush()
-    labels.flush()
-    if not part.prefix:
-        np.save(building / "offsets.npy", offsets)
-
-
-def _next_places(owner: NDArray[np.int64], cursor: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The position of each sample, in order within its client; advances the cursors."""
-    order = np.argsort(owner, kind="stable")
-    ordered = owner[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else ordered
-    counts = np.diff(np.r_[starts, len(ordered)])
-    rank = np.arange(len(ordered)) - np.repeat(starts, counts)
-    places = np.empty(len(owner), np.int64)
-    places[order] = cursor[ordered] + rank
-    cursor[ordered[starts]] += counts
-    return places

@@ -20,7 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from locksfl import _validate
 from locksfl._arrays import aligned
+from locksfl.data.task import CLASSES, Task
 
+MOST_CLASSES = 2**20  # a model has a row of weights for each
 _AT_ONCE = 1 << 24  # bytes of an array that are hashed together
 
 
@@ -29,16 +31,18 @@ class Population:
     """The clients, their samples, and held-out samples that belong to no client.
 
     The arrays are checked and become read-only views; nothing is copied. Features keep their
-    stored type. Float features may hold NaN or infinity: the engine handles a broken client, which
-    is no reason to refuse all data.
+    stored type. They may hold NaN or infinity: the engine counts a broken client as zero. What
+    users give (`from_arrays`, `locksfl.from_table`) may not: nobody is left out unnoticed.
 
     Attributes:
         features: [samples, ...] rows sorted by client, real numbers of any type.
         labels: [samples] int32, each in 0..classes-1; or, for sequences (features [samples,
-            length]), [samples, length] with one at every position, -1 if it has none.
+            length]), [samples, length] with one at every position, -1 if it has none. Those of
+            other tasks are [samples, classes]: float32 targets, or int32 tags.
         offsets: [clients + 1] int64, increasing from 0 to samples: no client is empty.
         test_features: [tests, ...] like features; test_labels: [tests, ...] like labels.
-        classes: the number of classes. It is public, and given rather than read from the data.
+        classes: the number of classes, targets or tags. It is public, and that of classes is given
+            rather than read from the data.
         name: what to call these data in reports.
         scale: what a stored feature is multiplied by before the model sees it. The
             constructors below take uint8 for pixels (1/255) and leave other types alone (1).
@@ -46,6 +50,8 @@ class Population:
             own: nobody adds noise to a figure on them, so none is ever published.
         test_clients: how many clients the held-out records were taken from, if that is known.
         classes_public: whether `classes` was given, as it should be, or counted in the records.
+        recipe: how the features were made of a table, if they were (`data.recipe`).
+        task: what the labels are: classes, numbers (regression) or tags (multi-label).
 
     >>> people = Population.from_arrays(
     ...     features=np.eye(4), labels=[0, 1, 1, 0], client_ids=["ann", "bob", "ann", "bob"],
@@ -59,23 +65,28 @@ class Population:
     """
 
     features: NDArray[Any]
-    labels: NDArray[np.int32]
+    labels: NDArray[Any]
     offsets: NDArray[np.int64]
     test_features: NDArray[Any]
-    test_labels: NDArray[np.int32]
+    test_labels: NDArray[Any]
     classes: int
     name: str
     scale: float
     test_public: bool = False
     test_clients: int | None = None
     classes_public: bool = True
+    recipe: dict[str, Any] | None = None
+    task: Task = CLASSES
 
     def __post_init__(self) -> None:
         _validate.count(classes=self.classes)
+        if self.classes > MOST_CLASSES:
+            raise ValueError(f"classes = {self.classes}: expected at most {MOST_CLASSES}")
         _validate.positive(scale=self.scale)
         features, test_features = _features(self.features, self.test_features)
-        labels = _labels("labels", self.labels, self.classes, features)
-        test_labels = _labels("test_labels", self.test_labels, self.classes, test_features)
+        kind = (self.classes, self.task)
+        labels = _labels("labels", self.labels, features, *kind)
+        test_labels = _labels("test_labels", self.test_labels, test_features, *kind)
         if labels.ndim != test_labels.ndim:
             raise ValueError(
                 f"test_labels: expected one per {'sample' if labels.ndim == 1 else 'position'} "
@@ -103,10 +114,11 @@ class Population:
         test_features: ArrayLike,
         test_labels: ArrayLike,
         *,
-        classes: int,
+        classes: int | None = None,
         name: str = "custom",
         scale: float | None = None,
         test_public: bool = False,
+        task: Task = CLASSES,
     ) -> Population:
         """A population from one row per sample, in any order, with the id of its client.
 
@@ -115,12 +127,16 @@ class Population:
             client_ids: [samples] whole numbers or strings. Client i of the population is the i-th
                 of the sorted ids, `np.unique(client_ids)[i]`; a client's rows keep their order.
             test_features, test_labels: held-out samples.
-            classes: how many there are.
+            classes: how many there are; of targets and tags, as many as labels have columns.
             name: what to call these data in reports.
             scale: of the features; None: 1/255 for uint8, 1 for other types.
             test_public: whether you declare the held-out samples public; see the class.
+            task: what the labels are: `Task.numbers(low=0, high=100)`, `Task("tags")`; classes if
+                not given.
         """
         _, owner = np.unique(_ids(client_ids), return_inverse=True)
+        for given, array in (("features", features), ("test_features", test_features)):
+            _finite(given, np.asarray(array))
         return cls.from_split(
             features,
             labels,
@@ -131,6 +147,7 @@ class Population:
             name=name,
             scale=scale,
             test_public=test_public,
+            task=task,
         )
 
     @classmethod
@@ -142,10 +159,11 @@ class Population:
         test_features: ArrayLike,
         test_labels: ArrayLike,
         *,
-        classes: int,
+        classes: int | None = None,
         clients: int | None = None,
         name: str = "custom",
         scale: float | None = None,
+        task: Task = CLASSES,
         **declared: Any,
     ) -> Population:
         """A population from one row per sample, with the number of its client.
@@ -157,11 +175,12 @@ class Population:
             owner: [samples] the client, 0..clients-1, of each sample: what `locksfl.data.splits`
                 gives.
             clients: how many there are; None: the largest number + 1.
-            features, labels, test_features, test_labels, classes, name, scale: as in
+            features, labels, test_features, test_labels, classes, name, scale, task: as in
                 `from_arrays`.
             declared: test_public, test_clients and classes_public; see the class.
         """
         rows, targets, numbers = np.asarray(features), np.asarray(labels), np.asarray(owner)
+        _real("features", rows)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
             raise ValueError(f"client of each sample: expected whole numbers{_got(numbers)}")
         _same_length(features=rows, labels=targets, clients_of_samples=numbers)
@@ -169,6 +188,10 @@ class Population:
             raise ValueError("features: expected at least one sample, got none")
         if clients is None:
             clients = int(numbers.max()) + 1
+        if classes is None:
+            if task == CLASSES:
+                raise ValueError("classes is missing: expected how many there are")
+            classes = max(1, targets.shape[1]) if targets.ndim > 1 else 1
         sizes = _sizes(numbers, clients)
         if (numbers[1:] < numbers[:-1]).any():
             order = np.argsort(numbers, kind="stable")
@@ -182,6 +205,7 @@ class Population:
             classes=classes,
             name=name,
             scale=(1 / 255 if rows.dtype == np.uint8 else 1.0) if scale is None else scale,
+            task=task,
             **declared,
         )
 
@@ -233,7 +257,12 @@ class Population:
         """[clients] how many samples each client owns."""
         return np.diff(self.offsets)
 
-    def client(self, index: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """(length,) for sequences with a class at every position; else ()."""
+        return self.labels.shape[1:] if self.task == CLASSES else ()
+
+    def client(self, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Features and labels of client `index`, 0..clients-1, as views."""
         if not 0 <= index < self.clients:
             raise ValueError(f"client = {index!r}: expected a number in 0..{self.clients - 1}")
@@ -248,7 +277,8 @@ class Population:
         Args:
             key: 32 random bytes.
         """
-        found = hashlib.blake2b(f"{self.classes} {self.scale!r}".encode(), key=key, digest_size=32)
+        said = f"{self.classes} {self.scale!r}{'' if self.task == CLASSES else self.task}"
+        found = hashlib.blake2b(said.encode(), key=key, digest_size=32)
         for name, array in vars(self).items():
             if not isinstance(array, np.ndarray):
                 continue
@@ -262,8 +292,7 @@ class Population:
 def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     features, test_features = np.asarray(train), np.asarray(test)
     for name, array in (("features", features), ("test_features", test_features)):
-        if array.ndim < 1 or array.dtype.kind not in "iuf":
-            raise ValueError(f"{name}: expected an array of real numbers{_got(array)}")
+        _real(name, array)
         if not len(array):
             raise ValueError(f"{name}: expected at least one sample, got none")
     if (features.shape[1:], features.dtype) != (test_features.shape[1:], test_features.dtype):
@@ -274,16 +303,50 @@ def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[
     return features, test_features
 
 
-def _labels(name: str, given: ArrayLike, classes: int, features: NDArray[Any]) -> NDArray[np.int32]:
+def _real(name: str, array: NDArray[Any]) -> None:
+    if array.ndim < 1 or array.dtype.kind not in "iuf":
+        raise ValueError(
+            f"{name}: expected an array of real numbers{_got(array)}; locksfl.from_table takes "
+            "tables with text, dates and missing values"
+        )
+
+
+def _finite(name: str, array: NDArray[Any]) -> None:
+    """Refuse numbers that float32, in which models calculate, cannot hold."""
+    if array.dtype.kind != "f":
+        return
+    rows = max(1, _AT_ONCE // max(1, array[:1].nbytes))
+    for first in range(0, len(array), rows):
+        with np.errstate(over="ignore"):
+            wrong = ~np.isfinite(array[first : first + rows].astype(np.float32))
+        if wrong.any():
+            place = np.unravel_index(int(wrong.argmax()), wrong.shape)
+            told = ", ".join(str(int(index)) for index in (first + place[0], *place[1:]))
+            value = array[first : first + rows][place]
+            raise ValueError(
+                f"{name}[{told}] = {value:g}: expected finite numbers that float32 can hold; "
+                "locksfl.from_table takes tables with missing values"
+            )
+
+
+def _labels(
+    name: str, given: ArrayLike, features: NDArray[Any], classes: int, task: Task
+) -> NDArray[Any]:
     labels, samples = np.asarray(given), len(features)
+    if task != CLASSES:
+        labels = task.checked(name, given)
+        if labels.shape != (samples, classes):
+            raise ValueError(f"{name}: expected shape {(samples, classes)}{_got(labels)}")
+        return labels
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iu":
-        raise ValueError(f"{name}: expected one whole number per sample{_got(labels)}")
+        hint = "; real numbers are a task of their own, Task.numbers" * (labels.dtype.kind == "f")
+        raise ValueError(f"{name}: expected one whole number per sample{_got(labels)}{hint}")
     if len(labels) != samples:
         raise ValueError(f"{name}: expected {samples} of them, one per sample, got {len(labels)}")
     if labels.ndim == 2 and labels.shape != features.shape:
         raise ValueError(
             f"{name}: expected one per sample, or one per position of features of shape "
-            f"{features.shape}{_got(labels)}"
+            f"{features.shape}{_got(labels)}; several 0 or 1 a sample are Task('tags')"
         )
     lowest = 0 if labels.ndim == 1 else -1  # no label: only a padded position may have none
     # two numbers first: no array of millions is made if all labels are valid

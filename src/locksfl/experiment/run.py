@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import jax
@@ -24,13 +25,14 @@ from locksfl.experiment.config import Config, LocalConfig, PrivacyConfig, TrainC
 from locksfl.experiment.costs import epsilon_so_far
 from locksfl.experiment.diagnostics import compared_clients, likeness
 from locksfl.experiment.folder import RunFolder, environment, write_atomically
+from locksfl.experiment.metrics import held_out_metrics, score_by_client
 from locksfl.experiment.plan import claimed_epsilon, known_noise, plan_arms
 from locksfl.experiment.public import model_file
 from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
 from locksfl.methods.cyclic import check_secret
-from locksfl.models.build import Model, build_model
+from locksfl.models.build import Model, build_model, with_task
 from locksfl.models.features import with_features
 from locksfl.models.own import check_model, own_model
 from locksfl.privacy import guarantee, spent
@@ -75,8 +77,8 @@ def model_for(config: Config, population: Population) -> Model:
         model = own_model(name, shape, classes, options)
     else:
         model = build_model(name, shape, classes, **options)
-    check_model(model, shape, classes, population.labels.shape[1:])
-    return model
+    check_model(model, shape, classes, population.positions)
+    return with_task(model, population.task)
 
 
 def local_work(local: LocalConfig) -> LocalWork:
@@ -322,7 +324,7 @@ def run_experiment(
             progress.noted = noted
         for arm in progress.remaining:
             say(f"compiling {arm.name}")
-            _run_arm(config, folder, arm, player, progress, on_round)
+            _run_arm(config, folder, arm, population, player, progress, on_round)
     summary = _summary(config, population, progress)
     draw_figure(folder, summary)
     if config.diagnostics.every and player.simulates and shows_diagnostics(config):
@@ -336,6 +338,7 @@ def _run_arm(
     config: Config,
     folder: RunFolder,
     arm: Arm,
+    population: Population,
     engine: Engine,
     progress: Progress,
     on_round: Callable[[Record], None],
@@ -361,11 +364,15 @@ def _run_arm(
     for block in blocks:
         epsilons = epsilon_so_far(arm, config.privacy, [r.round for r in block.rounds])
         pairs = zip(block.rounds, epsilons, strict=True)
-        lines = [records.round_record(arm, log, model.size, epsilon) for log, epsilon in pairs]
+        lines = [records.round_record(arm, log, model, epsilon) for log, epsilon in pairs]
         folder.append("rounds.jsonl", lines)
         if engine.simulates and shows_diagnostics(config):
             simulator = cast(Simulator, engine)
             seen = diagnostics_lines(config, simulator, arm, progress.randomness, block)
+            if lines[-1]["round"] == arm.rounds:  # how the model serves each of the clients
+                some = compared_clients(population.clients, config.diagnostics.clients)
+                final = server.model(block.state, arm.rounds)
+                seen[-1]["by_client"] = score_by_client(model, final, population, some)
             folder.append("diagnostics.jsonl", seen)
         progress.add(arm, block, engine.journal)
         progress.save(folder)
@@ -377,7 +384,9 @@ def _run_arm(
     weights = np.asarray(server.model(state, arm.rounds))
     write_atomically(folder.path / f"model-{arm.name}.npz", model_file(config, weights))
     lines = [line for line in folder.lines("rounds.jsonl") if line["arm"] == arm.name]
-    progress.finished.append(_arm_summary(config, arm, progress, lines))
+    told = _arm_summary(config, arm, progress, lines)
+    told["metrics"] = held_out_metrics(model, weights, population)
+    progress.finished.append(told)
     progress.rounds_done, progress.totals, progress.state = 0, dict.fromkeys(TIMES, 0.0), []
     progress.save(folder)
 
@@ -427,15 +436,15 @@ def restore(
 def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Record]) -> Record:
     last = lines[-1]
     costs, so_far = _costs([arm], progress.books, config.privacy)
-    return {
+    told: Record = {
         "name": arm.name,
         "rule": arm.rule,
         "estimator": arm.estimator,
         "trust": arm.trust,
         "rounds": arm.rounds,
         "asked_rounds": config.train.rounds,  # more than `rounds`: max_epsilon ended it, blindly
-        "accuracy": last["accuracy"],
-        "loss": last["loss"],
+        **{name: last[name] for name in ("accuracy", "r2", "loss") if name in last},
+        "asked_uploads": arm.uploads * arm.rounds,
         **records.totals(lines),
         "public": records.totals([records.shown(line) for line in lines])
         if arm.parts[2].amplified
@@ -454,6 +463,7 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "privacy": costs,
         "spent_so_far": so_far,  # never the guarantee
     }
+    return {**told, "few_uploads": records.few_uploads(arm, told)}
 
 
 def _turns(arm: Arm) -> Record:
@@ -484,6 +494,7 @@ def _summary(config: Config, population: Population, progress: Progress) -> Reco
     composed, so_far = _costs(progress.arms, progress.books, privacy)
     return {
         "name": config.name,
+        "data": Path(config.data.name).name,
         "experiment": progress.books.header["experiment"],
         "engine": config.engine,
         "simulated": config.seed is not None,
@@ -491,6 +502,7 @@ def _summary(config: Config, population: Population, progress: Progress) -> Reco
         "accounting": privacy.accounting,
         "no_guarantee": privacy.accounting == "as-printed",
         "filter": privacy.filter,
+        "task": population.task.kind,
         "unit": unit_text(config),
         "held_out": {"public": population.test_public, "clients": population.test_clients},
         "classes_public": population.classes_public,

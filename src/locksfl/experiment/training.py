@@ -21,11 +21,12 @@ from locksfl.data.population import Population
 from locksfl.experiment.config import Config, LocalConfig, OptimizerConfig
 from locksfl.experiment.costs import epsilon_so_far
 from locksfl.experiment.coverage import debit
+from locksfl.experiment.metrics import held_out_metrics
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.records import round_record
 from locksfl.experiment.run import local_work, model_for, server_for
 from locksfl.methods.cyclic import check_secret
-from locksfl.models.build import Model, scores_of
+from locksfl.models.build import Model, scores_of, with_task
 from locksfl.models.own import check_model
 from locksfl.privacy import Cost, guarantee
 from locksfl.round.randomness import Randomness
@@ -46,20 +47,22 @@ class Trained:
     model: Model
     weights: np.ndarray
     scale: float
-    accuracy: float  # on the held-out records
+    accuracy: float | None  # on the held-out records; None where the labels are numbers
+    metrics: dict[str, Any]  # on the held-out records, with baselines; see experiment.metrics
     history: list[dict[str, Any]]  # one record per round
     privacy: list[Cost]
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
     population_id: str | None = None  # its journal was debited; None: other runs are not covered
 
     def scores(self, records: ArrayLike) -> np.ndarray:
-        """A score for each class and record; for sequences, for each position too."""
+        """A score for each class, target or tag of each record; for sequences, of each position."""
         weights = jnp.asarray(self.weights)
         return np.asarray(scores_of(self.model, weights, np.asarray(records), self.scale))
 
     def predict(self, records: ArrayLike) -> np.ndarray:
-        """The most likely class of each record, or of each position of each record."""
-        return np.argmax(self.scores(records), axis=-1)
+        """The answers: the most likely class of each record, or of each position of each record;
+        numbers in the units of the targets; 0 or 1 for each tag."""
+        return self.model.task.predict(self.scores(records))
 
 
 def train(
@@ -133,14 +136,15 @@ def train(
     if isinstance(model, str):
         built = model_for(config, population)
     else:
-        built, positions = model, population.labels.shape[1:]
-        check_model(built, population.features.shape[1:], population.classes, positions)
+        built = with_task(model, population.task)
+        shape, classes = population.features.shape[1:], population.classes
+        check_model(built, shape, classes, population.positions)
     source = Randomness.from_system() if seed is None else Randomness.seeded(seed)
     server, epsilons = server_for(config.train), epsilon_so_far(arm, config.privacy)
     history: list[dict[str, Any]] = []
 
     def keep(log: RoundLog) -> None:
-        history.append(round_record(arm, log, built.size, epsilons[log.round]))
+        history.append(round_record(arm, log, built, epsilons[log.round]))
         if on_round is not None:
             on_round(history[-1])
 
@@ -152,6 +156,7 @@ def train(
         weights=played.weights,
         scale=population.scale,
         accuracy=history[-1]["accuracy"],
+        metrics=held_out_metrics(built, played.weights, population),
         history=history,
         privacy=guarantee([arm], delta, accountant),
         simulated=seed is not None,
