@@ -72,6 +72,15 @@ def totals(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {name: max(0, sum(line[name] for line in lines)) for name in COUNTED}
 
 
+def stalled(lines: Sequence[dict[str, Any]], patience: int | None) -> bool:
+    """Whether the last so many evaluations were all no better than the best before them. It
+    follows from the lines of an arm alone: a run that is resumed stops where it would have."""
+    found = [line["accuracy"] for line in lines if line["accuracy"] is not None]
+    if patience is None or len(found) <= patience:
+        return False
+    return bool(max(found[-patience:]) <= max(found[:-patience]))
+
+
 def shown(record: dict[str, Any]) -> dict[str, Any]:
     """The counts of a round, or of an arm's summary, that may be shown to anybody: estimated from
     releases where the true ones are secret. Tables and figures take them from here."""

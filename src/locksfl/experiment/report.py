@@ -60,6 +60,13 @@ def _epsilons(costs: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _so_far(arm: dict[str, Any]) -> str:
+    """What the rounds that were played cost, against those from whom anything protects."""
+    costs = [cost for cost in arm["spent_so_far"] if cost["epsilon"] is not None]
+    told = (f"{epsilon_text(c['epsilon'])} ({c['observer']}, {c['relation']})" for c in costs)
+    return "ε " + ", ".join(told) if costs else "ε ∞"
+
+
 def _stamp(summary: dict[str, Any]) -> str:
     """The warning that accompanies all output of a run accounted as printed."""
     if not summary["no_guarantee"]:
@@ -84,6 +91,13 @@ def notes(summary: dict[str, Any]) -> list[str]:
             said.append(
                 f"{arm['name']}: stopped after {arm['rounds']} of {arm['asked_rounds']} rounds, "
                 "by the accountant alone (max_epsilon); nothing observed in training decided it."
+            )
+    for arm in arms:
+        if (played := arm.get("played_rounds", arm["rounds"])) < arm["rounds"]:
+            said.append(
+                f"{arm['name']}: stopped after {played} of {arm['rounds']} planned rounds "
+                "(stop_after, on public records); ε is that of all planned rounds, because what "
+                f"was released decided on the end. Spent: {_so_far(arm)}, no guarantee."
             )
     for arm in arms:
         if (last := arm.get("last_clip_norm")) is not None:

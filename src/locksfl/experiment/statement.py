@@ -37,6 +37,9 @@ RESERVATIONS = {
     "client that could exceed it is not asked any more.",
     "max_epsilon": "max_epsilon: an arm ended early, before a round would have exceeded this "
     "limit. The settings alone decided that, not the data, so only the rounds played are charged.",
+    "stop_after": "stop_after: an arm ended when its accuracy on public records no longer improved. "
+    "That follows from what was released, so it costs nothing more; but because releases decided on "
+    "the end, the epsilons on this page are those of all planned rounds, played or not.",
     "rate_control": "rate control: how many clients an arm asked in a round depended on the "
     "numbers of uploads that were released, with noise, before. Whatever was chosen, a round costs "
     "the same at the one order that was fixed beforehand, so the epsilons hold.",
@@ -88,7 +91,8 @@ def unit_text(config: Config) -> str:
 
 def statement_text(public: dict[str, Any], config: Config) -> str:
     """The text of STATEMENT.md, of what `publish` writes to statement.json."""
-    rounds = " or ".join(str(t) for t in sorted({arm["rounds"] for arm in public["arms"]}))
+    played = {arm.get("played_rounds", arm["rounds"]) for arm in public["arms"]}
+    rounds = " or ".join(str(t) for t in sorted(played))
     lines = [f"# Privacy statement: {public['name']}", ""]
     if public["no_guarantee"]:
         claimed = max(arm["claimed_epsilon"] for arm in public["arms"])
@@ -106,7 +110,7 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         "## What is protected, and from whom",
         "",
         f"Unit of privacy: {public['unit']}. There are {config.data.clients} clients. Training "
-        f"took {rounds} rounds; {_who_was_asked(config)}",
+        f"took {rounds} rounds{_planned(public)}; {_who_was_asked(config)}",
         "",
         MEANING,
         "",
@@ -123,6 +127,22 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         *(f"* {text}" for text in (*_about_the_data(public, config), *NOT_COVERED)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _planned(public: dict[str, Any]) -> str:
+    """What was planned, and what the rounds that were played have spent, if an arm ended early."""
+    said = []
+    for arm in public["arms"]:
+        if _ended_early(arm):
+            known = [c for c in arm["spent_so_far"] if c["observer"] == "PUBLIC" and c["epsilon"]]
+            spent = f"; they have spent {_protection(known)} against PUBLIC, which is no guarantee"
+            planned = f"{arm['name']}: {arm['played_rounds']} of {arm['rounds']} planned ones"
+            said.append(planned + (spent if known else ""))
+    return f" ({'; '.join(said)})" if said else ""
+
+
+def _ended_early(arm: dict[str, Any]) -> bool:
+    return bool(arm.get("played_rounds", arm["rounds"]) < arm["rounds"])
 
 
 def _who_was_asked(config: Config) -> str:
@@ -162,6 +182,7 @@ def _reservations(public: dict[str, Any], config: Config) -> list[str]:
     turns = any(arm.separation and arm.private for arm in config.arms())
     said = {"max_epsilon": ended, "rate_control": chosen, "adaptive_clipping": adapted}
     said["turns"] = turns
+    said["stop_after"] = any(map(_ended_early, public["arms"]))
     holds = {**public, **said}
     return [part for key, text in RESERVATIONS.items() if holds[key] for part in ("", text)]
 
