@@ -134,24 +134,21 @@ def test_killed_after_any_block_or_before_the_settlement_it_ends_alike(monkeypat
     folder = RunFolder.create(new_path(), config)
     real = coverage.settle
 
-    def on_round(record):
+    def killed(*_):
         raise Killed
 
-    def settle(*given):
-        raise Killed
-
-    monkeypatch.setattr(coverage, "settle", settle)
+    monkeypatch.setattr(coverage, "settle", killed)
     resume = False
     for _ in range(PLANNED):
         with pytest.raises(Killed):
-            run_experiment(config, folder, resume=resume, on_round=on_round)
+            run_experiment(config, folder, resume=resume, on_round=killed)
         resume, done = True, lines(folder.path)
         if stalled(done, 2):
             break
     for _ in range(2):  # it has ended, and is killed before and after it is settled
         with pytest.raises(Killed):
-            run_experiment(config, folder, resume=True, on_round=on_round)
-    monkeypatch.setattr(coverage, "settle", lambda *given: (real(*given), settle()))
+            run_experiment(config, folder, resume=True, on_round=killed)
+    monkeypatch.setattr(coverage, "settle", lambda *given: (real(*given), killed()))
     with pytest.raises(Killed):
         run_experiment(config, folder, resume=True)
     monkeypatch.setattr(coverage, "settle", real)

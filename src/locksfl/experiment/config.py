@@ -525,9 +525,7 @@ def config_of(
     table: dict[str, Any], changes: Sequence[str] = (), seed: int | None = None
 ) -> Config:
     """The experiment in the tables of a TOML file, which stay as they are."""
-    table = copy.deepcopy(table)
-    for change in changes:
-        _apply(table, change)
+    table = changed(table, changes)
     if seed is not None:
         table["seed"] = seed
     data = table.get("data")
@@ -538,6 +536,14 @@ def config_of(
 
         table = settled(table)
     return numbered(table)
+
+
+def changed(table: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """A copy of the tables, with `key=value` changes applied."""
+    table = copy.deepcopy(table)
+    for change in changes:
+        _apply(table, change)
+    return table
 
 
 def is_open(table: dict[str, Any]) -> bool:

@@ -37,9 +37,9 @@ RESERVATIONS = {
     "client that could exceed it is not asked any more.",
     "max_epsilon": "max_epsilon: an arm ended early, before a round would have exceeded this "
     "limit. The settings alone decided that, not the data, so only the rounds played are charged.",
-    "stop_after": "stop_after: an arm ended when its accuracy on public records no longer improved. "
-    "That follows from what was released, so it costs nothing more; but because releases decided on "
-    "the end, the epsilons on this page are those of all planned rounds, played or not.",
+    "stop_after": "stop_after: an arm ended when its accuracy on public records no longer "
+    "improved. That follows from what was released, so it costs nothing more; but because releases "
+    "decided on the end, the epsilons on this page are those of all planned rounds.",
     "rate_control": "rate control: how many clients an arm asked in a round depended on the "
     "numbers of uploads that were released, with noise, before. Whatever was chosen, a round costs "
     "the same at the one order that was fixed beforehand, so the epsilons hold.",

@@ -21,8 +21,8 @@ composed epsilon holds if all runs were fixed beforehand.
 An entry holds all that a run plans to release, complete enough to be charged without anything else:
 for an arm with sums over a secret cohort a round and their number, for an arm whose clients add the
 noise mu^2 for each observer and relation. A run that ended early, in view of what it released, has
-a second entry, and from then on the charge of the rounds that it played. That is sound for a filter,
-which sums what was released, whatever made it end; "fixed beforehand" it still counts as planned.
+a second entry, and from then on the charge of the rounds that it played. That is sound for a
+filter, which sums what was released, whatever made it end; "fixed beforehand" it counts as planned.
 """
 
 from __future__ import annotations
