@@ -32,7 +32,7 @@ def people(seed: int, public_test: bool = True) -> Path:
     return import_table(tables[0], place / "people", request, tables[1])
 
 
-def text(data: Path, *, step: float = 0.1, population: str | None = "folk") -> str:
+def text(data: Path, *, step: float = 0.02, population: str | None = "folk") -> str:
     """The experiment."""
     named = f'population = "{population}"' if population else ""
     return f"""

@@ -217,17 +217,25 @@ def test_a_tuned_run_is_better_than_the_default():
 
 def test_the_best_rounds_are_the_best_for_all_arms_together():
     found = [
-        Trial("a", 10, 1.0, 1.0, 0.5),
-        Trial("a", 20, 1.0, 1.0, 0.8),
-        Trial("b", 10, 1.0, 1.0, 0.9),
-        Trial("b", 20, 1.0, 1.0, 0.5),
-        Trial("b", 20, 1.0, 2.0, 0.55),
-        Trial("b", 20, 1.0, 3.0, 0.55),
+        Trial("a", 10, 1.0, 1.0, 0.5, 1.0),
+        Trial("a", 20, 1.0, 1.0, 0.8, 1.0),
+        Trial("b", 10, 1.0, 1.0, 0.9, 1.0),
+        Trial("b", 20, 1.0, 1.0, 0.5, 1.0),
+        Trial("b", 20, 1.0, 2.0, 0.55, 1.0),
+        Trial("b", 20, 1.0, 3.0, 0.55, 1.0),
     ]
     rounds, best = chosen(found)
     assert rounds == 10
     assert [(t.arm, t.reach) for t in chosen(found[1:2] + found[4:])[1]] == [("a", 1.0), ("b", 2.0)]
     assert len(best) == 2
+
+
+def test_among_models_that_learnt_nothing_the_loss_decides():
+    """Steps that are far too small are all equally accurate; so are those far too large."""
+    small = [Trial("a", 1, 1.0, reach, 0.1, 2.3 - reach) for reach in (0.01, 0.03)]
+    large = [Trial("a", 1, 1.0, 1e3, 0.1, None), Trial("a", 1, 1.0, 1e2, 0.1, 50.0)]
+    assert chosen(small)[1] == small[1:]
+    assert chosen(large)[1] == large[1:]
 
 
 def test_trials_keep_all_else_of_their_arm():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -38,6 +39,13 @@ class Trial(NamedTuple):
     clip_norm: float
     reach: float
     accuracy: float
+    loss: float | None  # None: not finite
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """What the best is the largest of. Models that have learnt nothing are equally accurate,
+        and the loss says on which side of the best their steps are."""
+        return self.accuracy, -math.inf if self.loss is None else -self.loss
 
     def told(self) -> Record:
         """For JSON."""
@@ -101,7 +109,7 @@ def chosen(trials: Sequence[Trial]) -> tuple[int, list[Trial]]:
     best: dict[int, dict[str, Trial]] = {}
     for trial in trials:
         mine = best.setdefault(trial.rounds, {})
-        if trial.arm not in mine or trial.accuracy > mine[trial.arm].accuracy:
+        if trial.arm not in mine or trial.score > mine[trial.arm].score:
             mine[trial.arm] = trial
     rounds = max(best, key=lambda r: float(np.mean([t.accuracy for t in best[r].values()])))
     return rounds, list(best[rounds].values())
@@ -150,7 +158,7 @@ def _searched(
     """The grid of an arm, widened where its edge is best; what the file has is not played again."""
     grid, rounds = axes.of(arm, private=False), config.train.rounds
     seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + axes.seeds)
-    tried: dict[Pair, float] = {}
+    tried: dict[Pair, Trial] = {}
 
     def cell(clip: float, reach: float) -> Cell:
         key = {"arm": arm.name, "rounds": rounds, "clip_norm": clip, "reach": reach}
@@ -162,20 +170,26 @@ def _searched(
         watch.counted(len(new), 0)
         cells = [cell(*pair) for pair in new]
         done = lambda cell: watch.counted(0, 1)  # noqa: E731
-        lines = play_grid(simulator, config, cells, file, line=_accuracy, on_cell=done)
-        tried |= zip(new, (float(np.mean(line["accuracy"])) for line in lines), strict=True)
-        best = max(tried, key=lambda pair: tried[pair])
+        lines = play_grid(simulator, config, cells, file, line=_outcome, on_cell=done)
+        for pair, line in zip(new, lines, strict=True):
+            tried[pair] = Trial(arm.name, rounds, *pair, line["accuracy"], line["loss"])
+        best = max(tried, key=lambda pair: tried[pair].score)
         at_the_end = edges(best, grid)
         if not at_the_end or widened == WIDEN:
             break
         for axis in at_the_end:
             widen(grid[axis], best[axis])
             grid[axis] = [short(value) for value in grid[axis]]
-    return [Trial(arm.name, rounds, *pair, found) for pair, found in tried.items()]
+    return list(tried.values())
 
 
-def _accuracy(runs: Sequence[Run]) -> Record:
-    return {"accuracy": [played.outcome()["accuracy"][-1] for played in runs]}
+def _outcome(runs: Sequence[Run]) -> Record:
+    """Means over the seeds."""
+    last = [played.rounds[-1] for played in runs]
+    losses = [math.inf if line["loss"] is None else line["loss"] for line in last]
+    loss = float(np.mean(losses))
+    accuracy = float(np.mean([line["accuracy"] for line in last]))
+    return {"accuracy": accuracy, "loss": loss if math.isfinite(loss) else None}
 
 
 def _pairs(task: Task) -> Iterator[tuple[Arm, list[Pair]]]:
@@ -233,7 +247,7 @@ def _privately(task: Task, path: Path, watch: Watch) -> tuple[list[Trial], Recor
     )
     tried = ((arm, pair) for arm, pairs in _pairs(task) for pair in pairs)
     trials = [
-        Trial(arm.name, arm.rounds, *pair, one["accuracy"])
+        Trial(arm.name, arm.rounds, *pair, one["accuracy"], one["loss"])
         for (arm, pair), one in zip(tried, summary["arms"], strict=True)
     ]
     told = {"population": summary["population"]["id"], "run": str(path)}
