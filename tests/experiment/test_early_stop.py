@@ -117,8 +117,8 @@ def test_a_settlement_counts_once_and_raises_nothing():
         assert journal.charged == pytest.approx(0.4 * whole)
         journal.settle(run(1))
         assert journal.charged == pytest.approx(0.4 * whole)
-        journal.debit(run(10))  # of a run that goes on: nothing
-        assert journal.charged == pytest.approx(0.4 * whole)
+        with pytest.raises(ValueError, match="a copy of its folder cannot go on"):
+            journal.debit(run(10))
     with PopulationJournal.find("patients") as again:  # and the chain holds
         assert len(again.runs) == 1
 

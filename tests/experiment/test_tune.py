@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
+from locksfl.arm import Arm
 from locksfl.data.catalogue import NAMES, same_records
 from locksfl.experiment import run as experiment
 from locksfl.experiment.comparison.runner import grid, play_grid
@@ -21,9 +24,9 @@ from locksfl.experiment.tune.report import report_text, tuned_text
 from locksfl.experiment.tune.task import Axes, private_task, public_task
 from locksfl.experiment.tune.trials import Trial, Watch, begin, chosen, trial_run, tune
 from locksfl.methods.releases import SampledRound
-from locksfl.privacy import central_epsilon
+from locksfl.privacy import calibrate, central_epsilon
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total
-from locksfl.privacy.rdp import composed_rdp
+from locksfl.privacy.rdp import ORDERS, composed_rdp
 from made_tunings import COHORT, DELTA, EPSILON, PEOPLE, ROUNDS, people, text
 from small_runs import new_path, shared
 
@@ -247,6 +250,25 @@ def test_trials_keep_all_else_of_their_arm():
     for trial in config.arms():
         assert (trial.rule, trial.uploads, trial.floor, trial.rounds) == ("norm", 10, 0.1, ROUNDS)
         assert trial.norm_multiplier > 0
+
+
+def test_what_composition_costs_beside_private_selection():
+    """The figures of docs/accounting.md. Selection is charged by Theorem 2 of Papernot and Steinke
+    (2022), the number of trials being logarithmic (eta = 0) with mean 9."""
+    arm, orders = Arm("a", 1000, 100, cohort=200), np.array(ORDERS)
+
+    def multiplier(trials):
+        return calibrate(replace(arm, rounds=100 * trials), 8.0, 1e-5).noise_multiplier
+
+    assert [round(multiplier(k), 2) for k in (1, 3, 9)] == [1.44, 2.24, 3.7]
+    gamma = brentq(lambda g: (1 / g - 1) / np.log(1 / g) - 9, 1e-6, 0.999)
+
+    def selected(noise):
+        one = composed_rdp([(SampledRound(0.2, noise), 100)], ORDERS)
+        more = np.min((1 - 1 / orders) * one - np.log(gamma) / orders) + np.log(9) / (orders - 1)
+        return np.min(one + more + np.log1p(-1 / orders) - np.log(1e-5 * orders) / (orders - 1))
+
+    assert round(brentq(lambda noise: selected(noise) - 8.0, 1.0, 5.0), 2) == 2.07
 
 
 def test_sets_that_share_records_are_known():

@@ -311,6 +311,11 @@ class PopulationJournal(Journal):
         Returns:
             A head of the journal that holds the run, to be noted in its folder.
         """
+        if any(one.played for one in self.runs if one.id == run.id):
+            raise ValueError(
+                f"population {self.population!r}: the run {run.label} has ended early and is "
+                "charged for the rounds that it played; a copy of its folder cannot go on"
+            )
         if not self._has(run):
             total = self.total  # its accountant takes seconds: not while others wait
             alone, *_ = _composed(run.arms, total.observer, total.relation, total.delta)

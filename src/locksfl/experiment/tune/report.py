@@ -34,15 +34,15 @@ def way_text(found: Record) -> str:
     """Where the numbers came from, and what that cost, in one sentence."""
     if found["public"] is not None:
         return (
-            f"clip_norm, step and rounds {found['rounds']} are from trials on {found['public']}, "
-            "declared public; nothing was charged."
+            f"{found['tuned']} are from trials on {found['public']}, declared public; nothing was "
+            "charged."
         )
     costs = [c for c in found["privacy"] if c["epsilon"] is not None]
     told = ", ".join(
         f"{epsilon_text(c['epsilon'], 4)} against {c['observer']} ({c['relation']})" for c in costs
     )
     return (
-        f"clip_norm and step are from {len(found['trials'])} trials, charged to population "
+        f"{found['tuned']} are from {len(found['trials'])} trials, charged to population "
         f"{found['population']}: together epsilon {told}, delta {costs[0]['delta']:g}."
     )
 

@@ -96,6 +96,7 @@ def tune(task: Task, path: Path, watch: Watch) -> Record:
     return {
         "experiment": task.config.name,
         "public": task.public and task.public.data.name,
+        "tuned": f"clip_norm{', step and rounds' if task.axes.rounds else ' and step'}",
         "rounds": rounds,
         "arms": [_beside(trial, trials, task.config) for trial in best],
         "trials": [trial.told() for trial in trials],
