@@ -45,7 +45,7 @@ QUICK = ("--clip-norm", "1", "--reach", "0.1,1", "--seeds", "1")
     [
         ((), "expected either --public DATA (nothing is charged) or --private"),
         (("--public", "mnist", "--private"), "expected either --public DATA"),
-        (("--public", "no-such-data"), "data.name = 'no-such-data': expected one of"),
+        (("--public", "no-such-data"), "--public = 'no-such-data': expected one of"),
         (("--public", "mnist", "--epsilon", "2"), "--epsilon 2: only with --private"),
         (("--private", "--public-set", "data.clients=3"), "only with --public"),
         (("--private", "--set", "seed=3"), "seed = 3: a simulation is charged to nobody"),

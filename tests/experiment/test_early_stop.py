@@ -73,10 +73,10 @@ def test_the_guarantee_is_the_plans_and_the_rounds_played_are_what_was_spent():
     ledger = account_ledger(read_run(run))["arms"][0]
     assert (ledger["rounds"], ledger["rounds_played"]) == (PLANNED, played)
     said = " ".join(notes(summary(run)))
-    assert f"stopped after {played} of {PLANNED} planned rounds" in said
+    assert f"locks: {played} of {PLANNED} planned rounds, which have spent epsilon" in said
     publish(run, bundle := new_path())
     text = (bundle / "STATEMENT.md").read_text("utf-8")
-    assert f"locks: {played} of {PLANNED} planned ones; they have spent epsilon" in text
+    assert f"locks: {played} of {PLANNED} planned rounds, which have spent epsilon" in text
     assert "the epsilons on this page are those of all planned rounds" in text
 
 

@@ -150,7 +150,7 @@ def test_killed_before_its_first_checkpoint_it_begins_anew(monkeypatch):
         with pytest.raises(Killed):
             played(task, path)
     assert debited() == (0, [])
-    assert played(task, path)["arms"][0]["accuracy"] > 0
+    assert played(task, path)["arms"][0]["score"] > 0
     assert len(debited()[1]) == 1
 
 
@@ -205,7 +205,7 @@ def test_a_tuned_run_is_better_than_the_default():
     task = public_task(table(people(1)), (), Axes(seeds=1), str(people(2)), ())
     found = played(task, new_path())
     (arm,) = found["arms"]
-    assert arm["accuracy"] > arm["before"] + 0.1
+    assert arm["score"] > arm["before"] + 0.1
 
     def accuracy(toml):
         config = parse_config(toml)

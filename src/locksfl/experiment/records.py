@@ -75,7 +75,7 @@ def totals(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
 def stalled(lines: Sequence[dict[str, Any]], patience: int | None) -> bool:
     """Whether the last so many evaluations were all no better than the best before them. It
     follows from the lines of an arm alone: a run that is resumed stops where it would have."""
-    found = [line["accuracy"] for line in lines if line["accuracy"] is not None]
+    found = [score for line in lines if (score := score_of(line)) is not None]
     if patience is None or len(found) <= patience:
         return False
     return bool(max(found[-patience:]) <= max(found[:-patience]))
@@ -86,6 +86,13 @@ def shown(record: dict[str, Any]) -> dict[str, Any]:
     releases where the true ones are secret. Tables and figures take them from here."""
     counts: dict[str, Any] = record.get("public") or record
     return counts
+
+
+def score_of(record: dict[str, Any]) -> float | None:
+    """How good the model of a round, or of an arm, is on held-out records: its accuracy or, for
+    numbers, R^2. None: not evaluated."""
+    found: float | None = record["accuracy"]
+    return record.get("r2") if found is None else found
 
 
 def diagnostics_record(arm: Arm, log: RoundLog) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from locksfl.experiment.costs import OBSERVERS, RELATIONS
 from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.records import shown
+from locksfl.experiment.statement import ended_early
 from locksfl.methods import TRUSTS
 
 
@@ -60,13 +61,6 @@ def _epsilons(costs: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _so_far(arm: dict[str, Any]) -> str:
-    """What the rounds that were played cost, against those from whom anything protects."""
-    costs = [cost for cost in arm["spent_so_far"] if cost["epsilon"] is not None]
-    told = (f"{epsilon_text(c['epsilon'])} ({c['observer']}, {c['relation']})" for c in costs)
-    return "ε " + ", ".join(told) if costs else "ε ∞"
-
-
 def _stamp(summary: dict[str, Any]) -> str:
     """The warning that accompanies all output of a run accounted as printed."""
     if not summary["no_guarantee"]:
@@ -93,12 +87,8 @@ def notes(summary: dict[str, Any]) -> list[str]:
                 "by the accountant alone (max_epsilon); nothing observed in training decided it."
             )
     for arm in arms:
-        if (played := arm.get("played_rounds", arm["rounds"])) < arm["rounds"]:
-            said.append(
-                f"{arm['name']}: stopped after {played} of {arm['rounds']} planned rounds "
-                "(stop_after, on public records); ε is that of all planned rounds, because what "
-                f"was released decided on the end. Spent: {_so_far(arm)}, no guarantee."
-            )
+        if early := ended_early(arm):
+            said.append(f"{early}; stopped by what was released, so ε is that of all planned ones.")
     for arm in arms:
         if (last := arm.get("last_clip_norm")) is not None:
             z = arm["clip_multiplier"]

@@ -93,6 +93,7 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
     """The text of STATEMENT.md, of what `publish` writes to statement.json."""
     played = {arm.get("played_rounds", arm["rounds"]) for arm in public["arms"]}
     rounds = " or ".join(str(t) for t in sorted(played))
+    early = "; ".join(filter(None, map(ended_early, public["arms"])))
     lines = [f"# Privacy statement: {public['name']}", ""]
     if public["no_guarantee"]:
         claimed = max(arm["claimed_epsilon"] for arm in public["arms"])
@@ -110,7 +111,7 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         "## What is protected, and from whom",
         "",
         f"Unit of privacy: {public['unit']}. There are {config.data.clients} clients. Training "
-        f"took {rounds} rounds{_planned(public)}; {_who_was_asked(config)}",
+        f"took {rounds} rounds{f' ({early})' if early else ''}; {_who_was_asked(config)}",
         "",
         MEANING,
         "",
@@ -129,20 +130,13 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _planned(public: dict[str, Any]) -> str:
-    """What was planned, and what the rounds that were played have spent, if an arm ended early."""
-    said = []
-    for arm in public["arms"]:
-        if _ended_early(arm):
-            known = [c for c in arm["spent_so_far"] if c["observer"] == "PUBLIC" and c["epsilon"]]
-            spent = f"; they have spent {_protection(known)} against PUBLIC, which is no guarantee"
-            planned = f"{arm['name']}: {arm['played_rounds']} of {arm['rounds']} planned ones"
-            said.append(planned + (spent if known else ""))
-    return f" ({'; '.join(said)})" if said else ""
-
-
-def _ended_early(arm: dict[str, Any]) -> bool:
-    return bool(arm.get("played_rounds", arm["rounds"]) < arm["rounds"])
+def ended_early(arm: dict[str, Any]) -> str | None:
+    """What an arm played of its plan and has spent with that, if releases ended it early."""
+    if arm.get("played_rounds", arm["rounds"]) == arm["rounds"]:
+        return None
+    known = [c for c in arm["spent_so_far"] if c["observer"] == "PUBLIC" and c["epsilon"]]
+    spent = f", which have spent {_protection(known)} against PUBLIC, no guarantee" if known else ""
+    return f"{arm['name']}: {arm['played_rounds']} of {arm['rounds']} planned rounds{spent}"
 
 
 def _who_was_asked(config: Config) -> str:
@@ -182,7 +176,7 @@ def _reservations(public: dict[str, Any], config: Config) -> list[str]:
     turns = any(arm.separation and arm.private for arm in config.arms())
     said = {"max_epsilon": ended, "rate_control": chosen, "adaptive_clipping": adapted}
     said["turns"] = turns
-    said["stop_after"] = any(map(_ended_early, public["arms"]))
+    said["stop_after"] = any(map(ended_early, public["arms"]))
     holds = {**public, **said}
     return [part for key, text in RESERVATIONS.items() if holds[key] for part in ("", text)]
 

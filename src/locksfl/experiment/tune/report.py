@@ -12,7 +12,8 @@ from locksfl.experiment.config import config_of
 from locksfl.experiment.tune.task import Record, Task
 
 REPORT = "report.md"
-HEADS = ("arm", "rounds", "clip norm", "step", "accuracy", "as it was")
+SCORE = "The score is the accuracy (for numbers, R^2) on public held-out records."
+HEADS = ("arm", "rounds", "clip norm", "step", "score", "as it was")
 
 
 def tuned_text(task: Task, found: Record) -> str:
@@ -50,7 +51,7 @@ def way_text(found: Record) -> str:
 def row(told: Record) -> list[str]:
     """A trial, or the best of an arm, for people."""
     numbers = (told[name] for name in ("rounds", "clip_norm", "step"))
-    scores = [told["accuracy"], *([told["before"]] if "before" in told else [])]
+    scores = [told["score"], *([told["before"]] if "before" in told else [])]
     shown = ("-" if score is None else f"{score:.4f}" for score in scores)
     return [told["arm"], *(f"{number:.5g}" for number in numbers), *shown]
 
@@ -74,5 +75,5 @@ def report_text(found: Record) -> str:
     """Returns report.md."""
     best, trials = (map(row, found[name]) for name in ("arms", "trials"))
     parts = [f"# Tuning: {found['experiment']}", *notes(found), markdown_table(HEADS, best)]
-    parts += ["## Trials", "Accuracy is on public records.", markdown_table(HEADS[:-1], trials)]
+    parts += ["## Trials", SCORE, markdown_table(HEADS[:-1], trials)]
     return "\n\n".join(parts) + "\n"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from locksfl._validate import naming
 from locksfl.arm import Arm
 from locksfl.data.catalogue import NAMES, same_records
 from locksfl.data.datasets import find_folder, has_users
@@ -65,7 +66,8 @@ def public_task(
     clients, by the experiment's own split if it has one."""
     table, config = _experiment(table, changes)
     if name not in NAMES:
-        find_folder(name, config.data.dir)  # refuses what is no data set
+        with naming(**{"data.name": "--public"}):
+            find_folder(name, config.data.dir)  # refuses what is no data set
     if _same(config.data, name):
         raise ValueError(
             f"--public {name}: these are the experiment's own records; expected other ones, or "

@@ -23,6 +23,7 @@ from locksfl.experiment.comparison.tuning import Pair, edges, widen
 from locksfl.experiment.config import Config, TrainConfig, to_table
 from locksfl.experiment.folder import RunFolder, write_atomically
 from locksfl.experiment.plan import calibrated, plan_arms
+from locksfl.experiment.records import score_of
 from locksfl.experiment.tune.task import Axes, Record, Task, short
 from locksfl.privacy.journal import experiment_id
 from locksfl.simulate.simulator import Simulator
@@ -32,24 +33,29 @@ NAMED, TRIALS, RUN = "tune.json", "trials.jsonl", "run"
 
 
 class Trial(NamedTuple):
-    """One setting of one arm, and the accuracy that it came to."""
+    """One setting of one arm, and what it came to on public held-out records."""
 
     arm: str
     rounds: int
     clip_norm: float
     reach: float
-    accuracy: float
-    loss: float | None  # None: not finite
+    score: float | None  # `records.score_of`; None: not finite
+    loss: float | None
 
     @property
-    def score(self) -> tuple[float, float]:
+    def rank(self) -> tuple[float, float]:
         """What the best is the largest of. Models that have learnt nothing are equally accurate,
         and the loss says on which side of the best their steps are."""
-        return self.accuracy, -math.inf if self.loss is None else -self.loss
+        loss = None if self.loss is None else -self.loss
+        return _or_worst(self.score), _or_worst(loss)
 
     def told(self) -> Record:
         """For JSON."""
         return {**self._asdict(), "step": step_of(self.clip_norm, self.reach)}
+
+
+def _or_worst(value: float | None) -> float:
+    return -math.inf if value is None else value
 
 
 def step_of(clip_norm: float, reach: float) -> float:
@@ -105,14 +111,14 @@ def tune(task: Task, path: Path, watch: Watch) -> Record:
 
 
 def chosen(trials: Sequence[Trial]) -> tuple[int, list[Trial]]:
-    """The rounds, which all arms share, with the best mean accuracy over the arms; and the best
+    """The rounds, which all arms share, with the best mean score over the arms; and the best
     trial of each arm with them. The first of equals."""
     best: dict[int, dict[str, Trial]] = {}
     for trial in trials:
         mine = best.setdefault(trial.rounds, {})
-        if trial.arm not in mine or trial.score > mine[trial.arm].score:
+        if trial.arm not in mine or trial.rank > mine[trial.arm].rank:
             mine[trial.arm] = trial
-    rounds = max(best, key=lambda r: float(np.mean([t.accuracy for t in best[r].values()])))
+    rounds = max(best, key=lambda r: float(np.mean([t.rank[0] for t in best[r].values()])))
     return rounds, list(best[rounds].values())
 
 
@@ -122,7 +128,7 @@ def _beside(best: Trial, trials: Sequence[Trial], config: Config) -> Record:
     mine = [trial for trial in trials if trial.arm == best.arm]
     arm = next(arm for arm in config.arms() if arm.name == best.arm)
     own = (config.train.rounds, short(arm.clip_norm), short(arm.clip_norm * arm.step))
-    before = [trial.accuracy for trial in mine if trial[1:4] == own]
+    before = [trial.score for trial in mine if trial[1:4] == own]
     alike = [(t.clip_norm, t.reach) for t in mine if t.rounds == best.rounds]
     axes = [sorted(set(values)) for values in zip(*alike, strict=True)]
     ends = edges((best.clip_norm, best.reach), axes)
@@ -173,8 +179,8 @@ def _searched(
         done = lambda cell: watch.counted(0, 1)  # noqa: E731
         lines = play_grid(simulator, config, cells, file, line=_outcome, on_cell=done)
         for pair, line in zip(new, lines, strict=True):
-            tried[pair] = Trial(arm.name, rounds, *pair, line["accuracy"], line["loss"])
-        best = max(tried, key=lambda pair: tried[pair].score)
+            tried[pair] = Trial(arm.name, rounds, *pair, line["score"], line["loss"])
+        best = max(tried, key=lambda pair: tried[pair].rank)
         at_the_end = edges(best, grid)
         if not at_the_end or widened == WIDEN:
             break
@@ -187,10 +193,8 @@ def _searched(
 def _outcome(runs: Sequence[Run]) -> Record:
     """Means over the seeds."""
     last = [played.rounds[-1] for played in runs]
-    losses = [math.inf if line["loss"] is None else line["loss"] for line in last]
-    loss = float(np.mean(losses))
-    accuracy = float(np.mean([line["accuracy"] for line in last]))
-    return {"accuracy": accuracy, "loss": loss if math.isfinite(loss) else None}
+    found = {"score": list(map(score_of, last)), "loss": [line["loss"] for line in last]}
+    return {name: None if None in each else float(np.mean(each)) for name, each in found.items()}
 
 
 def _pairs(task: Task) -> Iterator[tuple[Arm, list[Pair]]]:
@@ -248,7 +252,7 @@ def _privately(task: Task, path: Path, watch: Watch) -> tuple[list[Trial], Recor
     )
     tried = ((arm, pair) for arm, pairs in _pairs(task) for pair in pairs)
     trials = [
-        Trial(arm.name, arm.rounds, *pair, one["accuracy"], one["loss"])
+        Trial(arm.name, arm.rounds, *pair, score_of(one), one["loss"])
         for (arm, pair), one in zip(tried, summary["arms"], strict=True)
     ]
     told = {"population": summary["population"]["id"], "run": str(path)}
