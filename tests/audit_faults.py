@@ -89,7 +89,7 @@ class Fault:
     secret: bool = False  # planted in runs without a seed
 
 
-COIN, ADAPTIVE = "methods/test_coin.py", "simulate/test_adaptive.py"
+COIN, ADAPTIVE = "methods/rules/test_coin.py", "simulate/test_adaptive.py"
 KEYS, RECORDED = "round/test_keys.py::test_every_key_is_drawn_once", "simulate/test_recorded.py"
 FOLLOWS = f"{RECORDED}::test_every_round_follows_from_the_draws_that_were_made"
 UPDATE = "methods/test_trusts.py::test_update_noise_is_as_charged"

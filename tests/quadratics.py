@@ -3,26 +3,14 @@ loss a/2 |w - b|^2 and the gradient a (w - b)."""
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from scripts.audit_training import quadratic_model
 
 from locksfl.data.population import Population
-from locksfl.models.build import Model
 from locksfl.round.client import Records, SizeClass, choose_rows
 
-
-def quadratic_model(size):
-    """The model of size weights for which a record (a, b_1, ...) is such a loss."""
-
-    def apply(weights, records):
-        curvature, centre = records[:, 0], records[:, 1:]
-        loss = curvature / 2 * jnp.sum(jnp.square(weights - centre), axis=1)
-        # the loss of label 0 is softplus of the second score, which at 100 has slope 1
-        second = loss - jax.lax.stop_gradient(loss) + 100.0
-        return jnp.stack([jnp.zeros_like(second), second], axis=-1)
-
-    return Model("quadratic", size, lambda key: jnp.zeros(size), lambda flat: flat, apply)
+__all__ = ["chunk_of", "quadratic_clients", "quadratic_model", "records_of"]
 
 
 def quadratic_clients(curvature, centres):

@@ -141,13 +141,13 @@ def water_level(scores, uploads):
 
 
 def by_sums(plan, scores, first, noise):
-    """K' after the four steps of AOCS; noise in standard units."""
-    b, std = (
-        plan.uploads,
-        np.sqrt(5) * plan.norm_multiplier if plan.method.trust == "central" else 0.0,
-    )
-    known = max(first, (std or plan.norm_multiplier) * plan.clip_norm, 1e-30)
-    for below, certain in noise:
+    """K' after the steps of AOCS: four, or twelve where sums cost nothing; noise in standard
+    units."""
+    b, std = plan.uploads, 0.0
+    if plan.method.trust == "central":
+        std = np.sqrt(5) * plan.norm_multiplier
+    known = max(first, std * plan.clip_norm, 1e-30)
+    for below, certain in noise if std else np.zeros((12, 2)):
         p = np.array([probability(plan, score, known, 1.0) for score in scores])
         total, ones = p[p < 1].sum(), np.sum(p >= 1)
         total, ones = total + std * below, ones + std * certain
@@ -207,7 +207,7 @@ def two_stages(
 
     # the norms, and the one public number
     known, released, used = lengths, 0.0, 0.0
-    if method.rule in ("norm", "ocs", "aocs", "top-k"):
+    if method.rule in ("norm", "dpis", "ocs", "aocs", "top-k"):
         released = lengths.sum()
         if method.trust == "central":
             sums = 5 if method.rule == "aocs" else 1  # which share one charge
@@ -215,8 +215,12 @@ def two_stages(
         if method.trust == "local":
             known = np.clip(lengths + plan.norm_multiplier * clip * norm_noise, 0, clip)
             released = known.sum()
-    if method.rule == "norm":
+    if method.rule in ("norm", "dpis"):
         used = min(max(released, plan.norm_low * m * clip), m * clip)
+    if method.rule == "dpis" and plan.ladder:  # the highest rung that is not above K'
+        steps = int(np.ceil(np.log(1 / plan.norm_low) / np.log(1.1)))
+        sums = m * clip * np.geomspace(plan.norm_low, 1.0, 1 + steps)
+        z = plan.ladder[max(k for k in range(len(sums)) if k == 0 or sums[k] <= used)]
     if method.rule == "ocs":
         used = water_level(known, b)
     if method.rule == "aocs":
@@ -294,7 +298,7 @@ def play_round(plan, work, widths, flat, population, randomness, t, update_of=No
             secret.coins.astype(float) @ [2.0**-32, 2.0**-64],
             norm_noise,
             norm_noise,
-            secret.update_noise / (grid.update * plan.update_multiplier),
+            secret.update_noise / (np.ravel(grid.update)[-1] * plan.update_multiplier),
             secret.count_noise / (plan.count_noise or 1.0),
             secret.refine_noise / steps if secret.refine_noise.size else np.zeros((4, 2)),
         )
@@ -374,7 +378,7 @@ def play(plan, work, server, widths, flat, population, randomness):
     steps, clip = Steps(server, plan.step, np.asarray(flat, float)), plan.clip_norm
     rounds, models = [], []
     for t in range(server.rounds):
-        asked = controlled(plan, [one.count for one in rounds]) if plan.ladder else plan
+        asked = controlled(plan, [one.count for one in rounds]) if plan.controlled else plan
         now = replace(asked, clip_norm=clip)
         found = play_round(now, work, widths, steps.flat, population, randomness, t)
         rounds.append(found)

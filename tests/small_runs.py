@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from unittest import mock
 
 import numpy as np
 
+from locksfl.cli.main import main
 from locksfl.data.importing import Request, import_table
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import Config, parse_config
 from locksfl.experiment.folder import RunFolder
+from locksfl.simulate import simulator as simulate
 
 ROUNDS, CLIENTS = 4, 12
 SIZE = 784 * 10 + 10  # parameters of softmax regression on the digits
@@ -109,6 +112,37 @@ def shared() -> Iterator[None]:
     with (
         mock.patch.object(experiment, "open_task", _task),
         mock.patch.object(experiment, "Simulator", _simulator),
+    ):
+        yield
+
+
+def call_locks(capsys: Any, *arguments: object, code: int = 0) -> str:
+    """`locks ...` in this process, sharing: what it printed."""
+    capsys.readouterr()
+    with mock.patch.object(sys, "argv", ["locks", *map(str, arguments)]), shared():
+        try:
+            main()
+            ended: Any = 0
+        except SystemExit as end:
+            ended = end.code or 0
+    out, err = capsys.readouterr()
+    assert ended == code, err
+    return str(out)
+
+
+@contextmanager
+def stopped_after(run: Path, written: int) -> Iterator[None]:
+    """Ctrl-C when a run has saved so many rounds."""
+    saved = experiment.Progress.save
+
+    def save(progress: Any, *rest: Any, **given: Any) -> None:
+        saved(progress, *rest, **given)
+        if len(lines(run)) == written:
+            raise KeyboardInterrupt
+
+    with (
+        mock.patch.object(experiment.Progress, "save", save),
+        mock.patch.object(simulate, "BLOCK_SECONDS", 0.0),
     ):
         yield
 

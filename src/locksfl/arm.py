@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from locksfl.privacy.budget import Budget
 
 DEFAULT_FLOOR = 0.1
-DEFAULT_LOSS_BOUND = 2.5  # a little above ln 10, the loss of a guess among ten classes
-DEFAULT_GATE = 0.45  # see the rule gated
-RUNG = 1.1  # two rates between which rate control chooses differ by this factor, or less
+DEFAULT_LOSS_BOUND = 2.5  # where the data are not known; a little above ln 10 (`loss_bound_of`)
+RUNG = 1.1  # two rungs of a ladder differ by this factor, or less
 DERIVED: Any = None  # a default that follows from other settings
 SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the others
     **dict.fromkeys(("name", "rule", "estimator"), str),
@@ -62,6 +61,14 @@ FIXED = (  # settings with one sound value
 MULTIPLIERS = ("noise_multiplier", "norm_multiplier", "clip_multiplier")
 
 
+class Ladder(NamedTuple):
+    """The rungs between which the public number of a round chooses, an entry each."""
+
+    shares: Any  # K' / (m C) from which on it is chosen, rising
+    noise_multipliers: Any
+    largest_probabilities: Any
+
+
 class Dials(NamedTuple):
     """The numbers of an arm that a compiled round takes as arguments (so it compiles once)."""
 
@@ -81,6 +88,8 @@ class Dials(NamedTuple):
     clip_multiplier: Any = 0.0  # noise on the count of those within C, over its sensitivity 1/2
     loss_bound: Any = 1.0  # losses above it count as it
     gate: Any = 1.0  # K' / (m C) above which a gated round is uniform
+    sum_noise: Any = 0.0  # std of a server's noise on each sum before the uploads, over sensitivity
+    ladder: Any = None  # a Ladder where the noise follows K'
 
     def at_clip(self, clip_norm: Any, xp: Any) -> Dials:
         """The numbers of a round whose clip norm has been adapted: K_low stays a share of m C."""
@@ -89,6 +98,24 @@ class Dials(NamedTuple):
             clip_norm=clip_norm,
             least_norm_sum=self.least_norm_sum * ratio,
             shortest=xp.where(self.shortest < 1, xp.maximum(self.shortest / ratio, 1e-30), 1.0),
+        )
+
+    def rung(self, public: Any, xp: Any) -> Any:
+        """The number of the highest rung that is not above K'."""
+        assert self.ladder is not None
+        share = xp.asarray(public / (self.cohort * self.clip_norm))
+        return xp.maximum(xp.sum(share[..., None] >= self.ladder.shares, axis=-1) - 1, 0)
+
+    def at_public(self, public: Any, xp: Any) -> Dials:
+        """The numbers of a round once K' is released: the noise that goes with it, and the most
+        that a client may then be given, which is what is charged."""
+        if self.ladder is None:
+            return self
+        rung = self.rung(public, xp)
+        return self._replace(
+            noise_multiplier=xp.asarray(self.ladder.noise_multipliers)[rung],
+            largest_probability=xp.asarray(self.ladder.largest_probabilities)[rung],
+            ladder=None,
         )
 
 
@@ -122,7 +149,7 @@ class Arm:
     clip_quantile: float | None = None  # C adapts to this quantile of the norms, from clip_norm on
     clip_rate: float = 0.2
     clip_multiplier: float = 0.0
-    ladder: tuple[float, ...] = ()  # of rate control: the noise multiplier of every rung
+    ladder: tuple[float, ...] = ()  # the noise multiplier of every rung, if there are `rungs`
     loss_bound: float = DERIVED  # of rules by loss: larger ones count as it
     gate: float = DERIVED  # of a rule that can be closed: K' / (m C) above which rounds are uniform
     separation: int = 0  # clients take turns, one round in so many (methods/cyclic.py); 0: coins
@@ -177,7 +204,7 @@ class Arm:
         self._default("bands", self.separation if trust.private else min(1, self.separation))
         if self.bands:
             count(**{self._named("bands"): self.bands})
-        if self.cohort is None and not (rule.everyone or rule.everyone_scored):
+        if self.cohort is None and not rule.all_clients:
             raise ValueError(
                 f"{self._named('cohort')} is missing: expected the number of clients asked per "
                 "round"
@@ -191,7 +218,7 @@ class Arm:
         self._default("floor", DEFAULT_FLOOR if "floor" in rule.takes else 0.0)
         self._default("norm_low", min(1.0, share) if "norm_low" in rule.takes else 1.0)
         self._default("loss_bound", DEFAULT_LOSS_BOUND if "loss_bound" in rule.takes else 1.0)
-        self._default("gate", DEFAULT_GATE if "gate" in rule.takes else 1.0)
+        self._default("gate", 1.0)
         if self.estimator is None:
             by_merit = sorted(ESTIMATORS, key=lambda e: _merit(ESTIMATORS[e], rule, trust))
             sound = [e for e in by_merit if not unsound(rule, ESTIMATORS[e], trust)]
@@ -228,7 +255,7 @@ class Arm:
                 f"rule {self.rule!r} asks all {self.clients} clients; leave cohort and uploads out"
             )
             found.append(("cohort", f"{self.cohort:g}", problem))
-        if rule.everyone_scored and self.cohort != self.clients:
+        if rule.all_clients and not rule.everyone and self.cohort != self.clients:
             problem = f"rule {self.rule!r} scores all {self.clients} clients; leave cohort out"
             found.append(("cohort", f"{self.cohort:g}", problem))
         return found
@@ -289,7 +316,7 @@ class Arm:
         if len(self.ladder) != len(self.rungs) or not sound:
             raise ValueError(
                 f"{self._named('ladder')}: {len(self.ladder)} noise multipliers; expected "
-                f"{len(self.rungs)} numbers > 0, as many as there are rates"
+                f"{len(self.rungs)} numbers > 0, as many as there are rungs"
             )
 
     @classmethod
@@ -299,7 +326,7 @@ class Arm:
         Args:
             table: the settings as given; unknown ones and those of other rules are refused.
             experiment: what the experiment fixes for all arms: trust, clients, rounds, dropouts,
-                and the clip_norm, lengths and step of arms that do not set them.
+                and the clip_norm, lengths, step and loss_bound of arms that do not set them.
 
         Returns:
             The arm, not yet calibrated.
@@ -330,6 +357,8 @@ class Arm:
         for name in ("floor", "norm_low", "norm_multiplier", "loss_bound", "gate"):
             if name in given and not rule.accepts(name):
                 raise ValueError(f"{where}.{name} = {given[name]!r}: rule {word!r} takes no {name}")
+        if not rule.accepts("loss_bound"):
+            experiment.pop("loss_bound", None)
         for name in MULTIPLIERS:
             if name in given:
                 positive(**{f"{where}.{name}": given[name]})
@@ -372,19 +401,39 @@ class Arm:
         return self.counts and self.uploads < self.cohort
 
     @property
+    def noise_follows(self) -> bool:
+        """Whether a round's noise may follow its public number; it does if there is a `ladder`."""
+        rule, _, trust = self.parts
+        return rule.noise_follows and trust.server_adds_noise
+
+    @property
     def rungs(self) -> tuple[float, ...]:
-        """The cohorts between which rate control chooses, a public list: one that gives the wanted
-        uploads if all norms are C, up to the largest."""
-        if not self.controlled:
+        """A public list between which released numbers choose: of cohorts under rate control, from
+        one that gives the wanted uploads if all norms are C to the largest; of K' / (m C) where the
+        noise follows it."""
+        if self.controlled:
+            least, most = self.uploads, self.cohort
+        elif self.noise_follows:
+            least, most = self.norm_low, 1.0
+        else:
             return ()
-        steps = math.ceil(math.log(self.cohort / self.uploads) / math.log(RUNG))
-        return tuple(np.geomspace(self.uploads, self.cohort, steps + 1).tolist())
+        steps = math.ceil(math.log(most / least) / math.log(RUNG))
+        return tuple(np.geomspace(least, most, steps + 1).tolist())
 
     def at_rung(self, number: int) -> Arm:
         """The arm whose rounds are those of one rung."""
-        cohort = min(self.rungs[number], float(self.clients))
+        rung = self.rungs[number]
         noise = self.ladder[number] if self.ladder else self.noise_multiplier
+        if self.noise_follows:
+            return replace(self, norm_low=rung, noise_multiplier=noise, ladder=())
+        cohort = min(rung, float(self.clients))
         return replace(self, cohort=cohort, uploads=cohort, noise_multiplier=noise, ladder=())
+
+    def at_public(self, public: float) -> Arm:
+        """The arm of a round once K' is released (`Dials.at_public`)."""
+        if not (self.noise_follows and self.ladder):
+            return self
+        return self.at_rung(int(self.dials(float).rung(public, np)))
 
     @property
     def update_multiplier(self) -> float:
@@ -440,7 +489,7 @@ class Arm:
         """Whether all n clients upload in every round by rule rather than by chance: the rule asks
         for nothing, so that its probability is a constant, and that constant is 1."""
         rule = self.parts[0]
-        if rule.asks is not None or rule.jointly or self.dropouts or self.sampling_rate < 1:
+        if rule.asks is not None or self.dropouts or self.sampling_rate < 1:
             return False
         zero, dials = np.float64(0.0), self.dials()
         weights = np.unique(self.scaled_weights())
@@ -453,7 +502,7 @@ class Arm:
         the same for all can bind if the rule says so, or if what it asks for is noised."""
         rule, estimator, trust = self.parts
         noised = rule.released and trust.clients_add_noise and not rule.jointly
-        free = estimator.own_bound or not (rule.cap_binds or noised)
+        free = estimator.own_bound or not (rule.cap_can_bind or noised)
         return estimator.unbiased and free and not rule.biased
 
     @property
@@ -479,12 +528,12 @@ class Arm:
         with nothing released between them equal one draw with the product of their
         probabilities. What the whole cohort releases, norms and bits, is one Gaussian; if all of it
         uploads, the update is part of that Gaussian too."""
-        if self.controlled:
-            if not self.ladder:
-                raise ValueError(
-                    f"{self._named('uploads')} = {self.uploads:g}: the noise of every rate is not "
-                    "known; expected an epsilon, or no uploads (a cohort of one rate)"
-                )
+        if self.controlled and not self.ladder:
+            raise ValueError(
+                f"{self._named('uploads')} = {self.uploads:g}: the noise of every rate is not "
+                "known; expected an epsilon, or no uploads (a cohort of one rate)"
+            )
+        if self.ladder:
             each = (self.at_rung(number).sampled_round() for number in range(len(self.ladder)))
             return RatedRound(tuple(one for one in each if isinstance(one, SampledRound)))
         if self.separation:
@@ -542,12 +591,21 @@ class Arm:
             self.clip_multiplier,
             self.loss_bound,
             self.gate,
+            self.sum_multiplier if self.parts[2].server_adds_noise else 0.0,
         )
         dials = Dials(*(kind(value) for value in values))
-        most = dials.largest_probability
-        if most > self.largest_probability:  # rounded up: nobody uploads more often than is charged
-            dials = dials._replace(largest_probability=np.nextafter(most, kind(0.0)))
-        return dials
+        most = _at_most(self.largest_probability, kind)
+        return dials._replace(largest_probability=most, ladder=self._rungs_of_dials(kind))
+
+    def _rungs_of_dials(self, kind: Callable[[float], Any]) -> Ladder | None:
+        if not (self.noise_follows and self.ladder):
+            return None
+        each = [self.at_rung(number) for number in range(len(self.ladder))]
+        return Ladder(
+            np.array([kind(one.norm_low) for one in each]),
+            np.array([kind(one.update_multiplier) for one in each]),
+            np.array([_at_most(one.largest_probability, kind) for one in each]),
+        )
 
     @property
     def first_clip(self) -> np.float32 | None:
@@ -587,7 +645,7 @@ class Arm:
         """For the header of a ledger, which holds the budget separately; `from_dict` is the
         inverse."""
         settings = {name: value for name, value in vars(self).items() if name != "budget"}
-        if not self.ladder:  # of rate control alone
+        if not self.ladder:  # of arms with rungs alone
             del settings["ladder"]
         for name in ("loss_bound", "gate"):
             if name not in self.parts[0].takes:
@@ -630,6 +688,19 @@ class Arm:
         return arm
 
 
+def _at_most(value: float, kind: Callable[[float], Any]) -> Any:
+    """A probability in another type, never above it: nobody uploads more often than is charged."""
+    found = kind(value)
+    # as Python floats: NumPy would compare in the type of `found`, in which they are equal
+    return np.nextafter(found, kind(0.0)) if float(found) > value else found
+
+
+def loss_bound_of(classes: int) -> float:
+    """A little above what a model that knows nothing loses, a guess among the classes: ln(classes).
+    (Of next-character models the classes are the characters.)"""
+    return round(1.1 * math.log(max(2, classes)), 3)
+
+
 def _either(names: Iterable[str]) -> str:
     """Names to choose from, in a refusal."""
     return " or ".join(repr(name) for name in names)
@@ -638,11 +709,13 @@ def _either(names: Iterable[str]) -> str:
 def _merit(estimator: Estimator, rule: Rule, trust: Trust) -> tuple[bool, bool]:
     """The order of preference for the default: unbiased first, unless the rule is not; then one
     bound for all, unless the rule gives probabilities that do not follow the norms: one bound would
-    be that of the least of them. Where a cap would bias and there is no noise that it keeps small,
-    one that caps nothing."""
-    in_vain = rule.cap_binds and not trust.private and not estimator.own_bound
+    be that of the least of them. Also where the rule is the optimum for clients' noise that is
+    divided by p, which is noise in units of a bound of its own. Where a cap would bias and there is
+    no noise that it keeps small, one that caps nothing."""
+    in_vain = rule.cap_can_bind and not trust.private and not estimator.own_bound
     unbiased = estimator.unbiased and not in_vain
-    return unbiased == rule.biased, estimator.own_bound != rule.jointly
+    own_bound = rule.jointly or (rule.for_divided_noise and trust.clients_add_noise)
+    return unbiased == rule.biased, estimator.own_bound != own_bound
 
 
 def unsound(
@@ -661,8 +734,8 @@ def unsound(
     found = []
     if trust.private:
         without = "expected a statement, or a trust without noise"
-        if rule.compares and (trust.server_adds_noise or not rule.released):
-            each = [t.name for t in TRUSTS.values() if t.clients_add_noise and rule.released]
+        if rule.compares and trust.server_adds_noise:
+            each = [t.name for t in TRUSTS.values() if t.clients_add_noise]
             found.append(
                 (
                     "rule",

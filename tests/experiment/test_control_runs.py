@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import sys
 import tomllib
-from unittest import mock
 
 import pytest
 
-from locksfl.cli.main import main
-from locksfl.experiment import run as experiment
 from locksfl.experiment.config import LocalConfig, parse_config
 from locksfl.federation.device.local_update import local_update
 from locksfl.models.build import softmax
-from locksfl.simulate import simulator as simulate
-from small_runs import CENTRAL, lines, new_path, play, shared, summary
+from small_runs import CENTRAL, call_locks, new_path, play, stopped_after, summary
 
 COIN = '[[arm]]\nname = "coin"\nrule = "coin"\ncohort = 6\n'
-TEXT = CENTRAL + COIN
+TEXT = CENTRAL.replace('[[arm]]\nname = "uniform"\ncohort = 4\n', "") + COIN
 ANCHOR = ("local.control=anchor", "local.anchor_every=2", "local.anchor_ratio=0.25")
 EPOCHS = ("local.update=epochs", "local.batch=20", "local.min_samples=30")
 SCAFFOLD = (*EPOCHS, "local.control=scaffold")
@@ -64,6 +60,11 @@ SCAFFOLD = (*EPOCHS, "local.control=scaffold")
             "local.control = 'anchor': not with clip_quantile",
         ),
         ([*ANCHOR, "arm.locks.lengths=equal"], "local.control = 'anchor': not with lengths"),
+        (
+            [*ANCHOR, 'arm=[{name="a", sampling="cyclic", separation=3}]'],
+            "local.control = 'anchor': not with bands = 3: correlated noise is charged in units of "
+            "one clip norm, and its rounds have two; expected bands = 1 (arm 'a')",
+        ),
         ([*SCAFFOLD, "engine=flower"], "local.control = 'scaffold': not with a federation"),
     ],
 )
@@ -86,20 +87,11 @@ def locks(monkeypatch, capsys, tmp_path):
     (tmp_path / "experiment.toml").write_text(TEXT)
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments, code=0):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["locks", *map(str, arguments)])
-        with shared(), pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        assert (caught.value.code or 0) == code, err
-        return out
-
-    return call
+    return functools.partial(call_locks, capsys)
 
 
 @pytest.mark.parametrize("changes", [ANCHOR, SCAFFOLD], ids=["anchor", "scaffold"])
-def test_a_run_costs_what_it_costs_without_and_resumes(locks, monkeypatch, changes):
+def test_a_run_costs_what_it_costs_without_and_resumes(locks, changes):
     """The noise that is calibrated, the ledger and the claim are those of the same arms without
     control variates; a stopped run ends in the same files."""
     whole, again = new_path(), new_path()
@@ -118,18 +110,10 @@ def test_a_run_costs_what_it_costs_without_and_resumes(locks, monkeypatch, chang
     for one, other in zip(mine["arms"], others["arms"], strict=True):
         assert one["guarantee"] == other["guarantee"]
 
-    monkeypatch.setattr(simulate, "BLOCK_SECONDS", 0.0)
-    saved = experiment.Progress.save
-
-    def save(progress, *rest, **given):
-        saved(progress, *rest, **given)
-        if len(lines(again)) == 7:  # in the middle of its second arm, between two anchors
-            raise KeyboardInterrupt
-
-    with mock.patch.object(experiment.Progress, "save", save):
+    with stopped_after(again, 7):  # in the middle of its second arm, between two anchors
         locks(*run, "--out", again, code=130)
     locks("run", "--resume", "--out", again)
-    for name in ("rounds.jsonl", "model-uniform.npz", "model-locks.npz", "model-coin.npz"):
+    for name in ("rounds.jsonl", "model-locks.npz", "model-coin.npz"):
         assert (whole / name).read_bytes() == (again / name).read_bytes(), name
         if name.startswith("model"):
             assert (whole / name).read_bytes() != (plain / name).read_bytes(), name

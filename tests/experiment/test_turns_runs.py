@@ -3,15 +3,13 @@ small comparison of correlated with independent noise on the embedded digits."""
 
 from __future__ import annotations
 
+import functools
 import json
-import sys
-from unittest import mock
 
 import numpy as np
 import pytest
 
 from locksfl.arm import Arm
-from locksfl.cli.main import main
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.methods.cyclic import strategy
@@ -19,10 +17,9 @@ from locksfl.privacy import calibrate
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
-from locksfl.simulate import simulator as simulate
 from locksfl.simulate.simulator import Simulator
 from locksfl.simulate.sweep import Setting, play_sweep
-from small_runs import lines, play, shared, summary
+from small_runs import call_locks, lines, play, shared, stopped_after, summary
 
 TURNS = """
 name = "turns"
@@ -58,21 +55,10 @@ def locks(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "300")
 
-    def call(*arguments, code=0):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["locks", *map(str, arguments)])
-        with shared(), pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        assert (caught.value.code or 0) == code, err
-        return out
-
-    return call
+    return functools.partial(call_locks, capsys)
 
 
-def test_a_run_says_that_clients_took_turns_resumes_publishes_and_costs_its_claim(
-    locks, tmp_path, monkeypatch
-):
+def test_a_run_says_that_clients_took_turns_resumes_publishes_and_costs_its_claim(locks, tmp_path):
     told = locks("run", "turns.toml", "--out", "whole")
     assert (
         "banded: clients took turns, every 3 rounds, in public; nothing is amplified; noise "
@@ -84,16 +70,7 @@ def test_a_run_says_that_clients_took_turns_resumes_publishes_and_costs_its_clai
     assert arms["independent"]["strategy"] == []
     assert arms["banded"]["noise_multiplier"] == arms["independent"]["noise_multiplier"]
 
-    # stopped in the middle of its first arm
-    monkeypatch.setattr(simulate, "BLOCK_SECONDS", 0.0)
-    saved = experiment.Progress.save
-
-    def save(progress, *rest, **options):
-        saved(progress, *rest, **options)
-        if len(lines(again)) == 4:
-            raise KeyboardInterrupt
-
-    with mock.patch.object(experiment.Progress, "save", save):
+    with stopped_after(again, 4):  # in the middle of its first arm
         locks("run", "turns.toml", "--out", "again", code=130)
     stopped = json.loads(locks("privacy", "account", "again", "--json"))["arms"][0]
     assert stopped["rounds_played"] == 4  # two turns of three

@@ -33,7 +33,7 @@ def arm_of(rule: str, estimator: str = "capped", trust: str = "local", **more) -
         numbers["norm_multiplier"] = 0.0
     if find(rule).everyone:
         numbers |= {"uploads": None, "cohort": None}
-    if find(rule).everyone_scored:
+    elif find(rule).all_clients:
         numbers["cohort"] = None
     if "weights" in find(rule).takes:
         w = 1.0 + np.arange(CLIENTS) % 3
@@ -114,7 +114,6 @@ def test_a_second_rule_that_releases_norms_is_charged_like_the_first(own):
         ({"released": False}, ["local"], "a norm that is not released"),
         ({"largest_probability": None}, ["local", "central"], "states no largest probability"),
         ({"jointly": True}, ["central"], "other clients' raw values"),
-        ({"jointly": True, "released": False}, ["local", "central"], "other clients' raw values"),
     ],
 )
 def test_a_rule_that_does_not_state_what_it_does_is_refused_with_privacy(
@@ -224,7 +223,7 @@ def test_a_rule_that_compares_clients_runs_without_privacy(own):
         xp = others[-1]
         return (own >= xp.sort(own)[-2]).astype(xp.float32)
 
-    top = Rule("top", "", largest_two, asks=NORM, jointly=True)
+    top = Rule("top", "", largest_two, asks=NORM, released=True, jointly=True)
     arm = arm_of(own(top), "literal", "none", noise_multiplier=0.0, norm_multiplier=0.0)
     _, uploads, _ = round_of(arm, np.diag([0.2, 0.9, 0.1, 0.5]), 0.5)
     assert uploads.uploaded.tolist() == [False, True, False, True]

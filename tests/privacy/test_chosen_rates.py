@@ -142,7 +142,7 @@ def test_a_ledger_knows_the_ladder():
     text = json.dumps(arm().as_dict())
     assert Arm.from_dict(json.loads(text)) == arm()
     short = {**json.loads(text), "ladder": arm().ladder[:-1]}
-    with pytest.raises(ValueError, match="expected 26 numbers > 0, as many as there are rates"):
+    with pytest.raises(ValueError, match="expected 26 numbers > 0, as many as there are rungs"):
         Arm.from_dict(short)
     plain = Arm("coin", 1000, ROUNDS, rule="coin", cohort=200, noise_multiplier=1.0)
     assert "ladder" not in plain.as_dict()

@@ -27,20 +27,11 @@ from locksfl.round.client import (
     used_samples,
     uses_errors,
 )
+from quadratics import records_of
 
 SIZES = np.array([1, 2, 5, 12, 3, 8])
 STARTS = np.concatenate([[0], np.cumsum(SIZES)[:-1]])
 GRADIENT = LocalWork()
-
-
-def records_of(population):
-    return Records(
-        jnp.asarray(population.features),
-        jnp.asarray(population.labels),
-        jnp.asarray(population.offsets[:-1]),
-        jnp.asarray(population.sizes),
-        jnp.float32(population.scale),
-    )
 
 
 def keys(count, seed=0):

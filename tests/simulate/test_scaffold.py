@@ -3,6 +3,7 @@ the bound that is charged, and the same run after a checkpoint."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -11,65 +12,41 @@ import numpy as np
 import pytest
 
 import reference
-from checks import arm_for, ragged, std_is
+from checks import ragged, std_is
+from controlled import (
+    METHODS,
+    ROUNDS,
+    SECRET,
+    SEED,
+    SIZES,
+    N,
+    arm_of,
+    check_a_sweep,
+    check_it_goes_on,
+    named,
+    play,
+)
 from locksfl.arm import Arm
-from locksfl.experiment.run import restore
 from locksfl.methods import Method
 from locksfl.models.build import softmax
 from locksfl.round.client import LocalWork
-from locksfl.round.randomness import Randomness
 from locksfl.round.scaffold import Controls, local_steps
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
-from locksfl.simulate.sweep import Setting, play_sweep
 from quadratics import quadratic_clients, quadratic_model
 
-SIZES = np.tile([1, 2, 3, 9, 14, 30], 4)
-N, BROKEN = len(SIZES), 7
+BROKEN = 7
 WORK = LocalWork(
     "epochs", epochs=2, batch=5, step=0.3, min_samples=6, max_samples=10, control="scaffold"
 )
 WAY = 4 * 0.3  # K eta: two batches of 5 an epoch, also for six samples
-SERVER = Server(rounds=4)
-SEED, SECRET = Randomness.seeded(5), Randomness(987654321, simulated=False)
-WEIGHTS = np.linspace(1, 3, N)
-USUAL = {
-    "clients": N,
-    "rounds": 4,
-    "cohort": 12.0,
-    "uploads": 5.0,
-    "clip_norm": 0.6,
-    "step": 0.7,
-    "floor": 0.2,
-    "norm_low": 0.5,
-    "noise_multiplier": 0.3,
-    "norm_multiplier": 0.6,
-    "weights": tuple(WEIGHTS / WEIGHTS.sum()),
-}
-METHODS = [
-    Method("uniform", "capped", "central"),
-    Method("norm", "capped", "central"),
-    Method("coin", "capped", "central"),
-    Method("norm", "horvitz-thompson", "local"),
-    Method("weights", "weighted", "none"),
-]
-
-
-def arm_of(method):
-    silent = {} if method.parts[2].private else {"noise_multiplier": 0.0, "norm_multiplier": 0.0}
-    return arm_for(method, USUAL, **silent)
+SERVER = Server(rounds=ROUNDS)
+NONE = Method("weights", "weighted", "none")
 
 
 @pytest.fixture(scope="module")
 def simulator():
     return Simulator(ragged(SIZES, broken=[BROKEN]), softmax(6, 3))
-
-
-def play(simulator, arm, source=SEED, work=WORK, server=SERVER, **options):
-    rounds, state = [], None
-    for done in simulator.play(arm, work, server, source, **options):
-        rounds, state = rounds + done.rounds, done.state
-    return rounds, jax.tree.map(np.asarray, state)
 
 
 def referred(arm, first, population, source):
@@ -96,14 +73,14 @@ def referred(arm, first, population, source):
 
 @pytest.mark.parametrize(
     ("method", "source"),
-    [*((method, SEED) for method in METHODS), *((method, SECRET) for method in METHODS[1:3])],
-    ids=lambda value: f"{value.rule}-{value.trust}" if isinstance(value, Method) else "",
+    [*((method, SEED) for method in (*METHODS, NONE)), *((m, SECRET) for m in METHODS[:2])],
+    ids=named,
 )
 def test_every_round_is_the_reference(simulator, method, source):
     """Clients of 1 to 30 samples, one with NaN among them, all with four steps."""
     assert local_steps(WORK) == 4
     arm = arm_of(method)
-    rounds, state = play(simulator, arm, source)
+    rounds, state = play(simulator, arm, WORK, SERVER, source)
     first = np.asarray(simulator.model.init(source.model_key()))
     steps, server, own = referred(arm, first, simulator.population, source)
     close = {"rtol": 1e-3, "atol": 1e-4}
@@ -120,34 +97,18 @@ def test_every_round_is_the_reference(simulator, method, source):
 @pytest.mark.parametrize("source", [SEED, SECRET], ids=["float", "exact"])
 def test_a_run_that_goes_on_is_the_same_to_the_last_bit(simulator, source):
     """A run that forgot the controls is another one."""
-    arm = arm_of(METHODS[1])
-    _, whole = play(simulator, arm, source)
-    blocks = simulator.play(arm, WORK, SERVER, source, pause_every=2)
-    first = next(block for block in blocks if block.rounds[-1].round == 1)
-    kept = [np.asarray(leaf) for leaf in jax.tree.leaves(first.state)]
-    state = restore(SERVER, simulator.model, kept, arm, WORK)
-    _, resumed = play(simulator, arm, source, state=state, first_round=2)
-    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
-        np.testing.assert_array_equal(one, other)
-    state = state._replace(control=jax.tree.map(jnp.zeros_like, state.control))
-    _, forgot = play(simulator, arm, source, state=state, first_round=2)
-    assert (forgot.weights != whole.weights).any()
+    zeros = functools.partial(jax.tree.map, jnp.zeros_like)
+    check_it_goes_on(simulator, WORK, SERVER, source, lambda state: zeros(state.control))
 
 
 def test_a_sweep_is_one_by_one(simulator):
-    arm = arm_of(METHODS[1])
-    plans = [arm, replace(arm, clip_norm=0.3)]
-    given = [Setting(plan, Randomness.seeded(seed)) for plan in plans for seed in (5, 6)]
-    alone = play_sweep(simulator, given, WORK, SERVER, at_once=1)
-    together = play_sweep(simulator, given, WORK, SERVER, at_once=4)
-    for one, other in zip(together, alone, strict=True):
-        np.testing.assert_allclose(one.weights, other.weights, rtol=1e-4, atol=1e-5)
+    check_a_sweep(simulator, WORK, SERVER)
 
 
 def test_controls_that_do_not_fit_in_memory_are_refused(simulator, monkeypatch):
     monkeypatch.setattr("locksfl.simulate.simulator.CONTROL_BYTES", 2 * 4 * N * 21 - 1)
     with pytest.raises(ValueError, match=r"^local.control = 'scaffold': 24 clients with 21 num"):
-        play(simulator, arm_of(METHODS[0]))
+        play(simulator, arm_of(METHODS[0]), WORK, SERVER)
 
 
 # --- Drift ------------------------------------------------
@@ -173,7 +134,7 @@ def test_scaffold_removes_the_drift_of_fedavg():
     drifted = np.average(centres, axis=0, weights=pulls)
 
     def limit(work):
-        _, state = play(people, arm, work=work, server=server, evaluate_every=400)
+        _, state = play(people, arm, work, server, evaluate_every=400)
         return state
 
     fedavg, scaffold = limit(replace(LOCAL, control=None)), limit(LOCAL)
@@ -199,7 +160,7 @@ def test_without_drift_if_only_some_upload():
     off = {}
     for name in (None, "scaffold"):
         work = replace(LOCAL, control=name)
-        _, state = play(people, arm, work=work, server=server, evaluate_every=600)
+        _, state = play(people, arm, work, server, evaluate_every=600)
         off[name] = np.linalg.norm(server.model(state, 600) - minimum)
     assert off["scaffold"] < off[None] / 5
 
@@ -220,7 +181,7 @@ def test_controls_forget_the_noise():
         "arm", 3, rounds, cohort=3.0, clip_norm=1e6, noise_multiplier=z * clip / 1e6, step=0.3
     )
     server = Server(schedule="constant", rounds=rounds)
-    _, state = play(people, arm, work=LOCAL, server=server, evaluate_every=rounds)
+    _, state = play(people, arm, LOCAL, server, evaluate_every=rounds)
     std = z * clip / (3 * STEPS * ETA)
     gap = state.control.server - state.control.own.mean(axis=0)
     assert std_is(gap, std)
@@ -256,7 +217,7 @@ def test_one_client_moves_a_release_by_its_bound():
         own = jnp.asarray(rng_own).at[0].set(control)
         state = server.init(jnp.zeros(size))._replace(control=Controls(jnp.asarray(shared), own))
         given = replace(arm, clip_norm=clip, noise_multiplier=0.05 / clip)
-        _, after = play(simulator, given, work=LOCAL, server=server, state=state)
+        _, after = play(simulator, given, LOCAL, server, state=state)
         return 8 * -after.weights
 
     shared, rng_own = rng.normal(size=size).astype(np.float32), rng.normal(size=(8, size))

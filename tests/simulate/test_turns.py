@@ -195,12 +195,12 @@ def test_one_device_or_chunks_of_one_client_make_no_difference(simulator, monkey
 
 def test_settings_of_a_sweep_have_their_own_noise(simulator):
     """Arms with coins, with turns and with correlated noise are never of one program."""
-    plans = [small(4), replace(small(4), clip_norm=0.5), small(2), small(1)]
+    plans = [small(4), replace(small(4), clip_norm=0.5), small(1)]
     plans.append(Arm("arm", CLIENTS, 7, cohort=6.0, noise_multiplier=0.4))
-    given = [Setting(plan, Randomness.seeded(seed)) for plan in plans for seed in (5, 6)]
+    given = [Setting(plan, Randomness.seeded(5)) for plan in plans]
     server = Server(schedule="constant", rounds=7)
     wanted = play_sweep(simulator, given, LocalWork(), server, at_once=1)
-    found = play_sweep(simulator, given, LocalWork(), server, at_once=4)
+    found = play_sweep(simulator, given, LocalWork(), server, at_once=2)
     for mine, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(mine.weights, other.weights, rtol=1e-4, atol=1e-5)
         cohorts = [[log.cohort.tolist() for log in one.rounds] for one in (mine, other)]

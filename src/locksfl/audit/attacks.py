@@ -69,7 +69,8 @@ WORLDS = {"in": 1.0, "out": 0.0, "negated": -1.0}  # what the canary's update is
 BATCH = 10_000
 ONE_RUN_DELTA = 1e-3  # over the canaries: that bound charges 2 delta for every one of them
 # threefry takes longer to optimise than to run 50,000 times
-_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
+QUICKLY_COMPILED = {"xla_backend_optimization_level": 1}
+_jit = functools.partial(jax.jit, compiler_options=QUICKLY_COMPILED)
 
 
 @dataclass(frozen=True)
@@ -128,10 +129,10 @@ def extreme_facts(arm: Arm, norms: Array, size: int) -> Facts:
     }
 
 
-def shifts(arm: Arm) -> tuple[float, float]:
-    """a and c: the canary's shifts of x and of y, in standard deviations."""
+def shifts(arm: Arm, used: Array) -> tuple[float, Any]:
+    """a and c: the canary's shifts of x and, at this K', of y, in standard deviations."""
     norm = 1 / arm.sum_multiplier if arm.releases_norms else 0.0
-    return norm, 1 / arm.update_multiplier
+    return norm, 1 / arm.dials().at_public(used, jnp).noise_multiplier
 
 
 def canary_weight(arm: Arm) -> float:
@@ -144,13 +145,14 @@ def canary_probability(arm: Arm, score: Array, used: Array) -> Array:
     score, the least, which in a cohort of one is the canary's."""
     if arm.parts[0].jointly:
         return used
-    return upload_probability(arm.method, score, used, jnp.float32(canary_weight(arm)), arm.dials())
+    dials = arm.dials().at_public(used, jnp)
+    return upload_probability(arm.method, score, used, jnp.float32(canary_weight(arm)), dials)
 
 
 def in_deviations(arm: Arm, value: Array, used: Array, p: Array) -> Array:
     """A number of the averaged update, in standard deviations of one noise."""
     _, estimator, _ = arm.parts
-    dials = arm.dials()
+    dials = arm.dials().at_public(used, jnp)
     std = dials.noise_multiplier * contribution_bounds(arm.method, p, used, dials)
     return value * estimator.divisor(dials) / std
 
@@ -189,7 +191,7 @@ def refined_score(arm: Arm, seen: Seen) -> Array:
         p = canary_probability(arm, dials.clip_norm, used)
         shifted = jnp.where(p < 1, below, certain)
         found += (p * shifted - p * p / 2) / arm.sum_multiplier**2
-        used = rule.refine(used, below, certain, dials.norm_multiplier, dials, jnp)
+        used = rule.refine(used, below, certain, dials, jnp)
     return found
 
 
@@ -197,7 +199,7 @@ def public_score(arm: Arm, relation: str, seen: Seen) -> Array:
     """PUBLIC: both sums of central trust together; of local trust the average alone, with the
     noise of all who uploaded."""
     clip = arm.dials().clip_norm
-    a, of_one = shifts(arm)
+    a, of_one = shifts(arm, seen.used)
     noises: Any = 1.0
     refined: Any = 0.0
     if arm.parts[2].server_adds_noise:
@@ -231,7 +233,7 @@ def turns_score(arm: Arm, relation: str, seen: Seen) -> Array:
 
 def server_score(arm: Arm, relation: str, seen: Seen) -> Array:
     """SERVER, local trust: one client's own messages, from a cohort of one."""
-    a, c = shifts(arm)
+    a, c = shifts(arm, seen.used)
     p = canary_probability(arm, seen.released, seen.used)
     y = in_deviations(arm, seen.along, seen.used, p)
     if relation == "replace":
@@ -372,7 +374,6 @@ def one_run_scores(
     norms = jnp.where(inside, RAW * arm.clip_norm, 0.0)
     arm_key = randomness.arm_key(name)
     cohorts = draw_cohorts(randomness, name, 1, (1, rounds), rate, canaries)[0]
-    _, c = shifts(scaled)
 
     @_jit
     def one(t: Array, numbers: Array) -> Array:
@@ -380,6 +381,7 @@ def one_run_scores(
         result, *_ = one_round(scaled, clients, arm_key, t, numbers, canaries)
         p = canary_probability(scaled, scaled.dials().clip_norm, result.used_norm_sum)
         y = in_deviations(scaled, result.update, result.used_norm_sum, p)
+        _, c = shifts(scaled, result.used_norm_sum)
         return _log_mixture(rate * p, c * y - c * c / 2)
 
     score = sum(np.asarray(one(jnp.int32(t), jnp.asarray(cohorts[t]))) for t in range(rounds))

@@ -55,6 +55,7 @@ def accountant(
 
 def _loss(arm: Arm, rounds: int, sign: int, rng: np.random.Generator) -> Floats:
     """DRAWS privacy losses of a client with norm C: it is there (1), or its update is zero (-1)."""
+    arm = arm.at_public(0.0)  # at the least K'
     a = 1 / arm.norm_multiplier if arm.releases_norms else 0.0
     if arm.clip_quantile is not None:  # a member shifts norms and bits: together one shift
         a = float(np.hypot(a, 1 / arm.clip_multiplier))

@@ -98,8 +98,9 @@ class Transcript:
     told: Floats | None = None  # [T, n] what members released, where a rule compares it
 
     def dials(self) -> Dials:
-        """The arm's numbers in every round, each [T, 1] if the clip norm has a part in it."""
-        return self.arm.dials(float).at_clip(self.clips[:-1, None], np)
+        """The arm's numbers in every round, each [T, 1] if the clip norm or K' has a part in it."""
+        dials = self.arm.dials(float).at_clip(self.clips[:-1, None], np)
+        return dials.at_public(self.used[:, None], np)
 
     @property
     def clipped(self) -> Floats:
@@ -282,7 +283,7 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
     arm, dials, shape = played.arm, played.dials(), played.member.shape
     rule, estimator, trust = arm.parts
     assert estimator.bound is not None  # a private arm
-    clip, most = np.broadcast_to(dials.clip_norm, shape), arm.largest_probability
+    clip, most = np.broadcast_to(dials.clip_norm, shape), dials.largest_probability
     clipped, values = played.clipped, asked_values(played)
     public = np.broadcast_to(played.used[:, None], shape)
     weights = np.broadcast_to(np.asarray(arm.scaled_weights(), np.float64), shape)
@@ -304,7 +305,7 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
     weight = np.nan_to_num(estimator.weight(clipped, p, bounds, np))
     contribution = np.where(played.uploaded, np.clip(weight * clipped, -bounds, bounds), 0.0)
     bound = np.asarray(at_most)[:, 0]
-    std = arm.update_multiplier * bound
+    std = np.broadcast_to(dials.noise_multiplier, shape)[:, 0] * bound
     if trust.clients_add_noise:
         std = arm.update_multiplier * np.sqrt(np.sum(np.where(played.uploaded, bounds**2, 0.0), 1))
     return Stated(np.sum(np.where(played.member, values, 0.0), 1), p, contribution, std, bound)

@@ -191,7 +191,7 @@ def play_all(arm: Arm, randomness: Randomness) -> Plays:
     each = arm.parts[2].clients_add_noise and arm.releases_norms
     hides = arm.releases_norms and not told_matters(arm)
     hushed: dict[str, Any] = {"norm_multiplier": HUSHED} if each and hides else {}
-    silent: dict[str, Any] = {"noise_multiplier": SILENT}
+    silent: dict[str, Any] = {"noise_multiplier": SILENT, "ladder": (SILENT,) * len(arm.ladder)}
     if hides:
         silent["norm_multiplier"] = HUSHED
     settings: dict[str, dict[str, Any]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,13 +56,14 @@ def arm_from_flags(flags: dict[str, Any]) -> Arm:
     from locksfl.methods import TRUSTS, find_rule
     from locksfl.privacy import ACCOUNTANTS, RELATIONS, delta_warning
 
-    needed = ARM[:3] if flags["separation"] is None else ARM[:2]
+    rule = find_rule(flags["rule"], "--rule")
+    everyone = rule.all_clients
+    needed = ARM[:2] if everyone or flags["separation"] is not None else ARM[:3]
     if missing := [f"--{name}" for name in needed if flags[name] is None]:
         raise ValueError(f"{', '.join(missing)}: missing; expected a number")
     known = {"trust": TRUSTS, "relation": RELATIONS, "accountant": ACCOUNTANTS}
     for name, choices in known.items():
         _validate.one_of(choices, **{f"--{name}": flags[name]})
-    rule = find_rule(flags["rule"], "--rule")
     for name in ("floor", "norm_low", "norm_multiplier"):
         if flags[name] is not None and not rule.accepts(name):
             flag = f"--{name.replace('_', '-')}"
@@ -121,23 +121,22 @@ def calibrate(
         "epsilon": epsilon,
         "delta": delta,
         "relation": relation,
-        "accountant": "rdp" if arm.controlled else accountant if coins else "gdp",
+        "accountant": "rdp" if found.ladder else accountant if coins else "gdp",
         "protects_from": "PUBLIC" if amplified else "SERVER and PUBLIC",
     }
     lines = [f"{name:<18}{answer[name]:.6g}" for name in MULTIPLIERS if answer[name]]
-    if arm.controlled:
+    if found.ladder:
         answer["rates"] = [
             {
-                "cohort": one.cohort,
+                **({"cohort": one.cohort} if arm.controlled else {"norm_sum": one.norm_low}),
                 "noise_multiplier": one.noise_multiplier,
-                "at_this_rate_alone": privacy.calibrate(
-                    replace(one, noise_multiplier=0.0), epsilon, delta, **kinds
-                ).noise_multiplier,
+                "at_this_rate_alone": _alone(one, epsilon, delta, kinds),
             }
             for one in (found.at_rung(k) for k in (0, len(found.ladder) // 2, -1))
         ]
-        lines = [
-            f"cohort {rate['cohort']:.4g}: noise_multiplier {rate['noise_multiplier']:.6g} "
+        named = "cohort" if arm.controlled else "norm_sum"
+        lines = [line for line in lines if not line.startswith("noise_multiplier")] + [
+            f"{named} {rate[named]:.4g}: noise_multiplier {rate['noise_multiplier']:.6g} "
             f"({rate['at_this_rate_alone']:.6g} in a run of this rate alone, {accountant})"
             for rate in answer["rates"]
         ]
@@ -151,6 +150,16 @@ def calibrate(
         f"({relation}, {answer['accountant']}); the unit of privacy is one client"
     )
     show(answer, as_json, lambda _: [*lines, last])
+
+
+def _alone(arm: Arm, epsilon: float, delta: float, kinds: dict[str, Any]) -> float:
+    """The noise of a rung if all rounds were to be of it."""
+    from locksfl.privacy import calibrate_central
+
+    event: Any = arm.sampled_round()
+    pair = {name: getattr(event, name) for name in ("norm_multiplier", "upload_probability")}
+    found = calibrate_central(epsilon, delta, arm.rounds, event.sampling_rate, **pair, **kinds)
+    return found.noise_multiplier
 
 
 @privacy_app.command()

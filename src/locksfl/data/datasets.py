@@ -177,6 +177,13 @@ def natural_clients(name: str, data_dir: Directory = None, min_samples: int | No
     return folder.read_header(find_folder(name, data_dir)).clients
 
 
+def classes_of(name: str, data_dir: Directory = None) -> int:
+    """The number of classes of a set, from the catalogue or a folder's header."""
+    if name in NAMES:
+        return CATALOGUE[name].classes
+    return folder.read_header(find_folder(name, data_dir)).classes
+
+
 def has_users(name: str) -> bool:
     """Whether a set comes with its own users, as every folder does."""
     return name not in NAMES or CATALOGUE[name].clients is not None

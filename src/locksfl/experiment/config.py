@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal
 
 from locksfl._tables import Count, Positive, Probability, Settings, Whole, build_table
 from locksfl._validate import one_of, positive, rate
-from locksfl.arm import MULTIPLIERS, Arm
+from locksfl.arm import MULTIPLIERS, Arm, loss_bound_of
 from locksfl.data.catalogue import NAMES
-from locksfl.data.datasets import find_folder, has_users, natural_clients
+from locksfl.data.datasets import classes_of, find_folder, has_users, natural_clients
 from locksfl.methods import TRUSTS
 from locksfl.methods.estimators import CONTRIBUTION_LENGTHS
 from locksfl.models.build import MODELS
@@ -489,10 +489,18 @@ class Config(Settings):
                 lengths=self.train.lengths or "clipped",
                 **self.train.adaptive(),
                 step=self.train.optimizer.step,
+                **self._loss_bound(),
                 dropouts=self.engine is not None,
             )
             for table in self.arm
         ]
+
+    def _loss_bound(self) -> dict[str, float]:
+        """The bound of losses that suits the classes of the data, if they are known by now."""
+        try:
+            return {"loss_bound": loss_bound_of(classes_of(self.data.name, self.data.dir))}
+        except ValueError:  # arrays of a library's user, or no such folder, which is refused later
+            return {}
 
 
 def read_config(path: Path, changes: Sequence[str] = (), seed: int | None = None) -> Config:

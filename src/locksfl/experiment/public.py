@@ -127,7 +127,7 @@ def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: b
     if "played_rounds" in summary:  # decided by releases and public records
         told |= _plain(summary, ("played_rounds",), ())
         told["spent_so_far"] = public_costs(summary["spent_so_far"])
-    if arm.ladder:  # of rate control: read from the summary, and checked to be numbers
+    if arm.ladder:  # the noise of every rung: read from the summary, and checked to be numbers
         told["ladder"] = list(arm.ladder)
     if arm.separation:  # turns are public, and so is the matrix of their noise
         told |= {"separation": arm.separation, "bands": arm.bands, "strategy": list(arm.strategy)}

@@ -43,6 +43,9 @@ RESERVATIONS = {
     "rate_control": "rate control: how many clients an arm asked in a round depended on the "
     "numbers of uploads that were released, with noise, before. Whatever was chosen, a round costs "
     "the same at the one order that was fixed beforehand, so the epsilons hold.",
+    "noise_follows": "noise that follows the norms: how much noise a round of an arm had depended "
+    "on the sum of all clients' norms, released with noise just before. Whatever it was, a round "
+    "costs the same at the one order that was fixed beforehand, so the epsilons hold.",
     "adaptive_clipping": "adaptive clipping: the limit on the size of an update (clip norm) was "
     "adapted in every round to a number that was released, with noise, before: how many updates "
     "were within the limit. The epsilons include these numbers; rounds.jsonl has the limits.",
@@ -177,6 +180,7 @@ def _reservations(public: dict[str, Any], config: Config) -> list[str]:
     said = {"max_epsilon": ended, "rate_control": chosen, "adaptive_clipping": adapted}
     said["turns"] = turns
     said["stop_after"] = any(map(ended_early, public["arms"]))
+    said["noise_follows"] = any(a.noise_follows and not a.noise_multiplier for a in config.arms())
     holds = {**public, **said}
     return [part for key, text in RESERVATIONS.items() if holds[key] for part in ("", text)]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from locksfl._tables import build_table
+from locksfl.arm import loss_bound_of
 from locksfl.data.population import Population
 from locksfl.experiment.config import Config, LocalConfig, OptimizerConfig
 from locksfl.experiment.costs import epsilon_so_far
@@ -125,6 +126,8 @@ def train(
     }
     config: Config = build_table(Config, table, "")
     (arm,) = plan_arms(config)
+    if arm.parts[0].accepts("loss_bound") and settings.get("loss_bound") is None:
+        arm = replace(arm, loss_bound=loss_bound_of(population.classes))
     if seed is None:
         check_secret([arm])
     if isinstance(model, str):

@@ -7,9 +7,9 @@ To add a method, add a file to its folder (or name your own: "package.module:nam
 
 Statements are enforced where they matter for privacy. Scores, estimators and most rules are called
 for one client at a time, with only that client's own value and released numbers. Rules that compare
-members (`jointly`, `level`) see all of them, and only what the trust shows: under a private trust,
-released values. The round itself clamps the probability to the stated maximum and the contribution
-to the stated bound. A false statement then costs accuracy, never epsilon.
+members (`jointly`, `settle_from_all`) see all of them, and only what the trust shows: under a
+private trust, released values. The round itself clamps the probability to the stated maximum and
+the contribution to the stated bound. A false statement then costs accuracy, never epsilon.
 
 No JAX here: devices and accountants read these files. Functions take the array namespace (numpy or
 jax.numpy) as their last argument, `xp`.
@@ -34,12 +34,11 @@ Kind = TypeVar("Kind", Rule, Estimator, Trust)
 
 
 def _files(folder: ModuleType, kind: type[Kind]) -> dict[str, Kind]:
-    """The method in each file of a folder, by its name."""
-    found = {}
+    """The method in each file of a folder, by its name; what they share is in files without one."""
+    found: dict[str, Kind] = {}
     for file in pkgutil.iter_modules(folder.__path__):
         module = importlib.import_module(f"{folder.__name__}.{file.name}")
-        (method,) = (value for value in vars(module).values() if isinstance(value, kind))
-        found[method.name] = method
+        found |= {each.name: each for each in vars(module).values() if isinstance(each, kind)}
     return found
 
 

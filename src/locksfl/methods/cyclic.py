@@ -185,7 +185,7 @@ def unsound(arm: Arm) -> Iterator[tuple[str, str, str]]:
         yield "trust", repr(arm.trust), problem
     if not trust.private and arm.bands > 1:
         yield "bands", str(arm.bands), f"trust {arm.trust!r} adds no noise; leave it out"
-    plain = rule.asks is None and not rule.jointly and not rule.takes and not rule.count_share
+    plain = rule.asks is None and not rule.takes and not rule.count_share
     if not plain or rule.everyone:
         problem = f"not {turns}: everybody whose turn it is uploads; expected rule 'uniform'"
         yield "rule", repr(arm.rule), problem

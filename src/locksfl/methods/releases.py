@@ -125,6 +125,10 @@ class SampledRound:
 class RatedRound:
     """One of several rounds; which one may depend on everything that was released before.
 
+    Rungs may begin with one and the same norm sum over all clients (sampling_rate 1) and be chosen
+    by it: it is then a Gaussian that costs the same whatever follows, and the update that follows,
+    sampled anew, is a round of its own.
+
     At any order the RDP of such a round is at most the largest of them, and costs add up whatever
     was chosen (adaptive composition). No loss distribution of one of them dominates the others, so
     there is no PLD.

@@ -24,6 +24,7 @@ from locksfl.methods.releases import (
     ClientReleases,
     CyclicRound,
     Relation,
+    Round,
     SampledRound,
     joint_multiplier,
 )
@@ -67,10 +68,10 @@ def calibrate(
     Returns:
         The arm with its multipliers.
     """
-    if arm.controlled and arm.parts[2].amplified:
-        return calibrate_rates(arm, epsilon, delta, relation)
     if arm.clip_quantile is not None:
         return _with_bits(arm, epsilon, delta, relation, accountant)
+    if arm.rungs and arm.parts[2].amplified:
+        return calibrate_rungs(arm, epsilon, delta, relation)
     joint, given = arm.releases_norms, arm.norm_multiplier or None
     found: ClientReleases | SampledRound
     if arm.parts[2].amplified and not arm.separation:
@@ -141,6 +142,11 @@ def _with_bits(
                 f"clip_multiplier = {bits!r}: {arm.rounds} releases of bits{norms} cost epsilon = "
                 f"{alone:.4g} alone; expected a larger multiplier, or epsilon > {alone:.4g}"
             )
+        if given:
+            both = replace(plain, norm_multiplier=first.noise_multiplier)
+            found = calibrate(both, epsilon, delta, relation=relation, accountant=accountant)
+            noise, ladder = found.noise_multiplier, found.ladder
+            return replace(arm, noise_multiplier=noise, ladder=ladder, clip_multiplier=bits)
         pair = calibrate_central(
             epsilon,
             delta,
@@ -247,16 +253,23 @@ def calibrate_central(
     return finish(best.norm_multiplier, best.noise_multiplier)
 
 
-def calibrate_rates(arm: Arm, epsilon: float, delta: float, relation: Relation) -> Arm:
-    """An arm with rate control, its noise at every rate such that a round costs the same.
+def calibrate_rungs(arm: Arm, epsilon: float, delta: float, relation: Relation) -> Arm:
+    """An arm with rungs (`Arm.rungs`), the noise of each such that all cost a round the same.
 
-    The rate of a round depends on what was released before, so that no list of rounds is known
+    The rung of a round depends on what was released before, so that no list of rounds is known
     beforehand. But at one order, fixed here, every rung of the ladder has the same RDP, so that the
     sum over the rounds is a constant whatever was chosen (adaptive composition), and the run is
     charged that. The order is the best one for a run at the middle of the ladder; under replace it
     is 2 alpha, at which the formula of `rdp.replace_rdp` is largest.
+
+    A norm sum that chooses the rung is released before it, by all clients: a Gaussian, whose cost
+    is the same in every round. Without a multiplier of its own it gets a share of the cost that
+    keeps the variance of the update's noise, about (1 + (z_K / K)^2) / (1 - share), smallest for a
+    sum K (in clip norms) at the middle of the ladder; see `calibrate_central`.
     """
-    middle = math.sqrt(arm.uploads * arm.cohort) / arm.clients
+    rungs = [arm.at_rung(number) for number in range(len(arm.rungs))]
+    rates = [one.sampling_rate * one.largest_probability for one in rungs]
+    middle = math.sqrt(rates[0] * rates[-1])
     near = calibrate_central(
         epsilon, delta, arm.rounds, middle, relation=relation, accountant="rdp"
     )
@@ -269,26 +282,35 @@ def calibrate_rates(arm: Arm, epsilon: float, delta: float, relation: Relation) 
     alpha = orders[int(np.argmin(each))]
     order = 2 * alpha if doubled else alpha
 
-    def at(cost: float) -> Arm:
-        rates = [cohort / arm.clients for cohort in arm.rungs]
-        ladder = tuple(_noise_at(min(1.0, q), order, cost) for q in rates)
-        return replace(arm, noise_multiplier=ladder[-1], ladder=ladder)
+    log_cost, norms = math.log(round_rdp(near, (order,))[0]), arm.norm_multiplier
 
-    def charged(found: Arm) -> float:
-        total = curve([(found.sampled_round(), arm.rounds)], (alpha,))
-        return epsilon_from_rdp((alpha,), total, delta)
+    def charged(event: Round) -> float:
+        return epsilon_from_rdp((alpha,), curve([(event, arm.rounds)], (alpha,)), delta)
+
+    if arm.releases_norms and not norms:
+        whole = order / 2 / math.exp(log_cost)  # z_K^2, if nothing else were released
+        off = whole / (math.sqrt(arm.norm_low) * arm.cohort) ** 2
+        norms = math.sqrt(whole / (math.sqrt(off * off + off) - off))
+    elif arm.releases_norms and (alone := charged(SampledRound(1.0, norms))) >= epsilon:
+        raise ValueError(
+            f"norm_multiplier = {norms!r}: {arm.rounds} norm releases alone cost epsilon = "
+            f"{alone:.4g}; expected a larger multiplier, or epsilon > {alone:.4g}"
+        )
+
+    def at(cost: float) -> Arm:
+        ladder = tuple(_noise_at(rate, order, cost) for rate in rates)
+        return replace(arm, noise_multiplier=ladder[-1], norm_multiplier=norms, ladder=ladder)
 
     def excess(log_cost: float) -> float:
-        return charged(at(math.exp(log_cost))) - epsilon * (1 - _TOLERANCE / 2)
+        return charged(at(math.exp(log_cost)).sampled_round()) - epsilon * (1 - _TOLERANCE / 2)
 
-    log_cost = math.log(round_rdp(near, (order,))[0])
     low, high = log_cost - 0.1, log_cost + 0.1
     while excess(low) > 0:
         low -= 0.3
     while excess(high) < 0:
         high += 0.3
     found = at(math.exp(optimize.brentq(excess, low, high, xtol=_TOLERANCE / 8)))
-    if charged(found) > epsilon:
+    if charged(found.sampled_round()) > epsilon:
         raise AssertionError("the search for the noise ended above its target")
     return found
 

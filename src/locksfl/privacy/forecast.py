@@ -92,7 +92,9 @@ def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expect
     own = r
     if arm.releases_norms and arm.parts[2].clients_add_noise:
         own = np.clip(r + arm.norm_multiplier * _normal(15)[None, :], 0.0, 1.0)
-    found = np.array([_given_sum(arm, parameters, r, own, k) for k in _norm_sums(arm, own)])
+    found = np.array(
+        [_given_sum(arm.at_public(k), parameters, r, own, k) for k in _norm_sums(arm, own)]
+    )
     noise, sampling, kept, uploads = found.mean(axis=0).tolist()
     return Expected(noise, math.sqrt(max(0.0, sampling)), kept, uploads)
 
@@ -116,17 +118,18 @@ def _norm_sums(arm: Arm, own: Floats) -> Floats:
         variance += arm.sum_multiplier**2
     sums = m * float(own.mean()) + math.sqrt(max(0.0, variance)) * _normal(15)
     dials = arm.dials(float)
-    if rule.level is not None:  # each of the equally likely values stands for as many members
+    if (
+        rule.settle_from_all is not None
+    ):  # each of the equally likely values stands for as many members
         share = own.size / m
-        level = rule.level(own.ravel(), dials._replace(uploads=share * dials.uploads), np)
-        return np.array([level / share])
+        scaled = dials._replace(uploads=share * dials.uploads)
+        return np.array([rule.settle_from_all(own.ravel(), scaled, np) / share])
     result: Floats = rule.settle(sums, dials, np)
-    for _ in range(rule.refinements):
+    for _ in range(rule.refined(trust.server_adds_noise)):
         p = rule.probability(own[None], result[:, None, None], 1.0, dials, np)
         below, certain = (np.mean(each, axis=(1, 2)) for each in (np.where(p < 1, p, 0.0), p >= 1))
         assert rule.refine is not None
-        noise = arm.sum_multiplier if trust.server_adds_noise else 0.0
-        result = rule.refine(result, m * below, m * certain, noise, dials, np)
+        result = rule.refine(result, m * below, m * certain, dials, np)
     return result
 
 

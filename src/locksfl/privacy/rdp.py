@@ -62,6 +62,11 @@ def round_rdp(event: SampledRound, orders: tuple[float, ...] = ORDERS) -> tuple[
     wanted = np.asarray(orders, dtype=np.float64)
     if wanted.size == 0 or wanted.min() <= 1 or wanted.max() > _MAX_ORDER:
         raise ValueError(f"orders = {orders!r}: expected numbers in (1, {_MAX_ORDER}]")
+    if event.sampling_rate == 1 and event.norm_multiplier is not None:
+        # without a first draw L is a product of independent factors, so that their costs add
+        update = SampledRound(event.upload_probability, event.noise_multiplier)
+        norms = wanted / (2 * event.norm_multiplier**2) * (1 + 1e-13)
+        return tuple((norms + round_rdp(update, orders)).tolist())
     limit = _quadrature_limit(event)
     whole = wanted == np.round(wanted)
     near = ~whole & (wanted <= limit)

@@ -159,7 +159,7 @@ def _costs(
     """The cost against each observer, from what is released to it: anything without noise is
     infinite, noise on sums over a secret cohort is amplified, noise on each message is not."""
     arm = arms[0]
-    if any(one.controlled for one in arms):  # there is no other accountant of chosen rates
+    if any(one.ladder for one in arms):  # there is no other accountant of chosen rounds
         accountant = "rdp"
     if all(one.separation for one in arms):  # turns are exact, by mu
         accountant = "gdp"

@@ -105,7 +105,7 @@ def query_norms(
     total: Total,
     facts: Facts | None = None,
     together: Together = here,
-    refine_noise: Any = 0.0,
+    refine_noise: Any = None,
 ) -> Norms:
     """Stage 1: release the clipped norms, or scores, and derive the one public number K'.
 
@@ -118,7 +118,8 @@ def query_norms(
         total: sums over every client of the round.
         facts: that the rule's score needs.
         together: applies a function to the entries of all members at once.
-        refine_noise: two standard normal numbers for each refinement, as `server_noise`.
+        refine_noise: [refinements, 2] as `server_noise`; there is no going on without it where
+            the server adds noise to sums that refine K'.
 
     Returns:
         The scores of the members, the released sum, and K'.
@@ -129,11 +130,24 @@ def query_norms(
     found = settle_norms(method, scores, released, dials)
     if rule.compares:
         return compare_norms(method, found, members, dials, together)
-    noise = dials.norm_multiplier * refine_noise if trust.server_adds_noise else 0.0
-    pairs = jnp.broadcast_to(noise, (rule.refinements, 2))
+    pairs = jnp.zeros((rule.refined(trust.server_adds_noise), 2))
+    if trust.server_adds_noise:
+        pairs = dials.sum_noise * checked_refine_noise(method, refine_noise)
     return refine_norms(
         method, found, members, dials, lambda k, *each: jnp.stack([*map(total, each)]) + pairs[k]
     )
+
+
+def checked_refine_noise(method: Method, noise: Any) -> Any:
+    """The server's noise on the sums that refine K', refused unless each sum has its own."""
+    shape = (method.parts[0].refinements, 2)
+    if shape[0] and (noise is None or jnp.shape(noise) != shape):
+        given = "none" if noise is None else f"shape {jnp.shape(noise)}"
+        raise ValueError(
+            f"refine_noise: {given}; rule {method.rule!r} under trust {method.trust!r} releases "
+            f"sums that the server noises; expected numbers of shape {shape}"
+        )
+    return jnp.zeros(shape) if noise is None else noise
 
 
 def settle_norms(method: Method, scores: Array, released: Array, dials: Dials) -> Norms:
@@ -167,8 +181,8 @@ def compare_norms(
     """
     rule, _, _ = method.parts
     values = jnp.where(members.present, norms.scores, 0.0)
-    if (level := rule.level) is not None:
-        return norms._replace(used=_common(lambda own: level(own, dials, jnp), values, together))
+    if (settle := rule.settle_from_all) is not None:
+        return norms._replace(used=_common(lambda own: settle(own, dials, jnp), values, together))
     weights = jnp.where(members.present, members.weights, 0.0)
     p = together(lambda own, w: rule.probability(own, norms.used, w, dials, jnp), values, weights)
     p = jnp.where(members.present, upload_probability(method, p, norms.used, weights, dials), 0.0)
@@ -201,13 +215,12 @@ def refine_norms(
     rule, _, trust = method.parts
     if rule.refine is None:
         return norms
-    noise = dials.norm_multiplier if trust.server_adds_noise else 0.0
     used, sums = norms.used, []
-    for k in range(rule.refinements):
+    for k in range(rule.refined(trust.server_adds_noise)):
         p = upload_probability(method, norms.scores, used, members.weights, dials)
         p = jnp.where(members.present, p, 0.0)
         below, certain = pair = release(k, jnp.where(p < 1, p, 0.0), p >= 1)
-        used = rule.refine(used, below, certain, noise, dials, jnp)
+        used = rule.refine(used, below, certain, dials, jnp)
         sums.append(pair)
     return norms._replace(used=used, refined=jnp.stack(sums))
 
@@ -291,7 +304,7 @@ def choose_uploads(
     """
     rule, estimator, _ = method.parts
     clipped = clipped_norms(norms, dials)
-    own = clipped if rule.asks is not None and not rule.released and not rule.jointly else scores
+    own = clipped if rule.asks is not None and not rule.released else scores
     p = upload_probability(method, own, norm_sum, members.weights, dials)
     uploaded = second_sample(members.coins, p, members.present)
     bounds = contribution_bounds(method, p, norm_sum, dials)
@@ -473,6 +486,7 @@ def play(
         norms = query_norms(method, measured, members, noise, dials, total, facts, together, more)
     else:  # nothing is released at the cohort stage, and clients are visited only once
         kept, norms = None, no_norms(members, dials)
+    dials = dials.at_public(norms.used, jnp)
 
     def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:
         return choose_uploads(method, client_norms, *each, norms.used, dials)

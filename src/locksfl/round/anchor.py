@@ -10,10 +10,26 @@ near w~ is small even if `max_samples` subsamples them. For a smooth loss |u_i| 
 instead of |grad f_i|, and the variance of sampling clients falls by the square of that ratio. A
 ratio C'/ C so small that most differences are clipped keeps the steps near G~.
 
-The error of G~, by sampling and by noise, is in all k steps until the next anchor: together they
-carry k^2 Var(G~) + (k - 1) Var(D), where k steps with gradients carry k Var(G~). SVRG proper takes
-G~ of all clients. So at one rate for all rounds, as here, anchors lose unless averages of gradients
-are nearly exact anyway: many uploads in a round, or rule "full" with little noise.
+When it pays. The error of G~, by sampling and by noise, is in all k steps until the next anchor.
+Together they carry
+
+    k^2 V_G + (k - 1) V_D                    k steps with gradients: k V_G at their rate and noise
+    V_G = (1/q - 1) sum |g_i|^2 / n^2 + d (z C / (n q))^2          V_D: of differences, and C' for C
+
+under uniform sampling, q and z those of the round. At one q and z for all rounds, as here, that is
+more than k times as much noise. Anchor rounds with a cohort of their own would not change the rule:
+
+* Sampling. While 1/q - 1 is about 1/q, k^2 / q_a alone is more than gradients carry with as many
+  uploads, k / q' with q' = (q_a + (k - 1) q) / k, whatever q_a. Only with anchors of (nearly) all
+  clients, as in SVRG proper, is their part gone: q_a = 1 pays if
+      sum |u_i|^2 / sum |g_i|^2 < k (1/q' - 1) / ((k - 1) (1/q - 1)).
+* Noise. Where a round costs rho = (q / z)^2, which is exact at q = 1 and near it in long runs with
+  z > 1, the noise of an average is d C^2 / (n^2 rho): no cohort makes it smaller. Out of k rho for
+  k rounds the best shares are as k to `ratio` (Cauchy-Schwarz), and then anchors have
+  (1 + (1 - 1/k) ratio)^2 times the noise of gradients: never less.
+
+So they pay where the variance of sampling clients is far above that of the noise, anchors ask
+everybody and differences are short. Else they lose.
 
 Privacy:
 * u_i is a function of client i's own data and of w_t, w~: released models.
@@ -33,8 +49,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from locksfl.arm import Dials
-from locksfl.models.build import Model
-from locksfl.round.client import Chunk, LocalWork, Records, gradient_update
+from locksfl.round.client import Asked, Chunk, LocalWork, gradient_update
 
 
 class Anchor(NamedTuple):
@@ -56,18 +71,10 @@ def dials_of(work: LocalWork, dials: Dials, t: Array) -> Dials:
     return dials.at_clip(ratio * dials.clip_norm, jnp)
 
 
-def updates(
-    work: LocalWork,
-    anchor: Anchor,
-    t: Array,
-    model: Model,
-    weights: Array,
-    records: Records,
-    chunk: Chunk,
-    clients: Array,
-) -> Array:
+def updates(asked: Asked, anchor: Anchor, chunk: Chunk, clients: Array) -> Array:
     """u_i for each client of a chunk, not yet clipped. [c, size]"""
     del clients
+    work, t, model, weights, records = asked
     here = gradient_update(model, weights, records, chunk)
 
     def difference() -> Array:

@@ -83,6 +83,16 @@ class Chunk(NamedTuple):
     keys: Array  # [c] each client's key of the round
 
 
+class Asked(NamedTuple):
+    """What a round asks of all its clients."""
+
+    work: LocalWork
+    t: Array  # the round, counted from 0
+    model: Model
+    weights: Array  # w_t
+    records: Records
+
+
 NO_LIMIT = 2**31 - 1
 # Clipping is exact: some GPUs would keep 10 bits of each factor of a product.
 HIGHEST = jax.lax.Precision.HIGHEST

@@ -26,12 +26,13 @@ class Control:
 
     update: the kind of local work that it corrects.
     first(work, weights, clients): its state before the first round.
-    updates(work, state, t, model, weights, records, chunk, clients): u_i of a chunk of clients.
+    updates(asked, state, chunk, clients): u_i of a chunk of clients.
     after(work, state, t, weights, released, dials, sent): what the server steps with, from what
         was released, and the state after the round. `sent` is only for a control that `keeps`.
     dials_of(work, dials, t): the numbers of round t.
     problem(work): why this work cannot be controlled, or None.
     keeps: every client keeps a vector of its own.
+    one_clip: the clip norm of all rounds is the arm's.
     """
 
     update: str
@@ -41,11 +42,17 @@ class Control:
     dials_of: Callable[[LocalWork, Dials, Array], Dials] = lambda work, dials, t: dials
     problem: Callable[[LocalWork], str | None] = lambda work: None
     keeps: bool = False
+    one_clip: bool = True
 
 
 CONTROLS = {
     "anchor": Control(
-        "gradient", anchor.first, anchor.updates, anchor.after, dials_of=anchor.dials_of
+        "gradient",
+        anchor.first,
+        anchor.updates,
+        anchor.after,
+        dials_of=anchor.dials_of,
+        one_clip=False,
     ),
     "scaffold": Control(
         "epochs",
@@ -94,13 +101,18 @@ def check_work(work: LocalWork) -> None:
 def check_arm(work: LocalWork, arm: Arm) -> None:
     """Refuse a control variate with an arm whose releases are not averages of one scale."""
     check_work(work)
+    control = control_of(work)
+    if control is None:
+        return
     problems = {
         "clip_quantile, whose bits would be of updates of several kinds": arm.clip_quantile,
         "lengths = 'equal', which leaves no average to correct by": arm.lengths == "equal",
         "a federation, whose devices keep nothing from round to round": arm.dropouts,
+        f"bands = {arm.bands}: correlated noise is charged in units of one clip norm, and its "
+        "rounds have two; expected bands = 1": arm.bands > 1 and not control.one_clip,
     }
     for problem, there in problems.items():
-        if work.control is not None and there:
+        if there:
             raise ValueError(
                 f"local.control = {work.control!r}: not with {problem} (arm {arm.name!r})"
             )

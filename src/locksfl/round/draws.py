@@ -39,7 +39,7 @@ class ServerDraws(NamedTuple):
     update_noise: Array  # one for each parameter
     count_noise: Any = 0.0  # one number
     clip_noise: Any = 0.0  # one number, read if the clip norm adapts
-    refine_noise: Any = 0.0  # [refinements, 2], if the rule refines its public number
+    refine_noise: Any = None  # [refinements, 2], if the rule refines its public number
 
 
 def draw_cohort(rng: np.random.Generator, clients: int, sampling_rate: float) -> np.ndarray:
@@ -69,19 +69,24 @@ def cohort_of(randomness: Randomness, arm: Arm, round_index: int) -> np.ndarray:
 
 
 class Grid(NamedTuple):
-    """The public grids of an arm's releases: powers of two."""
+    """The public grids of an arm's releases: powers of two, or whole numbers of each rung."""
 
     norm: Any  # steps in the clip norm C
-    update: Any  # steps in the bound S of a contribution
+    update: Any  # steps in the bound S of a contribution; of every rung, where noise follows K'
     bits: Any = 1.0  # steps in 1/2, for the sum of bits
 
 
 FINEST, COARSEST = 23, 12  # bits: squares of steps are summed exactly, noise fits in 32 bits
+LEAST_STEPS = 256  # of a rung: an update is cut to 1/256 of S, far below noise of 2^20 steps
 
 
 def grid_of(arm: Arm) -> Grid:
     """The grids on which an arm's noise has a standard deviation of 2^20 to 2^21 steps, like a
-    device's, unless that would be too fine or too coarse a grid for the values."""
+    device's, unless that would be too fine or too coarse a grid for the values.
+
+    Noise that follows K' is drawn before K' is known: always of the same size in steps. It is the
+    number of steps in S that follows, the largest at the last rung, whose multiplier is the least:
+    steps_k = steps z / z_k, rounded down."""
 
     def steps(multiplier: float, name: str) -> np.float32:
         _, exponent = np.frexp(multiplier)
@@ -93,7 +98,15 @@ def grid_of(arm: Arm) -> Grid:
         return np.float32(2.0**bits)
 
     norm = steps(arm.sum_multiplier, "norm_multiplier") if arm.releases_norms else np.float32(1)
-    update = steps(arm.update_multiplier, "noise_multiplier")
+    update: Any = steps(arm.update_multiplier, "noise_multiplier")
+    if (ladder := arm.dials(float).ladder) is not None:
+        share = arm.update_multiplier / ladder.noise_multipliers * (1 - 1e-15)
+        update = np.floor(float(update) * np.append(share[:-1], 1.0)).astype(np.float32)
+        if update[0] < LEAST_STEPS:
+            raise ValueError(
+                f"norm_low = {arm.norm_low:g}: the noise of the rungs differs by a factor of "
+                f"{1 / share[0]:.3g}; expected a larger one without a seed"
+            )
     if arm.clip_quantile is None:
         return Grid(norm, update)
     # the sum over all clients and its noise fit in 32 bits; a whole number needs no finer grid
@@ -149,7 +162,8 @@ def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -
     if refine.size:
         refine = noise(arm.sum_multiplier, grid.norm, Purpose.REFINE_NOISE, *refine.shape)
     shape = (members, size) if each else (size,)
-    update = noise(arm.update_multiplier, grid.update, Purpose.UPDATE_NOISE, *shape)
+    steps = np.ravel(grid.update)[-1]
+    update = noise(arm.update_multiplier, steps, Purpose.UPDATE_NOISE, *shape)
     count = np.zeros((), np.int32)
     if arm.count_noise:
         count = noise(arm.count_noise, 1.0, Purpose.COUNT_NOISE)

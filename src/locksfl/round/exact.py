@@ -37,6 +37,7 @@ from locksfl.round.algorithm import (
     Total,
     Uploads,
     asked_values,
+    checked_refine_noise,
     choose_uploads,
     compare_norms,
     contribution_bound,
@@ -135,8 +136,8 @@ def contribution_steps(updates: Array, coefficient: Array, bounds: Array, steps:
     scaled = updates * factor[:, None]
     whole = jnp.clip(jnp.where(jnp.isfinite(scaled), scaled, 0.0), -steps, steps).astype(jnp.int32)
     high, low = sum_of_squares(whole)
-    most = (steps * steps * 2.0**-24).astype(jnp.uint32)
-    fits = (high < most) | ((high == most) & (low == 0))
+    most, rest = sum_of_squares(jnp.asarray(steps)[None])
+    fits = (high < most) | ((high == most) & (low <= rest))
     return jnp.where(fits[:, None], whole, 0)
 
 
@@ -217,19 +218,19 @@ def play_exact(
         norms = _release_norms(
             method, values, members, noise, grid, dials, total, everyone, together
         )
+    steps = grid.update if dials.ladder is None else grid.update[dials.rung(norms.used, jnp)]
+    dials = dials.at_public(norms.used, jnp)
 
     def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:
         return choose_uploads(method, client_norms, *each, norms.used, dials)
 
     messages = noise.update if each else None
-    summed, uploads = clients.exact_sum(
-        choose, (members, norms.scores), kept, grid.update, messages
-    )
+    summed, uploads = clients.exact_sum(choose, (members, norms.scores), kept, steps, messages)
     bound = contribution_bound(method, norms.used, dials)
     if not each:
         summed = add(summed, words(noise.update))
     if not estimator.own_bound:  # whole numbers: PUBLIC is told the sum, not how it was rounded
-        summed = summed.value * (bound / grid.update)
+        summed = summed.value * (bound / steps)
     divisor = estimator.divisor(dials)
     std = trust.noise_std(uploads.scale, bound, uploads.uploaded, dials, total, jnp)
     result = RoundResult(
@@ -239,6 +240,7 @@ def play_exact(
         signal=jnp.full((), jnp.nan),
         noise=std * math.sqrt(noise.update.shape[-1]) / divisor,
         released_count=release_count(method, uploads, noise.counted, total),
+        refined=norms.refined,
     )
     if noise.bits is not None:
         whole = sum_of_bits(uploads, members, total) * grid.bits.astype(jnp.int32) + noise.bits
@@ -260,6 +262,8 @@ def _release_norms(
     """Stage 1 in steps: each member's noisy norm or score, or the noisy sums."""
     rule, _, trust = method.parts
     step = dials.clip_norm / grid.norm
+    if trust.server_adds_noise:
+        checked_refine_noise(method, noise.refine)
 
     def in_steps(each: Array) -> Array:
         whole = jnp.clip(jnp.floor(each), 0.0, grid.norm).astype(jnp.int32)

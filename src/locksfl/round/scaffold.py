@@ -7,6 +7,10 @@
              c <- c + rho (R / (K eta) - c)                      rho = uploads / n, a public number
     client   c_i <- u_i / (K eta), not clipped, if it uploaded   the paper's option II
 
+Under every trust, also under none, this is a variant of the paper's: its clients send two vectors,
+w - y and the change of c_i, and the server averages both. Here they send u_i alone, and c is made
+of the released average.
+
 With c_i near the client's gradient and c near the mean of all, every client moves along the mean
 gradient and local steps cause no drift. Under uniform sampling c is in expectation the mean of the
 c_i, less what clipping took; if all clients upload and nothing is clipped or noised, it is that
@@ -38,8 +42,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from locksfl.arm import Dials
-from locksfl.models.build import Model
-from locksfl.round.client import Chunk, LocalWork, Records, epochs_update
+from locksfl.round.client import Asked, Chunk, LocalWork, epochs_update
 
 
 class Controls(NamedTuple):
@@ -79,18 +82,9 @@ def problem(work: LocalWork) -> str | None:
     return None
 
 
-def updates(
-    work: LocalWork,
-    controls: Controls,
-    t: Array,
-    model: Model,
-    weights: Array,
-    records: Records,
-    chunk: Chunk,
-    clients: Array,
-) -> Array:
+def updates(asked: Asked, controls: Controls, chunk: Chunk, clients: Array) -> Array:
     """u_i for each client of a chunk, not yet clipped. [c, size]"""
-    del t
+    work, _, model, weights, records = asked
     there = jnp.any(chunk.used, axis=1, keepdims=True)  # an empty slot stays zero
     drift = jnp.where(there, controls.server - controls.own[clients], 0.0)
     moved = epochs_update(model, weights, records, chunk, work, drift)

@@ -25,6 +25,7 @@ from locksfl.round.algorithm import Facts, Uploads, adapted_clip, play
 from locksfl.round.client import (
     NO_LIMIT,
     PRECISIONS,
+    Asked,
     LocalWork,
     Records,
     Visit,
@@ -130,8 +131,8 @@ class ChunkedClients:
         # (u_i, whether it was uploaded and is finite) of every member, if clients keep such vectors
         self.sent: Any = None
         if control is not None:
-            given = (program.work, state.control, t, program.model, self.weights, records)
-            self._corrected = functools.partial(control.updates, *given)
+            asked = Asked(program.work, t, program.model, self.weights, records)
+            self._corrected = functools.partial(control.updates, asked, state.control)
             if control.keeps:
                 none = members.present & False
                 self.sent = (jnp.zeros((*none.shape, program.model.size)), none)

@@ -112,7 +112,7 @@ def _groups(
         plan, alone = setting.plan, number if _plays_alone(setting) else None
         rate = plan.sampling_rate if simulator.on_cpu else simulator.shared_rate(plan, work)
         adapts = plan.clip_quantile is not None
-        key = (plan.method, rate, adapts, plan.strategy, alone)
+        key = (plan.method, rate, adapts, plan.strategy, len(plan.ladder), alone)
         alike.setdefault(key, []).append(number)
     for (_, rate, *_), numbers in alike.items():
         most = at_once or _most_together(simulator, rate, work)

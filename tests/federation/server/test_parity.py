@@ -275,6 +275,6 @@ def test_without_a_seed_every_sum_of_a_refined_number_has_its_noise():
         for below, certain in np.asarray(found.refined, float):
             p = rule.probability(values, public, 1.0, dials, np)
             beyond += [below - p[p < 1].sum(), certain - np.sum(p >= 1)]
-            public = rule.refine(public, below, certain, plan.sum_multiplier, dials, np)
+            public = rule.refine(public, below, certain, dials, np)
     assert std_is(beyond, math.sqrt(5) * plan.norm_multiplier)
     assert not std_is(beyond, 1.1 * math.sqrt(5) * plan.norm_multiplier)

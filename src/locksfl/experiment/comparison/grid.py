@@ -136,7 +136,7 @@ class Comparison:
         if self.axes.tuning is not None:
             table |= {"clip_norm": clip_norm, "step": step}
         if not method.rule.everyone:
-            if not method.rule.everyone_scored:
+            if not method.rule.all_clients:
                 table["cohort"] = cohort
             if not method.uploads_follow_data:
                 table["uploads"] = case.uploads

@@ -82,7 +82,7 @@ def public_task(
         data |= {"split": {"kind": "iid"} if split.kind == "natural" else dealt}
     public = config_of({**table, "data": data}, public_changes)
     mine, theirs = clients_of(config), clients_of(public)
-    if mine != theirs and any(arm.parts[0].everyone for arm in config.arms()):
+    if mine != theirs and any(arm.cohort >= mine for arm in config.arms()):
         raise ValueError(
             f"--public {name}: it has {theirs} clients, and an arm that asks everyone would have "
             f"other noise than with {mine}; expected as many (--public-set data.clients={mine})"
@@ -119,10 +119,10 @@ def private_task(
     if epsilon is None:
         raise ValueError("--epsilon is missing: what the trials of each arm may cost together")
     for arm in config.arms():
-        if not arm.private or arm.controlled or arm.separation or arm.noise_multiplier:
+        if not arm.private or arm.rungs or arm.separation or arm.noise_multiplier:
             raise ValueError(
-                f"arm.{arm.name}: --private expects a trust that adds noise, a cohort of coins of "
-                "one rate, and no noise_multiplier"
+                f"arm.{arm.name}: --private expects a trust that adds noise, a cohort of coins at one "
+                "rate with one noise, and no noise_multiplier"
             )
     return Task(table, config, axes, epsilon=epsilon)
 

@@ -89,7 +89,7 @@ def upload_probability(rule: str, clipped: npt.ArrayLike, clip_norm: float, most
     device: a function of its own norm and the clip norm, at most `most`, which is what is charged.
     Anything else that a server may name is `Refused`."""
     known = RULES.get(rule) if isinstance(rule, str) else None
-    if known is None or known.asks is None or known.released or known.jointly:
+    if known is None or known.asks is None or known.released:
         raise Refused(Refusal.MALFORMED)
     if not within((0.0, 1.0), most):
         raise Refused(Refusal.MALFORMED)

@@ -161,6 +161,8 @@ def play_round(
     else:  # both draws are made before any client is asked
         members = members._replace(present=jnp.asarray(mask(draws.cohort, n)))
         norms = no_norms(members, dials)
+    plan = plan.at_public(float(norms.used))
+    dials = server_dials(plan)
     uploads = choose_uploads(plan.method, norms.scores, members, norms.scores, norms.used, dials)
     drawn = np.asarray(uploads.uploaded)
     decide = rule.asks is not None and not rule.released  # the devices, each by its own coin

@@ -71,23 +71,31 @@ class Rule:
         fix its uploads: the cohort follows what was released (`locksfl.round.rates`).
     takes: which of the settings floor, norm_low, weights, loss_bound and gate an arm of this rule
         has.
-    cap_binds: |g_i| / p_i may exceed C / p_C even with true values, so that the capped estimator
+    cap_can_bind: |g_i| / p_i may exceed C / p_C even with true values, so that the capped estimator
         shrinks some contributions: it is biased.
+    for_divided_noise: it is the optimum where the noise of an upload is divided by p too. Where
+        clients add the noise, the default estimator is then one that does so (`own_bound`).
     planned: `locks plan` can predict its error.
-    paper, sends: where it comes from, and what a client sends, for the documentation.
-    everyone: the cohort is all clients, and all of them upload.
-    everyone_scored: the cohort is all clients; a second sample chooses the uploaders.
+    paper: where it comes from, for the documentation.
+    all_clients: the cohort is all clients. A rule that asks for nothing then lets all of them
+        upload; else a second sample chooses the uploaders.
+    noise_follows: where the server adds the noise, the update's multiplier follows the public
+        number of the round, so that every round costs the same (`Arm.rungs`). The largest
+        probability is then that of each rung. Only with `all_clients`: the public number must not
+        come from the secret sample that amplifies what is released after it.
     jointly: `probability` takes all members' values at once, as the trust shows them, and gives one
         number for each; a member that is absent has value 0 and weight 0. Sound where every
         client's own value is released, or without privacy.
-    level(values, dials, xp): the public number, from all members' values at once in place of their
-        sum (0 for an absent one); `probability` then looks at one client. Sound where `jointly` is.
-    refinements, refine(public, below, certain, noise, dials, xp): the public number is improved so
-        often by two more sums over the cohort: `below`, of the probabilities that are less than 1,
-        and `certain`, the number of those that are 1, each released with noise of std `noise`. A
-        member is in one of the two, so that its presence moves the pair by 1 at most. A server
-        that adds noise shares the charge of one norm sum between all sums
-        (`Arm.sum_multiplier`).
+    settle_from_all(values, dials, xp): as `settle`, but the public number comes from all members'
+        values at once in place of their sum (0 for an absent one). Sound where `jointly` is.
+    refine(public, below, certain, dials, xp): the public number, improved by two more sums over the
+        cohort: `below`, of the probabilities that are less than 1, and `certain`, the number of
+        those that are 1. A member is in one of the two, so that its presence moves the pair by 1 at
+        most. `dials.sum_noise` is the std of the noise on each sum.
+    refinements: how often it is improved where the server adds noise, which shares the charge of
+        one norm sum between all sums (`Arm.sum_multiplier`).
+    free_refinements: how often it is improved where sums cost nothing: without noise, or of values
+        that every client has released.
     biased: some members have probability 0, so that no weight makes what it selects the mean of the
         clipped updates.
     """
@@ -104,16 +112,17 @@ class Rule:
     estimated_uploads: Callable[[float, float, Arm], float] | None = None
     count_share: float = 0.0
     takes: tuple[str, ...] = ()
-    cap_binds: bool = False
+    cap_can_bind: bool = False
+    for_divided_noise: bool = False
     planned: bool = False
     paper: str = ""
-    sends: str = "its update, if it uploads"
-    everyone: bool = False
-    everyone_scored: bool = False
+    all_clients: bool = False
+    noise_follows: bool = False
     jointly: bool = False
-    level: Callable[[Any, Any, Any], Any] | None = None
+    settle_from_all: Callable[[Any, Any, Any], Any] | None = None
+    refine: Callable[[Any, Any, Any, Any, Any], Any] | None = None
     refinements: int = 0
-    refine: Callable[[Any, Any, Any, Any, Any, Any], Any] | None = None
+    free_refinements: int = 0
     biased: bool = False
 
     def __post_init__(self) -> None:
@@ -127,15 +136,26 @@ class Rule:
             self._check_score()
         if self.released and self.asks is None:
             raise ValueError(f"rule {self.name!r}: releases a value that it does not ask for")
-        if (self.refinements > 0) != (self.refine is not None):
+        for name in ("refinements", "free_refinements"):
+            if ((value := getattr(self, name)) > 0) != (self.refine is not None):
+                raise ValueError(
+                    f"rule {self.name!r}: {name} = {value!r}; expected a number > 0 with `refine`, "
+                    "and 0 without"
+                )
+        ways = [self.jointly, self.settle_from_all is not None, self.refine is not None]
+        if sum(ways) > 1:
             raise ValueError(
-                f"rule {self.name!r}: refinements = {self.refinements!r}; expected a number > 0 "
-                "with `refine`, and 0 without"
+                f"rule {self.name!r}: expected one of jointly, settle_from_all and refine"
             )
-        if (self.level or self.refine) and (self.jointly or not self.released):
+        if any(ways) and not self.released:
             raise ValueError(
-                f"rule {self.name!r}: a public number needs a value that is released, and no "
-                "`jointly`"
+                f"rule {self.name!r}: jointly, settle_from_all and refine need a value that is "
+                "released"
+            )
+        if self.noise_follows and not (self.all_clients and self.released):
+            raise ValueError(
+                f"rule {self.name!r}: noise that follows the public number needs a value that is "
+                "released, and all_clients"
             )
         if not 0 <= self.count_share <= 1:
             raise ValueError(
@@ -155,10 +175,8 @@ class Rule:
                 raise ValueError(
                     f"rule {self.name!r}: fact {name!r}; expected one of {', '.join(FACTS)}"
                 )
-        if not self.released and not self.jointly:
-            raise ValueError(
-                f"rule {self.name!r}: expected a score that is released, or compared (jointly)"
-            )
+        if not self.released:
+            raise ValueError(f"rule {self.name!r}: expected a score that is released")
 
     @property
     def remembers(self) -> bool:
@@ -168,7 +186,25 @@ class Rule:
     @property
     def compares(self) -> bool:
         """Whether a client's probability depends on others' own values, and not on sums alone."""
-        return self.jointly or self.level is not None
+        return self.jointly or self.settle_from_all is not None
+
+    @property
+    def everyone(self) -> bool:
+        """Whether all clients upload in every round."""
+        return self.all_clients and self.asks is None
+
+    @property
+    def sends(self) -> str:
+        """What a client sends, for the documentation."""
+        if self.everyone:
+            return "its update"
+        if self.asks is None or not self.released:
+            return "its update, if it uploads"
+        return f"its {self.asks.name}, then its update if it uploads"
+
+    def refined(self, server_adds_noise: bool) -> int:
+        """How often its public number is refined."""
+        return self.refinements if server_adds_noise else self.free_refinements
 
     @property
     def from_one_sum(self) -> bool:

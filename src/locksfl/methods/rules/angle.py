@@ -6,7 +6,7 @@ its own update with v, which everybody has:
     s_i = C arccos(cos(u_i, v)) / pi               0 along v, C/2 across, C against it
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
 
-as in the rule norm, with z_i the score as the server knows it. Unlike the cosine it tells small
+with z_i the score as the server knows it. Unlike the cosine it tells small
 angles apart. In the first round v = 0: then, and for an update of zero, the angle counts as a right
 one, and all members are alike.
 
@@ -20,19 +20,27 @@ from dataclasses import replace
 from math import pi
 from typing import Any
 
-from locksfl.methods.rules import cosine
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     """C arccos(cos(u_i, v)) / pi."""
-    found = cosine.ratio(facts["along"], facts["norm"], facts["last_norm"], xp)
-    return dials.clip_norm * xp.arccos(found) / pi
+    cosine = shared.cosine_between(facts["along"], facts["norm"], facts["last_norm"], xp)
+    return dials.clip_norm * xp.arccos(cosine) / pi
 
 
-rule = replace(
-    cosine.rule,
+rule = Rule(
     name="angle",
     about="by the angle to the last update",
+    asks=replace(NORM, name="diversity"),
     score=score,
+    facts=("norm", "along", "last_norm"),
+    released=True,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
+    takes=("floor", "norm_low"),
+    cap_can_bind=True,
     paper="after Fraboni et al. 2021 (clustered sampling)",
 )

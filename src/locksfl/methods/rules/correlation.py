@@ -7,7 +7,7 @@ coordinates by one number then counts as no difference):
     s_i = C (1 - cor_i) / 2
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
 
-as in the rule norm, with z_i the score as the server knows it; d is the number of parameters. Our
+with z_i the score as the server knows it; d is the number of parameters. Our
 score, inspired by gradient diversity (Yin et al., AISTATS 2018). In the first round v = 0: then,
 and for an update without any variation, the correlation counts as 0, and all members are alike.
 
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import cosine
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
@@ -30,14 +30,22 @@ def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
         xp.sqrt(xp.maximum(norm**2 - total**2 / d, 0.0))
         for norm, total in ((facts["norm"], own), (facts["last_norm"], last))
     )
-    found = cosine.ratio(facts["along"] - own * last / d, one, other, xp)
-    return dials.clip_norm * (1 - found) / 2
+    correlation = shared.cosine_between(facts["along"] - own * last / d, one, other, xp)
+    return dials.clip_norm * (1 - correlation) / 2
 
 
-rule = replace(
-    cosine.rule,
+rule = Rule(
     name="correlation",
     about="by the correlation with the last update",
+    asks=replace(NORM, name="diversity"),
     score=score,
     facts=("norm", "along", "last_norm", "sum", "last_sum", "parameters"),
+    released=True,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
+    takes=("floor", "norm_low"),
+    cap_can_bind=True,
+    paper="ours, inspired by Yin et al. 2018 (gradient diversity)",
 )

@@ -8,7 +8,7 @@ everybody has:
     s_i = C (1 - cos(u_i, v)) / 2                  0 along v, C against it
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
 
-as in the rule norm, with z_i the score as the server knows it. In the first round v = 0: then, and
+with z_i the score as the server knows it. In the first round v = 0: then, and
 for an update of zero, the cosine counts as 0, and all members are alike.
 
 A direction is not a norm, so that the capped estimator is biased; horvitz-thompson is not.
@@ -20,31 +20,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, norm
-
-
-def ratio(product: Any, one: Any, other: Any, xp: Any) -> Any:
-    """product / (one other) between -1 and 1; 0 if one of the lengths is 0."""
-    there = (one > 0) & (other > 0)
-    found = product / xp.where(there, one, 1.0) / xp.where(there, other, 1.0)
-    return xp.where(there, xp.clip(found, -1.0, 1.0), 0.0)
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     """C (1 - cos(u_i, v)) / 2."""
-    cosine = ratio(facts["along"], facts["norm"], facts["last_norm"], xp)
+    cosine = shared.cosine_between(facts["along"], facts["norm"], facts["last_norm"], xp)
     return dials.clip_norm * (1 - cosine) / 2
 
 
-rule = replace(
-    norm.rule,
+rule = Rule(
     name="cosine",
     about="by the cosine to the last update",
     asks=replace(NORM, name="diversity"),
     score=score,
     facts=("norm", "along", "last_norm"),
-    cap_binds=True,
-    planned=False,
+    released=True,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
+    takes=("floor", "norm_low"),
+    cap_can_bind=True,
     paper="ours, inspired by Yin et al. 2018 (gradient diversity)",
-    sends="its diversity, then its update if it uploads",
 )

@@ -5,15 +5,19 @@
 
 Nobody knows grad F, the mean of all raw gradients, before the round. The last released update v is
 known, and is a good guess while the model moves slowly (zero in the first round: then by norm and
-spread). With a_1 = a_2 = 1, which is ours (the paper's follow from its constants),
+spread). v is an average of clipped updates, so that a client compares its clipped update g_i with
+it. With a_1 = a_2 = 1, which is ours (the paper's follow from its constants),
 
-    s_i = min(C, sqrt(|u_i - v|^2 + sigma_i^2))
+    s_i = min(C, sqrt(|g_i - v|^2 + sigma_i^2))
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
 
-as in the rule norm, with z_i the score as the server knows it. With local epochs u_i is a sum of
-steps, and sigma_i still that of gradients at the current model. v is an average of clipped updates
-and carries the noise of its round; where that dominates, or where most scores exceed C, all scores
-are alike.
+with z_i the score as the server knows it. With local epochs g_i is a sum of steps, and sigma_i
+still that of gradients at the current model. v carries the noise of its round; where that
+dominates, or where most scores exceed C, all scores are alike.
+
+The paper's own zeta_i, a distance from the mean of all members' raw gradients, is left out even
+without privacy: it needs every member's vector before anybody uploads, and a rule is given one
+number of each.
 
 A diversity is not a norm, so that the capped estimator is biased; horvitz-thompson is not.
 """
@@ -24,25 +28,29 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, norm
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
-    """sqrt(|u_i - v|^2 + sigma_i^2); the round limits it to C."""
-    del dials
-    apart = facts["norm"] ** 2 - 2 * facts["along"] + facts["last_norm"] ** 2
+    """sqrt(|g_i - v|^2 + sigma_i^2); the round limits it to C."""
+    factor = shared.clip_factor(facts["norm"], dials, xp)
+    length, along = factor * facts["norm"], factor * facts["along"]
+    apart = length**2 - 2 * along + facts["last_norm"] ** 2
     return xp.sqrt(xp.maximum(apart, 0.0) + facts["spread"] ** 2)
 
 
-rule = replace(
-    norm.rule,
+rule = Rule(
     name="delta",
     about="by diversity and local variance (DELTA)",
     asks=replace(NORM, name="diversity"),
     score=score,
     facts=("norm", "along", "last_norm", "spread"),
-    cap_binds=True,
-    planned=False,
+    released=True,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
+    takes=("floor", "norm_low"),
+    cap_can_bind=True,
     paper="Wang et al. 2023 (DELTA)",
-    sends="its diversity, then its update if it uploads",
 )

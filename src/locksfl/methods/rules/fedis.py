@@ -2,9 +2,9 @@
 
     p_i = b z_i / K',   K' = clip(released sum of norms, K_low, m C)
 
-the rule norm with lambda = 0: the probabilities of the least variance. z_i is the norm as the
-server knows it. Weights by the number of records are those of local.weight = "size", which
-multiplies the update before its norm is taken. Left out: importance sampling of a client's own
+the probabilities of the least variance (the rule norm adds a floor). z_i is the norm as the server
+knows it. Weights by the number of records are those of local.weight = "size", which multiplies the
+update before its norm is taken. Left out: importance sampling of a client's own
 records. Coins replace the paper's draw without replacement.
 
 With true norms every upload g_i / p_i is K'/b long and the mean is exact. With noised norms a
@@ -14,15 +14,17 @@ which divides by p_i, is refused.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from locksfl.methods.rules import NORM, Rule, shared
 
-from locksfl.methods.rules import norm
-
-rule = replace(
-    norm.rule,
+rule = Rule(
     name="fedis",
     about="in proportion to the norm, without a floor (FedIS)",
+    asks=NORM,
+    released=True,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,  # lambda is 0: it takes no floor
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
     takes=("norm_low",),
-    planned=False,
     paper="Rizk et al. 2022 (FedIS)",
 )

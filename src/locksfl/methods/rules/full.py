@@ -18,7 +18,6 @@ rule = Rule(
     about="every client, every round",
     probability=probability,
     largest_probability=lambda arm: 1.0,
-    everyone=True,
+    all_clients=True,
     paper="McMahan et al. 2017 (FedAvg)",
-    sends="its update",
 )

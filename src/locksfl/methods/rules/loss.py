@@ -7,9 +7,9 @@ sum needs the client's own loss and one released number:
     s_i = C min(1, F_i(w) / B)               F_i the mean loss of its records, B = loss_bound
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
 
-as in the rule norm, with z_i the score as the server knows it. B is public and fixed beforehand, so
-that a score lies in [0, C] and is released like a norm. Its default, 2.5, is a little above ln 10:
-what a model that knows nothing loses on ten classes.
+with z_i the score as the server knows it. B is public and fixed beforehand, so that a score lies in
+[0, C] and is released like a norm. Its default is a little above what a model that knows nothing
+loses: 1.1 ln(classes), or 2.5 where the number of classes is not known (an `Arm` without data).
 
 A loss is not a norm: a client with a long update and a small loss has |g_i| / p_i > C / p_C, which
 the capped estimator shortens. It is biased then; horvitz-thompson is not.
@@ -17,29 +17,22 @@ the capped estimator shortens. It is biased then; horvitz-thompson is not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from locksfl.methods.rules import NORM, norm
+from locksfl.methods.rules import NORM, Rule, shared
 
-
-def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
-    """C F_i / B; the round limits it to C."""
-    del xp
-    return dials.clip_norm * facts["loss"] / dials.loss_bound
-
-
-rule = replace(
-    norm.rule,
+rule = Rule(
     name="loss",
     about="in proportion to the loss",
     asks=replace(NORM, name="loss"),
-    score=score,
+    score=shared.loss_over_bound,
     facts=("loss",),
-    takes=(*norm.rule.takes, "loss_bound"),
-    cap_binds=True,
-    planned=False,
+    released=True,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
+    takes=("floor", "norm_low", "loss_bound"),
+    cap_can_bind=True,
     paper="after Loshchilov and Hutter 2015, Cho et al. 2020",
-    sends="its mean loss, then its update if it uploads",
 )

@@ -1,6 +1,6 @@
 """The optimum where an upload's noise is divided by its probability too.
 
-Meant for estimator = "horvitz-thompson" under local trust, where an upload is
+Made for the estimator horvitz-thompson under local trust (its default there), where an upload is
 (g_i + N(0, (z C)^2 I)) / p_i. The variance of their sum is the sum of (|g_i|^2 + d (z C)^2) / p_i
 less a constant, so that among probabilities with a given sum the best are
 
@@ -11,7 +11,7 @@ Scaled so that the largest possible score, at |g_i| = C, is C:
     s_i = C a_i / sqrt(C^2 + d (z C)^2)
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
 
-as in the rule norm, with z_i the score as the server knows it. The more noise, the nearer to
+with z_i the score as the server knows it. The more noise, the nearer to
 uniform: at d z^2 = 100 no score is below .995 C. Without noise it is the rule norm.
 
 s_i >= |g_i|, so that with true values the capped estimator's clip never binds.
@@ -23,24 +23,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, norm
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     """C sqrt((r_i^2 + d z^2) / (1 + d z^2)), r_i = |g_i| / C."""
-    share = xp.minimum(facts["norm"] / dials.shortest / dials.clip_norm, 1.0)
+    share = facts["norm"] * shared.clip_factor(facts["norm"], dials, xp) / dials.clip_norm
     noise = facts["parameters"] * dials.noise_multiplier**2
     return dials.clip_norm * xp.sqrt((share**2 + noise) / (1 + noise))
 
 
-rule = replace(
-    norm.rule,
+rule = Rule(
     name="noise-aware",
     about="optimal if the noise is divided by p too",
     asks=replace(NORM, name="length with noise"),
     score=score,
     facts=("norm", "parameters"),
-    planned=False,
+    released=True,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
+    takes=("floor", "norm_low"),
+    for_divided_noise=True,
     paper="by Cauchy-Schwarz, as Chen et al. 2022 (OCS) without noise",
-    sends="its norm combined with the expected noise, then its update if it uploads",
 )

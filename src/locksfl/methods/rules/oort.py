@@ -4,12 +4,13 @@
     s_i = C min(1, U_i / B)                                 B = loss_bound
     p_i = (1 - lambda) b z_i / K' + lambda b / m,   K' = clip(released sum of s_i, K_low, m C)
 
-as in the rule norm, with z_i the score as the server knows it. |B_i| is K_i / K_ref with
+with z_i the score as the server knows it. |B_i| is K_i / K_ref with
 local.weight = "size", and else 1, a public constant.
 
 The rest of Oort is left out: it needs other clients' raw values, or is not statistical:
-* its cut at the 95th percentile of all utilities: the public bound B takes its place (its default,
-  2.5, is a little above ln 10, what a model that knows nothing loses on ten classes);
+* its cut at the 95th percentile of all utilities: the public bound B takes its place (its default
+  is a little above what a model that knows nothing loses: 1.1 ln(classes), or 2.5 where the number
+  of classes is not known);
 * the largest scores first, without replacement: here coins, as the accountants assume;
 * a bonus for clients not seen lately, and exploration: the floor lambda gives everybody a chance;
 * the penalty for slow clients: a simulation has none.
@@ -23,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, norm
+from locksfl.methods.rules import NORM, Rule, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
@@ -32,16 +33,18 @@ def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     return dials.clip_norm * facts["size"] * facts["rms_loss"] / dials.loss_bound
 
 
-rule = replace(
-    norm.rule,
+rule = Rule(
     name="oort",
     about="in proportion to Oort's statistical utility",
     asks=replace(NORM, name="utility"),
     score=score,
     facts=("rms_loss", "size"),
-    takes=(*norm.rule.takes, "loss_bound"),
-    cap_binds=True,
-    planned=False,
+    released=True,
+    settle=shared.clamped_sum,
+    probability=shared.share_of_sum,
+    largest_probability=shared.largest_share,
+    estimated_uploads=shared.uploads_by_sum,
+    takes=("floor", "norm_low", "loss_bound"),
+    cap_can_bind=True,
     paper="Lai et al. 2021 (Oort)",
-    sends="its utility, then its update if it uploads",
 )

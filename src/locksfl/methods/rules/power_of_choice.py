@@ -17,16 +17,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from locksfl.methods.rules import loss, top_k
+from locksfl.methods.rules import NORM, Rule, shared
 
-rule = replace(
-    top_k.rule,
+rule = Rule(
     name="power-of-choice",
     about="the largest losses, always (Power-of-Choice)",
-    asks=loss.rule.asks,
-    score=loss.score,
-    facts=loss.rule.facts,
+    asks=replace(NORM, name="loss"),
+    score=shared.loss_over_bound,
+    facts=("loss",),
+    released=True,
+    jointly=True,
+    probability=shared.largest_first,
+    largest_probability=lambda arm: 1.0,
     takes=("loss_bound",),
+    biased=True,
     paper="Cho et al. 2020 (Power-of-Choice)",
-    sends=loss.rule.sends,
 )

@@ -19,9 +19,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import power_of_choice
-from locksfl.methods.rules.ocs import water_level
-from locksfl.methods.rules.top_k import order
+from locksfl.methods.rules import NORM, Rule, shared
 
 PRESSURE = 100.0  # s_e
 
@@ -29,18 +27,23 @@ PRESSURE = 100.0  # s_e
 def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
     """min(1, c e_i), 0 for the absent."""
     del public
-    larger, equal = order(own, weight, xp)
+    larger, equal = shared.larger_and_equal(own, weight, xp)
     rank, members = larger + (equal - 1) / 2, xp.maximum(xp.sum(weight > 0), 1)
-    score = xp.where(weight > 0, xp.exp(-math.log(PRESSURE) * rank / members), 0.0)
-    level = water_level(score, dials.uploads, xp)
-    return xp.where(score > level, 1.0, score / xp.where(level > 0, level, 1.0))
+    e = xp.where(weight > 0, xp.exp(-math.log(PRESSURE) * rank / members), 0.0)
+    level = shared.water_level(e, dials.uploads, xp)  # 1 / c
+    return xp.where(e > level, 1.0, e / xp.where(level > 0, level, 1.0))
 
 
-rule = replace(
-    power_of_choice.rule,
+rule = Rule(
     name="rank",
     about="by the rank of the loss",
+    asks=replace(NORM, name="loss"),
+    score=shared.loss_over_bound,
+    facts=("loss",),
+    released=True,
+    jointly=True,
     probability=probability,
-    biased=False,
+    largest_probability=lambda arm: 1.0,
+    takes=("loss_bound",),
     paper="Loshchilov and Hutter 2015",
 )

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy import special
 
 from locksfl import _validate
-from locksfl.methods.rules.ocs import water_level
+from locksfl.methods.rules.shared import water_level
 from locksfl.paper.theory.bound import Constants, require, sum_constraint
 
 Floats = npt.NDArray[np.float64]
