@@ -121,8 +121,8 @@ def private_task(
     for arm in config.arms():
         if not arm.private or arm.rungs or arm.separation or arm.noise_multiplier:
             raise ValueError(
-                f"arm.{arm.name}: --private expects a trust that adds noise, a cohort of coins at one "
-                "rate with one noise, and no noise_multiplier"
+                f"arm.{arm.name}: --private expects a trust that adds noise, a cohort of coins at "
+                "one rate with one noise, and no noise_multiplier"
             )
     return Task(table, config, axes, epsilon=epsilon)
 
