@@ -30,6 +30,7 @@ from locksfl.cli.privacy import privacy_app
 from locksfl.cli.reproduce import reproduce
 from locksfl.cli.running import open_unfinished, run_new, show_run
 from locksfl.cli.theory import theory_app
+from locksfl.cli.tune import tune
 
 app = typer.Typer(
     name="locks",
@@ -46,6 +47,7 @@ privacy_app.command()(audit)
 app.command()(compare)
 app.command()(plan)
 app.command()(reproduce)
+app.command()(tune)
 
 # What typer raises for a wrong command line: click's class, or from 0.26 on that of its own copy of
 # click. Of either only BadParameter is public; this is the class above all of them.

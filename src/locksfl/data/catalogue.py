@@ -33,6 +33,7 @@ class Entry:
     archive: File | None = None  # one address that holds all the files
     needs: tuple[str, ...] = ()  # other sets whose files it reads
     how: str = ""  # how to get the files that have no address
+    part_of: str | None = None  # another set, whose records these are
 
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -58,6 +59,7 @@ _ENTRIES = (
         test=2_000,
         classes=10,
         licence="none stated (often CC BY-SA 3.0)",
+        part_of="mnist",
     ),
     Entry(
         "mnist",
@@ -106,6 +108,7 @@ _ENTRIES = (
             "5b5b05890a5e13444e108efe57b788aa",
         ),
         needs=("mnist",),
+        part_of="mnist",
         how="the two label files are on QMNIST's page, github.com/facebookresearch/qmnist",
     ),
     Entry(
@@ -151,3 +154,9 @@ _ENTRIES = (
 )
 CATALOGUE = {entry.name: entry for entry in _ENTRIES}
 NAMES = tuple(CATALOGUE)
+
+
+def same_records(one: str, other: str) -> bool:
+    """Whether two sets have records in common; what is not in the catalogue has only its name."""
+    whole = [(CATALOGUE[name].part_of if name in NAMES else None) or name for name in (one, other)]
+    return whole[0] == whole[1]

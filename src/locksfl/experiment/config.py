@@ -255,15 +255,21 @@ class TrainConfig(Settings, where="train"):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     average_last: Whole = 0
     evaluate_every: Count = 1
+    stop_after: Count | None = None  # evaluations in a row without a better accuracy
 
     def check(self) -> None:
-        """Refuse an average over more rounds than there are."""
+        """Refuse an average over more rounds than there are, or over rounds that may not come."""
         if self.clip_rate is not None and self.clip_quantile is None:
             raise ValueError(f"train.clip_rate = {self.clip_rate!r}: only with train.clip_quantile")
         if self.average_last > self.rounds:
             raise ValueError(
                 f"train.average_last = {self.average_last}: "
                 f"expected at most train.rounds = {self.rounds}"
+            )
+        if self.stop_after is not None and self.average_last:
+            raise ValueError(
+                f"train.average_last = {self.average_last}: an average over the last planned "
+                "rounds, which train.stop_after may leave out; expected one of the two"
             )
 
     def adaptive(self) -> dict[str, float]:
@@ -447,6 +453,11 @@ class Config(Settings):
                 raise ValueError(f"arm.name = {name!r}: expected a name that no other arm has")
         if len({arm_number(name) for name in names}) < len(names):
             raise ValueError(f"arm names {names}: two would share their noise; rename one")
+        if self.engine is not None and self.train.stop_after is not None:
+            raise ValueError(
+                f"train.stop_after = {self.train.stop_after}: not in a federation, whose devices "
+                "keep uploads reserved until the last planned round; leave it out"
+            )
         if self.data.clients is not None:
             arms = self.arms()  # refuses what is not sound
             self._check_weight(arms)
@@ -523,9 +534,7 @@ def config_of(
     table: dict[str, Any], changes: Sequence[str] = (), seed: int | None = None
 ) -> Config:
     """The experiment in the tables of a TOML file, which stay as they are."""
-    table = copy.deepcopy(table)
-    for change in changes:
-        _apply(table, change)
+    table = changed(table, changes)
     if seed is not None:
         table["seed"] = seed
     data = table.get("data")
@@ -539,6 +548,14 @@ def config_of(
 
         table = settled(table)
     return numbered(table)
+
+
+def changed(table: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """A copy of the tables, with `key=value` changes applied."""
+    table = copy.deepcopy(table)
+    for change in changes:
+        _apply(table, change)
+    return table
 
 
 def is_open(table: dict[str, Any]) -> bool:

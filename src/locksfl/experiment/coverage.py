@@ -7,6 +7,7 @@ is charged by nobody, and says that other runs over the same people are not cove
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from locksfl._text import epsilon_text
@@ -62,6 +63,20 @@ def debit(
         if noted is not None:
             journal.check_noted(noted)
         return journal.debit(run)
+
+
+def settle(config: Config, arms: Sequence[Arm], summary: dict[str, Any]) -> None:
+    """Charge a run that ended early (train.stop_after) for the rounds that it played, once it can
+    play no more. What is noted is the head of the journal that says so."""
+    told = summary["population"]
+    played = [one.get("played_rounds", one["rounds"]) for one in summary["arms"]]
+    if told is None or played == [arm.rounds for arm in arms]:
+        return
+    ended = [replace(arm, rounds=rounds) for arm, rounds in zip(arms, played, strict=True)]
+    run = _planned(config, ended, told["run"], None)
+    with _journal(config, run) as journal:
+        journal.check_noted(told["head"])
+        told["head"] = journal.settle(run)
 
 
 def _debits(config: Config) -> bool:

@@ -59,7 +59,7 @@ CONFIG: Record = {  # data.name, features.file and model.options: see `public_ta
         **dict.fromkeys(
             (
                 "rounds", "clip_norm", "lengths", "clip_quantile", "clip_rate", "average_last",
-                "evaluate_every",
+                "evaluate_every", "stop_after",
             )
         ),
         "optimizer": dict.fromkeys(("name", "step", "schedule", "momentum")),
@@ -130,6 +130,9 @@ def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: b
         told["metrics"] = _plain(found, _present(found, METRICS), ())
     if arm.clip_quantile is not None:  # with what was adapted from releases
         told |= _plain(summary, ("clip_multiplier", "last_clip_norm"), ())
+    if "played_rounds" in summary:  # decided by releases and public records
+        told |= _plain(summary, ("played_rounds",), ())
+        told["spent_so_far"] = public_costs(summary["spent_so_far"])
     if arm.ladder:  # the noise of every rung: read from the summary, and checked to be numbers
         told["ladder"] = list(arm.ladder)
     if arm.separation:  # turns are public, and so is the matrix of their noise

@@ -75,6 +75,15 @@ def totals(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {name: max(0, sum(line[name] for line in lines)) for name in COUNTED}
 
 
+def stalled(lines: Sequence[dict[str, Any]], patience: int | None) -> bool:
+    """Whether the last so many evaluations were all no better than the best before them. It
+    follows from the lines of an arm alone: a run that is resumed stops where it would have."""
+    found = [score for line in lines if (score := score_of(line)) is not None]
+    if patience is None or len(found) <= patience:
+        return False
+    return bool(max(found[-patience:]) <= max(found[:-patience]))
+
+
 def shown(record: dict[str, Any]) -> dict[str, Any]:
     """The counts of a round, or of an arm's summary, that may be shown to anybody: estimated from
     releases where the true ones are secret. Tables and figures take them from here."""
@@ -94,7 +103,8 @@ FEW = 0.5  # of the uploads that were asked for
 
 def few_uploads(arm: Arm, summary: dict[str, Any]) -> str | None:
     """Why far fewer clients uploaded than an arm asked for, if so: from what may be shown."""
-    rule, asked = arm.parts[0], arm.uploads * arm.rounds
+    rule = arm.parts[0]
+    asked = arm.uploads * summary.get("played_rounds", arm.rounds)
     share = shown(summary)["uploads"] / asked
     if share >= FEW:
         return None

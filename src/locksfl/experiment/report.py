@@ -25,6 +25,7 @@ from locksfl.experiment.figures import (
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.metrics import BASELINES
 from locksfl.experiment.records import score_of, shown
+from locksfl.experiment.statement import ended_early
 from locksfl.methods import TRUSTS
 
 SAID = {  # of each task: the metric, its word, and the one of a constant answer
@@ -147,6 +148,9 @@ def notes(summary: dict[str, Any]) -> list[str]:
             )
     said += [metrics_line(arm, summary["task"]) for arm in arms if "metrics" in arm]
     said += [f"{arm['name']}: {arm['few_uploads']}" for arm in arms if arm.get("few_uploads")]
+    for arm in arms:
+        if early := ended_early(arm):
+            said.append(f"{early}; stopped by what was released, so ε is that of all planned ones.")
     for arm in arms:
         if (last := arm.get("last_clip_norm")) is not None:
             z = arm["clip_multiplier"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -283,7 +284,14 @@ def prepare(config: Config, say: Callable[[str], None] = lambda text: None) -> P
         check_secret(arms)
     coverage.check(config, arms)
     say("opening the data")
-    return Prepared(*open_task(config), arms)
+    population, model = open_task(config)
+    if config.train.stop_after is not None and not population.test_public:
+        raise ValueError(
+            f"train.stop_after = {config.train.stop_after}: the held-out records are people's, and "
+            "when to stop would tell of them, charged to nobody; expected a public test set "
+            "(locks data import --test FILE --test-public), or no stop_after"
+        )
+    return Prepared(population, model, arms)
 
 
 def run_experiment(
@@ -330,6 +338,7 @@ def run_experiment(
     if config.diagnostics.every and player.simulates and shows_diagnostics(config):
         draw_diagnostics(folder, summary)
     progress.save(folder, finished=True)
+    coverage.settle(config, progress.arms, summary)  # no round can follow any more
     folder.write_json("summary.json", summary)
     return summary
 
@@ -348,7 +357,10 @@ def _run_arm(
     work = local_work(config.local)
     state = restore(server, model, progress.state, arm, work)
     counts = progress.books.counts(arm.name)
-    before = folder.lines("rounds.jsonl") if arm.controlled else []
+    played = [line for line in folder.lines("rounds.jsonl") if line["arm"] == arm.name]
+    patience, pause = config.train.stop_after, config.diagnostics.every
+    if patience is not None:  # a block ends wherever the run may
+        pause = math.gcd(pause, config.train.evaluate_every)
     blocks = engine.play(
         arm,
         work,
@@ -358,18 +370,20 @@ def _run_arm(
         state=state,
         first_round=progress.rounds_done,
         released=(counts.norms.copy(), counts.uploads.copy()),
-        pause_every=config.diagnostics.every,
-        counts=[line["released_count"] for line in before if line["arm"] == arm.name],
+        pause_every=pause,
+        counts=[line["released_count"] for line in played] if arm.controlled else (),
     )
-    for block in blocks:
+    for block in () if records.stalled(played, patience) else blocks:
         epsilons = epsilon_so_far(arm, config.privacy, [r.round for r in block.rounds])
         pairs = zip(block.rounds, epsilons, strict=True)
         lines = [records.round_record(arm, log, model, epsilon) for log, epsilon in pairs]
         folder.append("rounds.jsonl", lines)
+        played += lines
+        ends = records.stalled(played, patience)
         if engine.simulates and shows_diagnostics(config):
             simulator = cast(Simulator, engine)
             seen = diagnostics_lines(config, simulator, arm, progress.randomness, block)
-            if lines[-1]["round"] == arm.rounds:  # how the model serves each of the clients
+            if ends or lines[-1]["round"] == arm.rounds:  # how the model serves each of the clients
                 some = compared_clients(population.clients, config.diagnostics.clients)
                 final = server.model(block.state, arm.rounds)
                 seen[-1]["by_client"] = score_by_client(model, final, population, some)
@@ -379,12 +393,13 @@ def _run_arm(
         state = block.state
         for line in lines:
             on_round(line)
+        if ends:
+            break
     if state is None:
         raise AssertionError("an arm has at least one round")
     weights = np.asarray(server.model(state, arm.rounds))
     write_atomically(folder.path / f"model-{arm.name}.npz", model_file(config, weights))
-    lines = [line for line in folder.lines("rounds.jsonl") if line["arm"] == arm.name]
-    told = _arm_summary(config, arm, progress, lines)
+    told = _arm_summary(config, arm, progress, played)
     told["metrics"] = held_out_metrics(model, weights, population)
     progress.finished.append(told)
     progress.rounds_done, progress.totals, progress.state = 0, dict.fromkeys(TIMES, 0.0), []
@@ -454,6 +469,7 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "step": arm.step,
         "noise_multiplier": arm.noise_multiplier or None,
         "norm_multiplier": arm.norm_multiplier or None,
+        **({"played_rounds": last["round"]} if config.train.stop_after else {}),
         **({"ladder": list(arm.ladder)} if arm.ladder else {}),
         **(_turns(arm) if arm.separation else {}),
         **({} if arm.clip_quantile is None else _adapted(arm, last)),

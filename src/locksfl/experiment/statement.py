@@ -37,6 +37,9 @@ RESERVATIONS = {
     "client that could exceed it is not asked any more.",
     "max_epsilon": "max_epsilon: an arm ended early, before a round would have exceeded this "
     "limit. The settings alone decided that, not the data, so only the rounds played are charged.",
+    "stop_after": "stop_after: an arm ended when its accuracy on public records no longer "
+    "improved. That follows from what was released, so it costs nothing more; but because releases "
+    "decided on the end, the epsilons on this page are those of all planned rounds.",
     "rate_control": "rate control: how many clients an arm asked in a round depended on the "
     "numbers of uploads that were released, with noise, before. Whatever was chosen, a round costs "
     "the same at the one order that was fixed beforehand, so the epsilons hold.",
@@ -91,7 +94,9 @@ def unit_text(config: Config) -> str:
 
 def statement_text(public: dict[str, Any], config: Config) -> str:
     """The text of STATEMENT.md, of what `publish` writes to statement.json."""
-    rounds = " or ".join(str(t) for t in sorted({arm["rounds"] for arm in public["arms"]}))
+    played = {arm.get("played_rounds", arm["rounds"]) for arm in public["arms"]}
+    rounds = " or ".join(str(t) for t in sorted(played))
+    early = "; ".join(filter(None, map(ended_early, public["arms"])))
     lines = [f"# Privacy statement: {public['name']}", ""]
     if public["no_guarantee"]:
         claimed = max(arm["claimed_epsilon"] for arm in public["arms"])
@@ -109,7 +114,7 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         "## What is protected, and from whom",
         "",
         f"Unit of privacy: {public['unit']}. There are {config.data.clients} clients. Training "
-        f"took {rounds} rounds; {_who_was_asked(config)}",
+        f"took {rounds} rounds{f' ({early})' if early else ''}; {_who_was_asked(config)}",
         "",
         MEANING,
         "",
@@ -126,6 +131,15 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         *(f"* {text}" for text in (*_about_the_data(public, config), *NOT_COVERED)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def ended_early(arm: dict[str, Any]) -> str | None:
+    """What an arm played of its plan and has spent with that, if releases ended it early."""
+    if arm.get("played_rounds", arm["rounds"]) == arm["rounds"]:
+        return None
+    known = [c for c in arm["spent_so_far"] if c["observer"] == "PUBLIC" and c["epsilon"]]
+    spent = f", which have spent {_protection(known)} against PUBLIC, no guarantee" if known else ""
+    return f"{arm['name']}: {arm['played_rounds']} of {arm['rounds']} planned rounds{spent}"
 
 
 def _who_was_asked(config: Config) -> str:
@@ -165,6 +179,7 @@ def _reservations(public: dict[str, Any], config: Config) -> list[str]:
     turns = any(arm.separation and arm.private for arm in config.arms())
     said = {"max_epsilon": ended, "rate_control": chosen, "adaptive_clipping": adapted}
     said["turns"] = turns
+    said["stop_after"] = any(map(ended_early, public["arms"]))
     said["noise_follows"] = any(a.noise_follows and not a.noise_multiplier for a in config.arms())
     holds = {**public, **said}
     return [part for key, text in RESERVATIONS.items() if holds[key] for part in ("", text)]

@@ -20,7 +20,9 @@ composed epsilon holds if all runs were fixed beforehand.
 
 An entry holds all that a run plans to release, complete enough to be charged without anything else:
 for an arm with sums over a secret cohort a round and their number, for an arm whose clients add the
-noise mu^2 for each observer and relation.
+noise mu^2 for each observer and relation. A run that ended early, in view of what it released, has
+a second entry, and from then on the charge of the rounds that it played. That is sound for a
+filter, which sums what was released, whatever made it end; "fixed beforehand" it counts as planned.
 """
 
 from __future__ import annotations
@@ -228,6 +230,7 @@ class Run:
     charge: float = 0.0  # in the unit of the filter
     epsilon: float | None = None  # of this run alone, by the best accountant
     time: int = 0  # seconds since 1970
+    played: tuple[int, ...] | None = None  # rounds of each arm, if it ended before those planned
 
     @property
     def label(self) -> str:
@@ -275,8 +278,8 @@ class PopulationJournal(Journal):
 
     @property
     def runs(self) -> list[Run]:
-        """Every run that was debited, in order."""
-        return [_run(entry) for entry in self.entries()]
+        """Every run that was debited, in order; of one that ended early, its last entry."""
+        return list({entry.account: _run(entry) for entry in self.entries()}.values())
 
     @property
     def charged(self) -> float:
@@ -308,12 +311,32 @@ class PopulationJournal(Journal):
         Returns:
             A head of the journal that holds the run, to be noted in its folder.
         """
+        if any(one.played for one in self.runs if one.id == run.id):
+            raise ValueError(
+                f"population {self.population!r}: the run {run.label} has ended early and is "
+                "charged for the rounds that it played; a copy of its folder cannot go on"
+            )
         if not self._has(run):
             total = self.total  # its accountant takes seconds: not while others wait
             alone, *_ = _composed(run.arms, total.observer, total.relation, total.delta)
             with self.transaction():
                 if not self._has(run):  # a copy of its folder was not faster
                     self._enter(replace(run, charge=self.check(run), epsilon=alone))
+        return self.books.head
+
+    def settle(self, ended: Run) -> str:
+        """Charge a run that was debited, and has ended before its last planned round, for what it
+        has released: the arms of `ended`. It counts once, and never raises a charge.
+
+        Returns:
+            A head of the journal that holds it, to be noted in the run's folder.
+        """
+        with self.transaction():
+            run = next(run for run in self.runs if run.id == ended.id)
+            charge = self.total.charge(ended.arms)
+            if run.played is None and charge < run.charge:
+                played = tuple(arm.rounds for arm in ended.arms)
+                self._enter(replace(run, charge=charge, played=played), number=2)
         return self.books.head
 
     def account(self) -> dict[str, Any]:
@@ -331,6 +354,7 @@ class PopulationJournal(Journal):
                     "time": run.time,
                     "clients": max(arm.clients for arm in run.arms),
                     "arms": [arm.name for arm in run.arms],
+                    "played": run.played,
                     "epsilon": run.epsilon,
                     "share": run.charge / total.limit,
                 }
@@ -342,10 +366,10 @@ class PopulationJournal(Journal):
     def _has(self, run: Run) -> bool:
         return bool(self.entries(run.id, 1))
 
-    def _enter(self, run: Run) -> None:
+    def _enter(self, run: Run, number: int = 1) -> None:
         told = {k: v for k, v in asdict(run).items() if k not in ("id", "time")}
         text = json.dumps({"run": run.id, **told, "asks_norms": False})
-        self.append(Entry(run.id, 1, "reserve", EVERYBODY, 1, text, int(time.time())))
+        self.append(Entry(run.id, number, "reserve", EVERYBODY, 1, text, int(time.time())))
 
     def check_noted(self, head: str) -> None:
         """Refuse a journal that does not hold a head that was noted in a run's folder."""
@@ -360,8 +384,9 @@ def journal_path(population: str) -> Path:
 def _run(entry: Entry) -> Run:
     table = json.loads(entry.terms)
     arms = tuple(PlannedArm.from_dict(arm) for arm in table["arms"])
+    played = table.get("played") and tuple(table["played"])
     charge, epsilon = table["charge"], table["epsilon"]
-    return Run(entry.account, table["name"], arms, charge, epsilon, entry.time)
+    return Run(entry.account, table["name"], arms, charge, epsilon, entry.time, played)
 
 
 def _guarding() -> str:

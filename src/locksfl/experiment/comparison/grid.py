@@ -292,6 +292,11 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
                 f"privacy.{name} = {value!r}: not in the file of a comparison; every method is "
                 "played at each of compare.epsilons"
             )
+        if config.train.stop_after is not None:
+            raise ValueError(
+                f"train.stop_after = {config.train.stop_after}: not in the file of a comparison; "
+                "every case plays all its rounds"
+            )
     methods = [method_entry(entry, axes.tuning) for entry in axes.method]
     names = [method.name for method in methods]
     for name in names:

@@ -54,7 +54,7 @@ def tune(bench: Bench, case: Case) -> Record:
     best = _best(tried)
     while widened < grid.widen and edges(best, axes):
         for axis in edges(best, axes):
-            _widen(axes[axis], best[axis])
+            widen(axes[axis], best[axis])
         new = [(c, r) for c in axes[0] for r in axes[1] if (c, r) not in tried]
         tried |= zip(new, _play(bench, case, new, tried[best].cohort), strict=True)
         widened += 1
@@ -82,7 +82,7 @@ def edges(best: Pair, axes: Sequence[Sequence[float]]) -> list[int]:
     return [i for i, axis in enumerate(axes) if len(axis) > 1 and best[i] in (axis[0], axis[-1])]
 
 
-def _widen(axis: list[float], end: float) -> None:
+def widen(axis: list[float], end: float) -> None:
     """One more value beyond this end."""
     if end == axis[0]:
         axis.insert(0, axis[0] * axis[0] / axis[1])

@@ -1,0 +1,130 @@
+"""`locks tune`: clip norm, step and rounds, on public data or charged."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from locksfl._text import table_of
+from locksfl.cli.console import Changes, Json, option, say_beside, show, start_jax
+
+
+def tune(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    public: Annotated[
+        str | None, option("Try on these data, which you declare public: a name, or a folder.")
+    ] = None,
+    private: Annotated[
+        bool, option("Try on the experiment's own clients; every trial is charged.", "--private")
+    ] = False,
+    clip_norm: Annotated[str | None, option("Clip norms to try.", metavar="A,B,...")] = None,
+    reach: Annotated[str | None, option("Clip norm x step to try.", metavar="A,B,...")] = None,
+    rounds: Annotated[str | None, option("Rounds to try, in public.", metavar="A,B,...")] = None,
+    seeds: Annotated[int, option("Runs of each public trial.", min=1)] = 2,
+    epsilon: Annotated[
+        float | None, option("Of an arm's private trials together. Default: privacy.epsilon.")
+    ] = None,
+    changes: Changes = None,
+    public_changes: Annotated[
+        list[str] | None,
+        option("Change a setting for the public data.", "--public-set", metavar="KEY=VALUE"),
+    ] = None,
+    out: Annotated[
+        Path | None, option("The folder. Default: runs/tune-FILE, which is continued.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find clip norm, step and rounds, and write FILE-tuned.toml beside the file. The same command
+    goes on where it was stopped."""
+    if (public is None) != private:
+        raise ValueError(
+            "tune: expected either --public DATA (nothing is charged) or --private (every trial is "
+            "charged to privacy.population); no epsilon covers tuning on private data otherwise"
+        )
+    start_jax()
+    from locksfl._validate import count, positive
+    from locksfl.experiment.config import read_text
+    from locksfl.experiment.tune.task import Axes, private_task, public_task
+
+    clips, reaches = (
+        _numbers(flag, text, float, positive)
+        for flag, text in (("--clip-norm", clip_norm), ("--reach", reach))
+    )
+    axes = Axes(clips, reaches, _numbers("--rounds", rounds, int, count), seeds)
+    try:
+        table = tomllib.loads(read_text(file))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{file}: not valid TOML: {error}") from None
+    if public is not None:
+        if epsilon is not None:
+            raise ValueError(f"--epsilon {epsilon:g}: only with --private; nothing is charged here")
+        task = public_task(table, changes or (), axes, public, public_changes or ())
+    else:
+        if public_changes:
+            raise ValueError(f"--public-set {public_changes[0]}: only with --public")
+        if epsilon is not None:
+            positive(**{"--epsilon": epsilon})
+        task = private_task(table, changes or (), axes, epsilon)
+    _play(task, file, out or Path("runs") / f"tune-{file.stem}", as_json)
+
+
+def _numbers(flag: str, text: str | None, kind: type, check: Any) -> tuple[Any, ...]:
+    """The numbers of a flag, each once, rising."""
+    try:
+        found = {kind(part) for part in text.split(",")} if text else ()
+    except ValueError:
+        raise ValueError(f"{flag} {text}: expected numbers such as 1,2,4") from None
+    for value in found:
+        check(**{flag: value})
+    return tuple(sorted(found))
+
+
+def _play(task: Any, file: Path, path: Path, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    from locksfl.experiment.folder import held, write_atomically
+    from locksfl.experiment.tune import report, trials
+
+    tuned = file.with_name(f"{file.stem}-tuned.toml")
+    if tuned.exists() and not (path / report.REPORT).is_file():
+        raise ValueError(f"{tuned}: already exists; expected no such file: it is to be written")
+    trials.begin(path, task)
+    console = Console(stderr=as_json)
+    columns = ("{task.description:<40}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    silent = as_json and not console.is_terminal
+    with held(path / trials.NAMED):
+        try:
+            with Progress(*columns, console=console, disable=silent) as bar:
+                line = bar.add_task("", total=0)
+
+                def counted(more: int, done: int) -> None:
+                    bar.update(line, total=(bar.tasks[0].total or 0) + more, advance=done)
+
+                def say(text: str) -> None:
+                    bar.update(line, description=text)
+
+                found = trials.tune(task, path, trials.Watch(counted, say, say_beside))
+        except KeyboardInterrupt:
+            said = f"stopped; what is finished is in {path}, and the same command goes on"
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
+            raise typer.Exit(130) from None
+        text = report.tuned_text(task, found)
+        if tuned.exists() and tuned.read_text("utf-8") != text:
+            raise ValueError(f"{tuned}: it was changed, and stays as it is; expected no such file")
+        write_atomically(path / report.REPORT, report.report_text(found).encode())
+        write_atomically(tuned, text.encode())
+    show(found, as_json, lambda told: _shown(told, path / report.REPORT, tuned))
+
+
+def _shown(found: dict[str, Any], file: Path, tuned: Path) -> Any:
+    from rich.box import SIMPLE
+
+    from locksfl.experiment.tune.report import HEADS, notes, row
+
+    yield table_of(HEADS, map(row, found["arms"]), left=1, box=SIMPLE, padding=0)
+    yield from notes(found)
+    yield f"tuned experiment: {tuned}  (report: {file})"

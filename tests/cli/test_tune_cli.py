@@ -1,0 +1,132 @@
+"""`locks tune`: what it refuses, in one line; what it writes, and never over anything."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+
+import pytest
+
+from locksfl.experiment.config import parse_config
+from locksfl.experiment.tune import trials
+from locksfl.privacy.population import VARIABLE, PopulationJournal, Total
+from made_tunings import DELTA, people, text
+from small_runs import new_path
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "populations"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(text(people(1)))
+    return path
+
+
+def refused(result, *said):
+    assert result.code == 2
+    assert result.err.startswith("locks: ")
+    assert result.err.count("\n") == 1
+    for words in said:
+        assert words in result.err
+    return result
+
+
+QUICK = ("--clip-norm", "1", "--reach", "0.1,1", "--seeds", "1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "expected either --public DATA (nothing is charged) or --private"),
+        (("--public", "mnist", "--private"), "expected either --public DATA"),
+        (("--public", "no-such-data"), "--public = 'no-such-data': expected one of"),
+        (("--public", "mnist", "--epsilon", "2"), "--epsilon 2: only with --private"),
+        (("--private", "--public-set", "data.clients=3"), "only with --public"),
+        (("--private", "--set", "seed=3"), "seed = 3: a simulation is charged to nobody"),
+        (("--private", "--rounds", "3,4"), "--rounds 3,4: private trials are arms of one run"),
+        (("--private", "--set", "privacy.trust=none", "--set", "privacy.epsilon=inf"), "arm.uni"),
+        (("--private", "--set", "privacy.trust=local", "--set", "privacy.filter=true"), "filter"),
+        (("--private", "--reach", "1,x"), "--reach 1,x: expected numbers such as 1,2,4"),
+        (("--private", "--reach", "0"), "--reach = 0.0: expected a number > 0"),
+        (("--private", "--set", "engine=flower"), "engine = 'flower': expected none"),
+        (("--private",), "privacy.population = 'folk': no journal"),
+    ],
+)
+def test_a_third_way_is_refused_in_one_line(locks, file, flags, said):
+    refused(locks("tune", file, *flags), said)
+    assert not file.with_name("mine-tuned.toml").exists()
+
+
+def test_private_trials_without_a_population_are_refused(locks, file):
+    file.write_text(text(people(1), population=None))
+    refused(locks("tune", file, "--private"), "privacy.population is missing")
+
+
+def test_a_score_on_held_out_people_is_refused_before_anything_is_debited(locks, file):
+    PopulationJournal.make("folk", Total(60.0, DELTA, order=3.0)).close()
+    file.write_text(text(people(1, public_test=False)))
+    said = "a score on them would be a release that nobody is charged for"
+    refused(locks("tune", file, "--private"), "the held-out records are people's", said)
+    with PopulationJournal.find("folk") as journal:
+        assert journal.runs == []
+    # public data are scored on their own records
+    assert locks("tune", file, "--public", people(2), *QUICK).code == 0
+
+
+def test_the_experiments_own_data_or_a_copy_are_not_public(locks, file):
+    said = "these are the experiment's own records"
+    refused(locks("tune", file, "--public", people(1)), said)
+    shutil.copytree(people(1), copy := new_path())
+    refused(locks("tune", file, "--public", copy), said)
+    file.write_text('[data]\nname = "mnist-embedded"\n[[arm]]\nname = "a"\nrule = "full"\n')
+    refused(locks("tune", file, "--public", "mnist"), said)
+
+
+def test_it_writes_beside_the_file_never_over_one_and_goes_on(locks, file, monkeypatch):
+    command = ("tune", file, "--public", people(2), *QUICK)
+    real = trials.play_grid
+
+    def tired(*arguments, **options):
+        real(*arguments[:2], arguments[2][:1], *arguments[3:], **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trials, "play_grid", tired)
+        stopped = locks(*command)
+    assert stopped.code == 130
+    assert "and the same command goes on" in " ".join(stopped.out.split())
+    tuned = file.with_name("mine-tuned.toml")
+    assert not tuned.exists()
+    done = locks(*command)
+    assert done.code == 0
+    assert "nothing was charged" in done.out
+    before = text(people(1))
+    assert file.read_text() == before
+    (arm,) = parse_config(tuned.read_text()).arms()
+    assert (arm.clip_norm, arm.step) in ((1.0, 0.1), (1.0, 1.0))
+    assert "declared public; nothing was charged" in tuned.read_text().splitlines()[0]
+    told = json.loads(locks(*command, "--json").out)  # again: the same
+    assert told["arms"][0]["step"] == arm.step
+    first, other = tomllib.loads(before), tomllib.loads(tuned.read_text())
+    assert other.pop("arm") == [{**first.pop("arm")[0], "clip_norm": 1.0, "step": arm.step}]
+    assert other == first
+    refused(locks(*command, "--out", "elsewhere"), "mine-tuned.toml: already exists")
+    tuned.write_text(before)
+    refused(locks(*command), "it was changed, and stays as it is")
+    assert tuned.read_text() == before
+
+
+def test_private_trials_say_what_they_cost(locks, file):
+    PopulationJournal.make("folk", Total(60.0, DELTA, order=3.0)).close()
+    done = locks("tune", file, "--private", "--reach", "1", "--epsilon", "2")
+    assert done.code == 0, done.err
+    assert "1 trials, charged to population folk: together epsilon" in " ".join(done.out.split())
+    assert "(zero-out)" in done.out
+    head = file.with_name("mine-tuned.toml").read_text().splitlines()[0]
+    assert "charged to population folk: together epsilon 1.9" in head or "epsilon 2.0000" in head
