@@ -146,7 +146,7 @@ def test_a_disk_that_is_full_from_the_start_leaves_no_folder(locks, file, tmp_pa
 
     monkeypatch.setattr(os, "fsync", full)
     line = refused(locks("run", file, "--out", tmp_path / "out"))
-    assert f"cannot write {tmp_path}/out/config.toml: No space left on device" in line
+    assert f"cannot write {tmp_path}/out/rounds.jsonl: No space left on device" in line
     assert not (tmp_path / "out").exists()
 
 

@@ -43,9 +43,12 @@ class Program(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Call the command that was asked for. Bad input, or a file that cannot be written: one
-        line on stderr, exit code 2."""
+        line on stderr, exit code 2. Ctrl-C: exit code 130."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say_beside("stopped")
+            raise typer.Exit(130) from None
         except ValueError as error:
             told = str(error)
         except BrokenPipeError:  # whoever read our output has seen enough
