@@ -59,6 +59,10 @@ class Program(TyperGroup):
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             told = f"cannot write {where}{error.strerror or error}"
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            told = f"out of memory ({error}); expected smaller data, models or samples a client"
         say_beside(told)
         raise typer.Exit(2)
 
