@@ -77,8 +77,11 @@ def _attacks(findings: list[dict[str, Any]]) -> Any:
     """The attacks on one arm. Numbers are never cut; words are wrapped where a line is short."""
     heads = ("observer", "relation", "attack", "delta", "claimed", "at least", "largest")
     rows = (
-        (f["observer"], f["relation"], f"{f['attack']}, {f['samples']:,}", f"{f['delta']:.0e}")
-        + tuple(f"{f[name]:.2f}" for name in ("claimed", "lower", "largest"))
+        (
+            *(f["observer"], f["relation"], f"{f['attack']}, {f['samples']:,}"),
+            f"{f['delta']:.0e}",
+            *(f"{f[name]:.2f}" for name in ("claimed", "lower", "largest")),
+        )
         for f in findings
     )
     title = f"{findings[0]['arm']}, {findings[0]['rounds']} rounds"
