@@ -80,6 +80,8 @@ def locks(*arguments: str) -> bool:
         assert told.endswith("\n"), told
         assert len(told.splitlines()) == 1 or "warn" in told or "training will" in told, told
         assert not [*home.rglob("summary.json"), *home.rglob("STATEMENT.md")]
+    if os.environ.get("SAY") and code:
+        print("  ", sys.argv[0:1], list(arguments)[:9], told.strip()[-160:])
     return code == 0
 
 
@@ -149,14 +151,13 @@ FILES = [
 ]
 GOOD = {  # settings that any of them takes
     "seed": st.integers(0, 2**130),
-    "name": st.text("abcXYZ019-_.é", min_size=1, max_size=20),
+    "name": st.text("abcXYZ-_é", min_size=1, max_size=20),
     "privacy.delta": st.floats(1e-12, 0.3),
     "privacy.relation": st.sampled_from(["zero-out", "replace"]),
     "privacy.tuned_without_privacy": st.sampled_from(["true", "false"]),
     "train.clip_norm": st.floats(1e-6, 1e6),
     "train.optimizer.step": st.floats(1e-6, 1e6),
     "arm.locks.noise_multiplier": st.floats(0.1, 50),
-    "data.split_seed": st.integers(0, 3),
 }
 
 
@@ -184,7 +185,7 @@ def run(case: tuple[str, list[str]]) -> bool:
 
 
 def test_configurations():
-    fuzz(120, experiments(), run)
+    fuzz(90, experiments(), run)
 
 
 @pytest.mark.long
@@ -194,6 +195,9 @@ def test_many_configurations():
 
 # -- flags
 
+VALUES = st.one_of(
+    st.sampled_from(NASTY), st.integers(1, 1000).map(str), st.floats(1e-6, 1e3).map(str)
+)
 RUN, MISSING = "{run}", "missing"
 NUMBERS = {"--rounds": "10", "--clients": "100", "--cohort": "20", "--accountant": "rdp"}
 SOUND: dict[str, dict[str, str]] = {  # what a command needs, in which it then finishes soon
@@ -260,7 +264,7 @@ def command_lines(draw: Any) -> list[str]:
     if draw(st.booleans()) and flags:
         chosen = draw(st.lists(st.sampled_from(flags), min_size=1, max_size=2, unique=True))
         kept = REFUSED.get(name, {})
-        words |= {flag: draw(st.sampled_from(NASTY)) for flag in chosen if flag not in kept}
+        words |= {flag: draw(VALUES) for flag in chosen if flag not in kept}
     if "--json" not in words and "--json" in flags and draw(st.booleans()):
         words["--json"] = ""
     switches = {p.opts[0] for p in command.params if getattr(p, "is_flag", False)}
@@ -283,7 +287,7 @@ def call(line: list[str]) -> bool:
 
 def test_flags():
     assert sorted(SOUND | REFUSED) == sorted(COMMANDS)
-    fuzz(180, command_lines(), call)
+    fuzz(210, command_lines(), call)
 
 
 @pytest.mark.long
@@ -309,7 +313,7 @@ CELLS = ["", "nan", "inf", "1e400", "-1", "x", "1000000000", '"', "é", "1,5", "
 @st.composite
 def csv_files(draw: Any) -> Table:
     """Twenty rows of some people; half of the time something in it is wrong."""
-    people, rng = draw(st.integers(1, 6)), np.random.default_rng(draw(st.integers(0, 99)))
+    people, rng = draw(st.integers(2, 6)), np.random.default_rng(draw(st.integers(0, 99)))
     rows = [["who", "a", "b", "y"]]
     for number in range(20):
         values = [f"{value:.3g}" for value in rng.normal(size=2)]
@@ -353,7 +357,7 @@ ARRAYS = [
 @st.composite
 def npz_files(draw: Any) -> Table:
     """The same as arrays; half of the time one of them is odd."""
-    people = draw(st.integers(1, 6))
+    people = draw(st.integers(2, 6))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     arrays: dict[str, Any] = {
         "who": np.arange(20) % people, "x": rng.normal(size=(20, 3)), "y": np.arange(20) % 3,

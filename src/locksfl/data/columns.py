@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def client_ids(column: Any, name: str, first: int, missing: Missing | None) -> N
                 )
             cells[i] = "" if np.isnan(value) else int(value)
     if all(isinstance(value, int | np.integer) for value in cells):
-        return np.array(cells, np.int64)
+        with suppress(OverflowError):  # larger ones are texts
+            return np.array(cells, np.int64)
     return np.array(["" if value is None else str(value) for value in cells])
 
 
