@@ -82,6 +82,12 @@ def say_beside(text: str) -> None:
     print(f"locks: {' '.join(text.split())}", file=sys.stderr)
 
 
+def warn(text: str | None) -> None:
+    """The same for a warning, if there is one; what is refused is told without any."""
+    if text is not None:
+        say_beside(text)
+
+
 def show(
     answer: Any, as_json: bool, parts: Callable[[Any], Iterable[Any]], *, wide: bool = False
 ) -> None:

@@ -26,7 +26,7 @@ class Bars(Progress):
         self._last = time.monotonic()
         self._finished: set[TaskID] = set()
 
-    def update(self, task_id: TaskID, **changes: Any) -> None:  # type: ignore[override]
+    def update(self, task_id: TaskID, **changes: Any) -> None:
         """As rich's; the end of a task has a line of its own."""
         super().update(task_id, **changes)
         task, now = self._tasks[task_id], time.monotonic()

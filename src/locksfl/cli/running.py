@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from locksfl.cli.console import say_beside, show
+from locksfl.cli.console import say_beside, show, warn
 
 if TYPE_CHECKING:
     from locksfl.experiment.config import Config
@@ -63,9 +63,6 @@ def _prepare(config: Any, as_json: bool) -> Any:
     from locksfl.methods import TRUSTS
     from locksfl.privacy import delta_warning
 
-    warning = delta_warning(config.privacy.delta, config.data.clients)
-    if warning and TRUSTS[config.privacy.trust].private:
-        say_beside(warning)
     console = Console(stderr=as_json)
     try:
         with console.status("") as status:
@@ -73,8 +70,10 @@ def _prepare(config: Any, as_json: bool) -> Any:
     except KeyboardInterrupt:
         console.print(NOT_BEGUN)
         raise typer.Exit(130) from None
+    if TRUSTS[config.privacy.trust].private:
+        warn(delta_warning(config.privacy.delta, config.data.clients))
     for warning in prepared.warnings():
-        say_beside(warning)
+        warn(warning)
     return prepared
 
 

@@ -21,6 +21,7 @@ from locksfl.data.tables import Batch, Table
 
 Rows = NDArray[np.int64]
 TOLD = 5  # rows named in a message
+MOST_CLASSES = 2**16  # a model has a row of weights for each, and a description a line
 
 
 class Missing:
@@ -93,6 +94,7 @@ class Classes:
         if known is not None and len(known) == 1 and known[0].isdigit():
             self.count = int(known[0])
             _validate.count(**{"--classes": self.count})
+            _validate.at_most(MOST_CLASSES, **{"--classes": self.count})
         elif known is not None:
             self.index = {name.strip(): i for i, name in enumerate(known)}
             if len(self.index) < len(known) or len(known) < 2:
@@ -295,7 +297,8 @@ class Images(Features):
             if pixels.size and not 0 <= pixels.min() <= pixels.max() <= 255:
                 raise ValueError(f"{self.path}: image in row {row}: expected pixels in 0..255")
             return pixels.astype(np.uint8)
-        return pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)
+        with np.errstate(over="ignore"):  # what overflows is refused as not finite
+            return pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)
 
     def take(self, batch: Batch) -> tuple[Rows, NDArray[Any], NDArray[np.int32]]:
         """One sample per row."""
