@@ -115,9 +115,9 @@ class RunFolder:
         """Begin with empty files of lines, and without what a kill has left."""
         if self.begun:
             raise ValueError(f"{self.path}: another process has begun it; expected --resume")
-        for left in _traces(self.path):
+        for left in self.path.glob(HALF_WRITTEN):
             left.unlink()
-        for name in LINES:
+        for name in LINES:  # replaced, so that both are there at any moment
             self.write_text(name, "")
 
     def discard_unless_begun(self) -> None:
