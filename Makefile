@@ -13,7 +13,7 @@ run: install           ## the embedded digits: 100 clients as in the paper, then
 install: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 -rs -m "not slow and not long and not federation and not wheel"
-test-long: $(VENV)/.installed-test   ## 1,800 random problems where CI tries 300, and every audit
+test-long: $(VENV)/.installed-test   ## more problems, inputs, kills and audits than CI tries
 	$(BIN)/python -m pytest -n 2 -rs -m long
 test-federation: $(VENV)/.installed-test   ## real processes on loopback, TLS and node keys on
 	$(BIN)/python -m pytest -n 2 -rs -m federation tests/federation

@@ -10,14 +10,25 @@ import dataclasses
 import functools
 import types
 import typing
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar
 
-from locksfl._validate import count, in_order, nearest, one_of, positive, probability, whole
+from locksfl._validate import (
+    at_most,
+    count,
+    in_order,
+    nearest,
+    one_of,
+    positive,
+    probability,
+    whole,
+)
 
 Positive = Annotated[float, positive]
 Probability = Annotated[float, probability]
 Count = Annotated[int, count]  # 1, 2, 3, ...
+Count32 = Annotated[int, count, functools.partial(at_most, 2**31 - 1)]  # of a compiled program
 Whole = Annotated[int, whole]  # 0, 1, 2, ...
 
 _TYPES: dict[type, tuple[Any, str]] = {  # what is taken for one, and its name in messages
@@ -167,7 +178,8 @@ def typed_value(hint: Any, value: Any, where: str) -> Any:
             if plain is list:
                 (kind,) = typing.get_args(option)
                 return [typed_value(kind, item, _named(where, item)) for item in value]
-            return plain(value)
+            with suppress(OverflowError):  # a whole number that no float holds
+                return plain(value)
     expected = " or ".join(_TYPES[typing.get_origin(option) or option][1] for option in options)
     raise ValueError(f"{where} = {value!r}: expected {expected}")
 

@@ -40,8 +40,14 @@ def probability(**settings: float) -> None:
 
 
 def count(**settings: int) -> None:
-    """Refuse values that are not whole numbers above zero."""
+    """Refuse values that are not whole numbers above zero, or that a float cannot count to."""
     _check(settings, lambda value: _is(Integral, value) and value >= 1, "a whole number >= 1")
+    at_most(10**15, **settings)
+
+
+def at_most(limit: int, **settings: int) -> None:
+    """Refuse larger values."""
+    _check(settings, lambda value: value <= limit, f"at most {limit}")
 
 
 def whole(**settings: int) -> None:

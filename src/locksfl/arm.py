@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from locksfl._tables import typed_value
-from locksfl._validate import count, nearest, one_of, positive, probability, rate
+from locksfl._validate import at_most, count, nearest, one_of, positive, probability, rate
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS, Method, cyclic, find_estimator, find_rule
 from locksfl.methods.estimators import CONTRIBUTION_LENGTHS, SMALLEST_NORM, Estimator
 from locksfl.methods.releases import (
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 DEFAULT_FLOOR = 0.1
 DEFAULT_LOSS_BOUND = 2.5  # where the data are not known; a little above ln 10 (`loss_bound_of`)
 RUNG = 1.1  # two rungs of a ladder differ by this factor, or less
+MOST_ROUNDS = 10**6  # nobody waits for more, and an accountant would take minutes
 DERIVED: Any = None  # a default that follows from other settings
 SETTINGS: dict[str, Any] = {  # of an [[arm]] table; the experiment has the others
     **dict.fromkeys(("name", "rule", "estimator"), str),
@@ -157,6 +158,7 @@ class Arm:
 
     def __post_init__(self) -> None:
         count(clients=self.clients, rounds=self.rounds)
+        at_most(MOST_ROUNDS, rounds=self.rounds)
         self._derive()
         named = self._named
         for name in ("clip_norm", "step"):  # cohort and uploads: `_derive`

@@ -346,7 +346,9 @@ EXPERIMENT = st.fixed_dictionaries(
         ),
         "model": st.builds(lambda h: {"name": "mlp", "hidden": h}, st.lists(st.integers(1, 99))),
         "local": LOCALS,
-        "train": st.fixed_dictionaries({"clip_norm": NUMBERS}, optional={"rounds": st.integers(1)}),
+        "train": st.fixed_dictionaries(
+            {"clip_norm": NUMBERS}, optional={"rounds": st.integers(1, 10**6)}
+        ),
         "privacy": st.one_of(
             st.fixed_dictionaries({"epsilon": NUMBERS}, optional={"delta": st.floats(1e-12, 0.5)}),
             st.sampled_from([{"trust": "none", "epsilon": float("inf")}, {"trust": "none"}]),

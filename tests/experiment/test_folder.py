@@ -222,11 +222,14 @@ def test_names_of_new_runs_and_the_newest_unfinished(tmp_path):
         newest_unfinished(tmp_path)
     for age, name in enumerate(["new", "old", "done"]):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "checkpoint.npz").write_bytes(b"")
-        os.utime(tmp_path / name / "checkpoint.npz", (1e9 - age, 1e9 - age))
+        for file in ("checkpoint.npz", "rounds.jsonl"):
+            (tmp_path / name / file).write_bytes(b"")
+            os.utime(tmp_path / name / file, (1e9 - age, 1e9 - age))
     os.utime(tmp_path / "done" / "checkpoint.npz", (2e9, 2e9))
     (tmp_path / "done" / "summary.json").write_text("{}")
     assert newest_unfinished(tmp_path).name == "new"
+    killed = RunFolder.create(tmp_path / "killed", parse_config(QUICK))  # before its checkpoint
+    assert newest_unfinished(tmp_path) == killed.path
 
 
 def test_two_processes_never_run_in_one_folder(tmp_path):

@@ -42,35 +42,53 @@ def audit(
 
 
 def _parts(report: dict[str, Any]) -> Iterator[Any]:
-    """The report for a person: the attacks as a table, then a line for each check."""
+    """The report for a person: the attacks as a table for each arm, then a line for each check.
+    Whatever is longer than a line is indented."""
+    from rich.table import Table
     from rich.text import Text
 
-    rows = []
-    for f in report["attacks"]:
-        cells = (f["arm"], f["observer"], f["relation"], f"{f['attack']}, {f['samples']:,}")
-        numbers = (f"{f[name]:.2f}" for name in ("claimed", "lower", "largest"))
-        style = "bold red" if f["refuted"] else ""
-        row = (*cells, str(f["rounds"]), f"{f['delta']:.0e}", *numbers)
-        rows.append([Text(cell, style) for cell in row])
-    heads = ("arm", "observer", "relation", "attack", "rounds", "delta")
-    title = "epsilon: claimed, proved at least, and the most that the test could prove"
-    yield table_of(
-        (*heads, "claimed", "at least", "largest"), rows, len(heads), title=title, box=None
-    )
+    yield "epsilon: claimed, proved at least, and the most that the test could prove"
+    for arm in dict.fromkeys(f["arm"] for f in report["attacks"]):
+        yield _attacks([f for f in report["attacks"] if f["arm"] == arm])
+    said = Table.grid(padding=(0, 2))
     for f in report["attacks"]:
         if f["problem"]:
             who = f"{f['arm']}: {f['attack']}, {f['observer']}, {f['relation']}"
-            yield Text(f"FAILS  {who} ({f['problem']})", "bold red")
+            said.add_row("FAILS", f"{who} ({f['problem']})", style="bold red")
     for check in report["checks"]:
-        said, style = ("holds", "") if check["holds"] else ("FAILS", "bold red")
-        yield Text(f"{said}  {check['arm']}: {check['name']} ({check['found']})", style)
-    for text in report["not_attacked"]:
-        yield Text(f"not attacked: {text}")
-    for text in report["not_visible"]:
-        yield Text(f"not visible to an audit: {text}")
+        style = "" if check["holds"] else "bold red"
+        told = f"{check['arm']}: {check['name']} ({check['found']})"
+        said.add_row("holds" if check["holds"] else "FAILS", told, style=style)
+    yield said
+    unseen = Table.grid(padding=(0, 1))
+    for title in ("not_attacked", "not_visible"):
+        for text in report[title]:
+            unseen.add_row(f"{title.replace('_', ' ')}:", text)
+    yield unseen
     yield Text(report["note"])
     if report["sound"]:
         confidence = f"{report['confidence']:.0%}"
         yield Text(f"no claim is refuted (all bounds hold together with {confidence})")
     else:
         yield Text("THE CLAIMS ARE FALSE: something above is red")
+
+
+def _attacks(findings: list[dict[str, Any]]) -> Any:
+    """The attacks on one arm. Numbers are never cut; words are wrapped where a line is short."""
+    heads = ("observer", "relation", "attack", "delta", "claimed", "at least", "largest")
+    rows = (
+        (
+            *(f["observer"], f["relation"], f"{f['attack']}, {f['samples']:,}"),
+            f"{f['delta']:.0e}",
+            *(f"{f[name]:.2f}" for name in ("claimed", "lower", "largest")),
+        )
+        for f in findings
+    )
+    title = f"{findings[0]['arm']}, {findings[0]['rounds']} rounds"
+    close = {"box": None, "pad_edge": False, "collapse_padding": True}
+    table = table_of(heads, rows, left=4, title=title, **close)
+    for row, f in zip(table.rows, findings, strict=True):
+        row.style = "bold red" if f["refuted"] else None
+    for column in table.columns:
+        column.no_wrap = column.header != "attack"
+    return table

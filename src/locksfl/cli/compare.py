@@ -57,16 +57,16 @@ def _typed(part: str | None, out: Path | None) -> list[str]:
 
 def _play(folder: Any, command: str, as_json: bool) -> None:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
+    from locksfl.cli.progress import Bars
     from locksfl.experiment.comparison.document import write_report
     from locksfl.experiment.comparison.play import play
 
     console = Console(stderr=as_json)
     columns = ("{task.description:<40}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    silent = as_json and not console.is_terminal
     try:
-        with Progress(*columns, console=console, disable=silent) as bar:
+        with Bars(*columns, console=console, quiet=as_json) as bar:
             done = len(folder.cases) - len(folder.missing)
             task = bar.add_task("", total=len(folder.cases), completed=done)
 

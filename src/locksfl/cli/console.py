@@ -43,9 +43,12 @@ class Program(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Call the command that was asked for. Bad input, or a file that cannot be written: one
-        line on stderr, exit code 2."""
+        line on stderr, exit code 2. Ctrl-C: exit code 130."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say_beside("stopped")
+            raise typer.Exit(130) from None
         except ValueError as error:
             told = str(error)
         except BrokenPipeError:  # whoever read our output has seen enough
@@ -56,6 +59,10 @@ class Program(TyperGroup):
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             told = f"cannot write {where}{error.strerror or error}"
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            told = f"out of memory ({error}); expected smaller data, models or samples a client"
         say_beside(told)
         raise typer.Exit(2)
 
@@ -73,6 +80,12 @@ def start_jax() -> None:
 def say_beside(text: str) -> None:
     """One line on stderr: an error or a warning."""
     print(f"locks: {' '.join(text.split())}", file=sys.stderr)
+
+
+def warn(text: str | None) -> None:
+    """The same for a warning, if there is one; what is refused is told without any."""
+    if text is not None:
+        say_beside(text)
 
 
 def show(

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from locksfl._text import table_of
 from locksfl.cli.console import DataDir, Json, group, option, show
 
 data_app = group("data", "List, describe, fetch and import data.")
@@ -38,22 +37,18 @@ def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> Iterator[Any]:
-    heads = ("set", "what", "clients", "samples", "held out", "licence", "here")
-    cells = (
-        (
-            row["name"],
-            row["about"],
-            str(row["clients"] or "by split"),
-            f"{row['samples']:,}",
-            f"{row['held_out']:,}",
-            row["licence"],
-            "yes" if row["present"] else "no",
-        )
-        for row in rows
-    )
-    table = table_of(heads, cells, left=len(heads))
-    table.columns[0].no_wrap = True
-    yield table
+    """The numbers of each set in a line, and below it what it is, within any width."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    form = "{:<16}{:>9}{:>9}{:>10}  {}"
+    yield form.format("set", "clients", "samples", "held out", "here")
+    for row in rows:
+        here = "yes" if row["present"] else "no"
+        numbers = (f"{row['samples']:,}", f"{row['held_out']:,}")
+        yield form.format(row["name"], row["clients"] or "by split", *numbers, here)
+        for text in (row["about"], f"licence: {row['licence']}"):
+            yield Padding(Text(text), (0, 0, 0, 4), expand=False)
 
 
 @data_app.command()

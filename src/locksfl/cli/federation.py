@@ -14,7 +14,7 @@ import typer
 from locksfl._text import table_of
 from locksfl._validate import one_of
 from locksfl.cli.console import Changes, Json, Out, group, option, show
-from locksfl.cli.running import interrupt, open_unfinished, run_new, show_run
+from locksfl.cli.running import continue_run, interrupt, open_unfinished, run_new
 from locksfl.federation import require
 
 federation_app = group(
@@ -165,7 +165,7 @@ def server(
             f"{folder.path / LEDGER}: missing; without the ledger, clients could be asked twice "
             "and charged once; expected the ledger of the rounds played so far"
         )
-    show_run(folder.config, folder, None, as_json, play, again)
+    continue_run(folder, as_json, play, again)
 
 
 @federation_app.command()

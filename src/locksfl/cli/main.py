@@ -28,7 +28,7 @@ from locksfl.cli.federation import federation_app
 from locksfl.cli.plan import plan
 from locksfl.cli.privacy import privacy_app
 from locksfl.cli.reproduce import reproduce
-from locksfl.cli.running import open_unfinished, run_new, show_run
+from locksfl.cli.running import continue_run, open_unfinished, run_new
 from locksfl.cli.theory import theory_app
 from locksfl.cli.tune import tune
 
@@ -111,7 +111,7 @@ def run(
             f"engine = {config.engine!r}: expected none here; start it with locks federation"
         )
     if resume:
-        show_run(config, folder, None, as_json)
+        continue_run(folder, as_json)
     else:
         run_new(config, out, as_json)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from locksfl._text import epsilon_text, table_of
-from locksfl.cli.console import RELATION_HELP, Json, group, option, say_beside, show, typed_flags
+from locksfl.cli.console import RELATION_HELP, Json, group, option, show, typed_flags, warn
 
 if TYPE_CHECKING:
     from locksfl.arm import Arm
@@ -50,11 +50,11 @@ ARM = (
 
 
 def arm_from_flags(flags: dict[str, Any]) -> Arm:
-    """The arm of the flags; warns of a delta that is too large."""
+    """The arm of the flags."""
     from locksfl import _validate
     from locksfl.arm import MULTIPLIERS, Arm
     from locksfl.methods import TRUSTS, find_rule
-    from locksfl.privacy import ACCOUNTANTS, RELATIONS, delta_warning
+    from locksfl.privacy import ACCOUNTANTS, RELATIONS
 
     rule = find_rule(flags["rule"], "--rule")
     everyone = rule.all_clients
@@ -74,10 +74,7 @@ def arm_from_flags(flags: dict[str, Any]) -> Arm:
     if flags["separation"] is not None:
         _validate.count(separation=flags["separation"])
         typed["separation"] = flags["separation"]
-    arm = Arm("", **{name: flags[name] for name in ARM}, **typed)
-    if warning := delta_warning(flags["delta"], arm.clients):
-        say_beside(warning)
-    return arm
+    return Arm("", **{name: flags[name] for name in ARM}, **typed)
 
 
 @privacy_app.command()
@@ -149,6 +146,7 @@ def calibrate(
         f"epsilon {epsilon:g}, delta {delta:g} against {answer['protects_from']} "
         f"({relation}, {answer['accountant']}); the unit of privacy is one client"
     )
+    warn(privacy.delta_warning(delta, arm.clients))
     show(answer, as_json, lambda _: [*lines, last])
 
 
@@ -195,7 +193,7 @@ def account(
 ) -> None:
     """What rounds cost each observer: from flags, or from the ledger of a run."""
     flags = dict(locals())
-    from locksfl.privacy import guarantee
+    from locksfl.privacy import delta_warning, guarantee
     from locksfl.privacy.ledger import account_ledger, by_observer, read_run
 
     if run is not None:
@@ -216,6 +214,7 @@ def account(
         raise ValueError("--clip-multiplier: missing; the clip norm adapts to a released count")
     counts = _client_counts(arm, norm_queries, update_releases)
     costs = guarantee([arm], delta, flags["accountant"], counts)
+    warn(delta_warning(delta, arm.clients))
     show(by_observer(costs, relation), as_json, _cost_lines)
 
 

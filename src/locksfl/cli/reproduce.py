@@ -100,8 +100,9 @@ def _tuned(scale: Any, tune: bool, tuned: Path | None) -> str | None:
 
 def _work(path: Path, bench: Any, console: Any) -> Any:
     """Tune unless that is done, play every run, write the report; its rows and its conclusion."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
+    from locksfl.cli.progress import Bars
     from locksfl.paper.reproduce.document import write_report
     from locksfl.paper.reproduce.runs import play_panels, watch_likeness
     from locksfl.paper.reproduce.settings import HONEST, METHODS, Panel, panels
@@ -113,8 +114,7 @@ def _work(path: Path, bench: Any, console: Any) -> Any:
     tries = len(METHODS) * len(GRID) if tune else 0
     total = len(list(panels(scale))) * (tries + len(scale.seeds)) + len(scale.models)
     columns = ("{task.description:<32}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    silent = console.stderr and not console.is_terminal
-    with Progress(*columns, console=console, disable=silent) as bar:
+    with Bars(*columns, console=console, quiet=console.stderr) as bar:
         task = bar.add_task("opening the data", total=total)
 
         def on_run(text: str) -> None:

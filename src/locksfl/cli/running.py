@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from locksfl.cli.console import say_beside, show
+from locksfl.cli.console import say_beside, show, warn
 
 if TYPE_CHECKING:
     from locksfl.experiment.config import Config
     from locksfl.experiment.folder import RunFolder
+
+NOT_BEGUN = "stopped before the first round: nothing was drawn or spent"
 
 
 def run_new(
@@ -34,6 +36,15 @@ def run_new(
         folder.discard_unless_begun()
 
 
+def continue_run(
+    folder: RunFolder, as_json: bool, play: Any = None, again: str | None = "run"
+) -> None:
+    """Go on from the last checkpoint, or from the start if there is none."""
+    config = folder.config
+    prepared = _prepare(config, as_json) if folder.fresh else None
+    show_run(config, folder, prepared, as_json, play, again)
+
+
 def open_unfinished(path: Path) -> RunFolder:
     """The folder of a run that can be continued."""
     from locksfl.experiment.folder import RunFolder
@@ -52,18 +63,17 @@ def _prepare(config: Any, as_json: bool) -> Any:
     from locksfl.methods import TRUSTS
     from locksfl.privacy import delta_warning
 
-    warning = delta_warning(config.privacy.delta, config.data.clients)
-    if warning and TRUSTS[config.privacy.trust].private:
-        say_beside(warning)
     console = Console(stderr=as_json)
     try:
         with console.status("") as status:
             prepared = prepare(config, say=status.update)
     except KeyboardInterrupt:
-        console.print("stopped before the first round; nothing is kept")
+        console.print(NOT_BEGUN)
         raise typer.Exit(130) from None
+    if TRUSTS[config.privacy.trust].private:
+        warn(delta_warning(config.privacy.delta, config.data.clients))
     for warning in prepared.warnings():
-        say_beside(warning)
+        warn(warning)
     return prepared
 
 
@@ -86,9 +96,10 @@ def show_run(
         again: the command that continues it, if any does.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
     from rich.text import Text
 
+    from locksfl.cli.progress import Bars
     from locksfl.experiment.records import score_of
     from locksfl.experiment.report import notes, summary_table
     from locksfl.experiment.run import run_experiment
@@ -107,8 +118,7 @@ def show_run(
         "{task.fields[status]}",
     )
     # beside JSON, stderr is for a person who watches, or for the one line of an error
-    quiet = as_json and not console.is_terminal
-    with folder.held(), Progress(*columns, console=console, disable=quiet) as bars:
+    with folder.held(), Bars(*columns, console=console, quiet=as_json) as bars:
         tasks = {
             arm.name: bars.add_task(arm.name, total=config.train.rounds, status="")
             for arm in config.arms()
@@ -116,15 +126,17 @@ def show_run(
         first = next(iter(tasks.values()))
 
         def on_round(record: dict[str, Any]) -> None:
-            bars.update(tasks[record["arm"]], completed=record["round"])
-            if (score := score_of(record)) is not None:
-                bars.update(tasks[record["arm"]], status=f"{score:.3f}")
+            score = score_of(record)
+            seen = {} if score is None else {"status": f"{score:.3f}"}
+            bars.update(tasks[record["arm"]], completed=record["round"], **seen)
 
         def say(text: str) -> None:
             bars.update(tasks.get(text.rpartition(" ")[2], first), status=text)
 
         try:
-            if resume:
+            if not resume:
+                folder.clear()
+            else:
                 folder.load_checkpoint()  # drops lines that do not count, half a line too
                 for line in folder.lines("rounds.jsonl"):
                     on_round(line)
@@ -134,7 +146,7 @@ def show_run(
         except KeyboardInterrupt:
             bars.stop()
             if not folder.begun:
-                said = "stopped before the first round; nothing is kept"
+                said = NOT_BEGUN
             elif again is None:
                 said = f"stopped; the rounds that were played are in {folder.path}"
             else:

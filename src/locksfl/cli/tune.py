@@ -84,8 +84,9 @@ def _numbers(flag: str, text: str | None, kind: type, check: Any) -> tuple[Any, 
 
 def _play(task: Any, file: Path, path: Path, as_json: bool) -> None:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
+    from locksfl.cli.progress import Bars
     from locksfl.experiment.folder import held, write_atomically
     from locksfl.experiment.tune import report, trials
 
@@ -95,10 +96,9 @@ def _play(task: Any, file: Path, path: Path, as_json: bool) -> None:
     trials.begin(path, task)
     console = Console(stderr=as_json)
     columns = ("{task.description:<40}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    silent = as_json and not console.is_terminal
     with held(path / trials.NAMED):
         try:
-            with Progress(*columns, console=console, disable=silent) as bar:
+            with Bars(*columns, console=console, quiet=as_json) as bar:
                 line = bar.add_task("", total=0)
 
                 def counted(more: int, done: int) -> None:

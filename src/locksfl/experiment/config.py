@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from locksfl._tables import Count, Positive, Probability, Settings, Whole, build_table
-from locksfl._validate import one_of, positive, rate
-from locksfl.arm import MULTIPLIERS, Arm, loss_bound_of
+from locksfl._tables import Count, Count32, Positive, Probability, Settings, Whole, build_table
+from locksfl._validate import at_most, one_of, positive, rate
+from locksfl.arm import MOST_ROUNDS, MULTIPLIERS, Arm, loss_bound_of
 from locksfl.data.catalogue import NAMES
 from locksfl.data.datasets import classes_of, find_folder, has_users, natural_clients
 from locksfl.methods import TRUSTS
@@ -34,6 +34,7 @@ from locksfl.round.randomness import arm_number
 from locksfl.round.server import OPTIMIZERS, SCHEDULES
 
 DEFAULT_CLIENTS = 100
+MOST_REPEATED = 10_000  # samples of a client, who holds them all at once
 ENGINES = ("flower", "flower-simulation")
 OWN_DATA = "own-data"  # in place of a folder's name, which is a path on the server's disk
 AUTO = "auto"  # for train.rounds and an arm's cohort: left to the planner
@@ -184,17 +185,17 @@ class LocalConfig(Settings, where="local"):
     """
 
     update: Literal["gradient", "epochs"] = "gradient"
-    epochs: Count | None = None
-    batch: Count | None = None
+    epochs: Annotated[Count, partial(at_most, 10_000)] | None = None
+    batch: Count32 | None = None
     step: Positive | None = None
-    min_samples: Count = 1
-    max_samples: Count | None = None
+    min_samples: Annotated[Count, partial(at_most, MOST_REPEATED)] = 1
+    max_samples: Count32 | None = None
     precision: Literal["full", "reduced"] = "full"
     weight: Literal["equal", "size"] | None = None  # equal
-    reference_samples: Count | None = None
+    reference_samples: Count32 | None = None
     proximal: Positive | None = None
     control: Literal["anchor", "scaffold"] | None = None
-    anchor_every: Count | None = None
+    anchor_every: Count32 | None = None
     anchor_ratio: Annotated[float, rate] | None = None
 
     def check(self) -> None:
@@ -247,14 +248,14 @@ class TrainConfig(Settings, where="train"):
     """Rounds, the clip norm, the lengths of contributions (`round.algorithm.clip_factor`) and the
     server's step; an arm may have its own clip, lengths and step."""
 
-    rounds: Count = 100
+    rounds: Annotated[Count, partial(at_most, MOST_ROUNDS)] = 100
     clip_norm: Positive = 1.0
     lengths: Annotated[str, partial(one_of, CONTRIBUTION_LENGTHS)] | None = None  # clipped
     clip_quantile: Probability | None = None  # the clip norm adapts to it
     clip_rate: Positive | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     average_last: Whole = 0
-    evaluate_every: Count = 1
+    evaluate_every: Count32 = 1
     stop_after: Count | None = None  # evaluations in a row without a better accuracy
 
     def check(self) -> None:

@@ -36,6 +36,8 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 LINES = ("rounds.jsonl", "diagnostics.jsonl")
+MADE_FIRST = ("config.toml", *LINES, "environment.json")  # before the first checkpoint
+HALF_WRITTEN = ".?*.????????"  # the temporary files of `write_atomically`
 CHECKPOINT = ("entropy", "multipliers", "arms", "rounds_done", "totals", "ledger")  # and the arrays
 
 
@@ -47,8 +49,8 @@ class RunFolder:
 
     @staticmethod
     def check_new(path: Path) -> None:
-        """Refuse a path that something is at."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        """Refuse a path that something is at, besides what a kill leaves of `create`."""
+        if path.exists() and (not path.is_dir() or not set(path.iterdir()) <= _traces(path)):
             raise ValueError(
                 f"--out {path}: already exists; expected a new folder, or --resume to continue it"
             )
@@ -60,9 +62,8 @@ class RunFolder:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds secrets
         folder = cls(path)
         try:
-            folder.write_text("config.toml", tomli_w.dumps(to_table(config)))
-            for name in LINES:
-                folder.write_text(name, "")
+            folder.clear()
+            folder.write_text("config.toml", tomli_w.dumps(to_table(config)))  # last: now it is one
         except BaseException:
             folder.discard_unless_begun()
             raise
@@ -96,12 +97,35 @@ class RunFolder:
         """Whether there is anything to resume."""
         return (self.path / "checkpoint.npz").is_file()
 
+    @property
+    def last_change(self) -> float:
+        """When it last went on, in seconds."""
+        files = (self.path / name for name in ("checkpoint.npz", "rounds.jsonl"))
+        return max(file.stat().st_mtime for file in files if file.is_file())
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it was made for a run that ended before its first checkpoint: nothing has been
+        drawn, so that the run can simply start."""
+        made, there = {self.path / name for name in MADE_FIRST}, set(self.path.iterdir())
+        empty = self.path / LINES[0] in _traces(self.path)
+        return empty and there <= made | _traces(self.path)
+
+    def clear(self) -> None:
+        """Begin with empty files of lines, and without what a kill has left."""
+        if self.begun:
+            raise ValueError(f"{self.path}: another process has begun it; expected --resume")
+        for left in self.path.glob(HALF_WRITTEN):
+            left.unlink()
+        for name in LINES:  # replaced, so that both are there at any moment
+            self.write_text(name, "")
+
     def discard_unless_begun(self) -> None:
         """Leave no folder behind for a run that was refused, or stopped, before its first round:
         it could neither be resumed nor written over."""
         if self.begun or self.finished:
             return
-        for name in ("config.toml", *LINES, "environment.json"):
+        for name in MADE_FIRST:
             (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):  # not ours to remove if something else is in it
             self.path.rmdir()
@@ -151,9 +175,16 @@ class RunFolder:
             if not lines.is_file() or lines.stat().st_size < size:
                 raise ValueError(f"{lines}: shorter than its checkpoint says; damaged")
             os.truncate(lines, size)
-        for left in self.path.glob(".checkpoint.npz.*"):  # of a run that was killed: it has secrets
+        for left in self.path.glob(HALF_WRITTEN):  # of a run that was killed: it may have secrets
             left.unlink()
         return meta, arrays
+
+
+def _traces(path: Path) -> set[Path]:
+    """What is left in a folder of a run that was killed before it was made: lines that nobody has
+    written to, and half-written files."""
+    empty = (path / name for name in LINES if (path / name).is_file())
+    return {*path.glob(HALF_WRITTEN), *(file for file in empty if not file.stat().st_size)}
 
 
 @contextmanager
@@ -234,11 +265,11 @@ def default_path(name: str, root: Path = Path("runs")) -> Path:
 
 def newest_unfinished(root: Path = Path("runs")) -> Path:
     """The run that --resume means when none is named."""
-    paths = [p.parent for p in root.glob("*/checkpoint.npz")]
-    open_runs = [p for p in paths if not RunFolder(p).finished]
+    folders = [RunFolder(path.parent) for path in root.glob("*/rounds.jsonl")]
+    open_runs = [one for one in folders if (one.begun or one.fresh) and not one.finished]
     if not open_runs:
         raise ValueError(f"--resume: no unfinished run in {root}/; name one with --out DIR")
-    return max(open_runs, key=lambda p: (p / "checkpoint.npz").stat().st_mtime)
+    return max(open_runs, key=lambda one: one.last_change).path
 
 
 def environment(devices: list[str]) -> dict[str, Any]:

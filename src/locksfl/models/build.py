@@ -26,6 +26,7 @@ from locksfl.data.task import CLASSES, Task
 from locksfl.models.conv import GroupedStack, TwoConvolutions, image_shape, widths
 from locksfl.models.text import Characters
 
+MOST_WEIGHTS = 10**9
 Shape = int | tuple[int, ...]  # of a record; a number is the length of a flat record
 
 
@@ -61,6 +62,10 @@ def from_equinox(
         batches: whether the module takes many records at once, [B, features] to [B, classes].
         shape: the shape in which the module takes a record; flat if not given.
     """
+    shapes = jax.tree.leaves(eqx.filter_eval_shape(build, jax.random.key(0)))
+    size = sum(math.prod(leaf.shape) for leaf in shapes if hasattr(leaf, "shape"))
+    if size > MOST_WEIGHTS:
+        raise ValueError(f"model.name = {name!r}: {size} weights; expected at most {MOST_WEIGHTS}")
     example = build(jax.random.key(0))
     arrays, static = eqx.partition(example, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(arrays)
