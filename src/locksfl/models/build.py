@@ -12,6 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -196,7 +197,22 @@ def build_model(name: str, shape: Shape, classes: int, **options: Any) -> Model:
                 f"model.options.{option} = {value!r}: unknown setting"
                 f"{nearest(option, known)}; model {name!r} {takes}"
             )
-    return MODELS[name]((shape,) if isinstance(shape, int) else shape, classes, **options)
+    return _built(name, (shape,) if isinstance(shape, int) else shape, classes, _frozen(options))
+
+
+@lru_cache(maxsize=64)
+def _built(
+    name: str, shape: tuple[int, ...], classes: int, options: tuple[tuple[str, Any], ...]
+) -> Model:
+    """One model for equal settings: a compiled round belongs to one model."""
+    return MODELS[name](shape, classes, **dict(options))
+
+
+def _frozen(value: Any) -> Any:
+    """Options as they can be compared: lists and tables as tuples."""
+    if isinstance(value, dict):
+        return tuple((name, _frozen(value[name])) for name in sorted(value))
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def activations(model: Model, shape: tuple[int, ...]) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -116,6 +117,7 @@ def _float32(where: str, weights: Any) -> None:
             raise ValueError(f"{where}: weights of type {kind}, expected float32 arrays only")
 
 
+@lru_cache(maxsize=16)
 def check_model(
     model: Model, shape: tuple[int, ...], classes: int, positions: tuple[int, ...] = ()
 ) -> None:

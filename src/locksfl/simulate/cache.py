@@ -1,6 +1,6 @@
-"""Compiled programs kept on disk, so that a second run starts at once.
+"""Compiled programs, kept in this process and on disk, so that a second run starts at once.
 
-The folder is the user's own cache folder, never a run folder: a program holds no data, only shapes
+On disk, the folder is the user's own cache folder, never a run folder: a program holds no data, only shapes
 and settings. `LOCKS_CACHE` names another folder, or is "off". Programs that cannot be written are
 not kept, and that is not an error. A cache folder already configured in JAX is left as it is.
 """
@@ -10,14 +10,42 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import threading
 import warnings
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import pooch
 
 VARIABLE = "LOCKS_CACHE"
 OFF = "off"
+MOST_PROGRAMS = 64  # that a process keeps: some megabytes each, and the models that they play
+
+_programs: OrderedDict[Any, Any] = OrderedDict()  # the most recently used one last
+_locks: dict[Any, threading.Lock] = {}
+_lock = threading.Lock()
+
+
+def compiled_once(key: Any, make: Callable[[], Any]) -> Any:
+    """What `make` returned when it was first called for this key in this process. Threads that want
+    the same program wait for one another. A program takes its data as arguments, so the key need
+    not know them; what JAX's settings change while it is traced is added here."""
+    settings = ("jax_default_matmul_precision", "jax_enable_x64")
+    key = (key, *(getattr(jax.config, name) for name in settings))
+    with _lock:
+        mine = _locks.setdefault(key, threading.Lock())
+    with mine:
+        found = _programs.get(key) or make()
+        with _lock:
+            _programs[key] = found
+            _programs.move_to_end(key)
+            while len(_programs) > MOST_PROGRAMS:
+                oldest, _ = _programs.popitem(last=False)
+                _locks.pop(oldest, None)
+    return found
 
 
 def keep_compiled() -> Path | None:
