@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from locksfl.arm import Arm
     from locksfl.data.population import Population
     from locksfl.experiment.config import LocalConfig, OptimizerConfig
-    from locksfl.experiment.training import Trained, train
+    from locksfl.experiment.estimator import LocksClassifier
+    from locksfl.experiment.training import Trained, train, train_many
     from locksfl.models.build import Model
+    from locksfl.models.fitted import Fitted, load
     from locksfl.privacy import Cost, account, calibrate
 
 __version__ = metadata.version("locks-fl")
@@ -22,19 +24,23 @@ __version__ = metadata.version("locks-fl")
 _HOMES = {
     "Arm": "locksfl.arm",
     "Cost": "locksfl.privacy",
+    "Fitted": "locksfl.models.fitted",
     "LocalConfig": "locksfl.experiment.config",
+    "LocksClassifier": "locksfl.experiment.estimator",
     "Model": "locksfl.models.build",
     "OptimizerConfig": "locksfl.experiment.config",
     "Population": "locksfl.data.population",
     "Trained": "locksfl.experiment.training",
     "account": "locksfl.privacy",
     "calibrate": "locksfl.privacy",
+    "load": "locksfl.models.fitted",
     "train": "locksfl.experiment.training",
+    "train_many": "locksfl.experiment.training",
 }
 
 __all__ = [
-    "Arm", "Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Trained", "account",
-    "calibrate", "train",
+    "Arm", "Cost", "Fitted", "LocalConfig", "LocksClassifier", "Model", "OptimizerConfig",
+    "Population", "Trained", "account", "calibrate", "load", "train", "train_many",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from unittest import mock
 
 import jax
@@ -70,7 +71,7 @@ def test_its_history_is_the_lines_of_a_run(trained):
 
 def test_no_trust_is_said_to_protect_nobody(trained):
     assert {cost.observer for cost in trained.privacy} == {"SERVER", "PUBLIC"}
-    assert all(cost.epsilon is None for cost in trained.privacy)
+    assert all(cost.epsilon == math.inf for cost in trained.privacy)
     assert trained.simulated is True
 
 
@@ -88,7 +89,7 @@ def test_a_private_run_states_its_epsilon(population):
     )
     public = {c.relation: c.epsilon for c in result.privacy if c.observer == "PUBLIC"}
     assert 4.0 * (1 - 1e-3) <= public["zero-out"] <= 4.0 < public["replace"]
-    assert all(c.epsilon is None for c in result.privacy if c.observer == "SERVER")
+    assert all(c.epsilon == math.inf for c in result.privacy if c.observer == "SERVER")
     assert {c.delta for c in result.privacy} == {1e-4}
     assert seen == result.history
     assert seen[-1]["epsilon"] == pytest.approx(public["zero-out"])

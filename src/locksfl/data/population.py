@@ -25,6 +25,17 @@ _AT_ONCE = 1 << 24  # bytes of an array that are hashed together
 
 
 @dataclass(frozen=True, eq=False)
+class Encoding:
+    """Public features that stand in place of the records (`models.features`)."""
+
+    name: str
+    file: str | None  # of an encoder: its weights, or a function "package.module:name"
+    shape: tuple[int, ...]  # of a record before
+    scale: float  # what a stored record is multiplied by
+    weights: tuple[NDArray[Any], NDArray[Any]] | None = None  # W and b of such a file
+
+
+@dataclass(frozen=True, eq=False)
 class Population:
     """The clients, their samples, and held-out samples that belong to no client.
 
@@ -46,6 +57,7 @@ class Population:
             own: nobody adds noise to a figure on them, so none is ever published.
         test_clients: how many clients the held-out records were taken from, if that is known.
         classes_public: whether `classes` was given, as it should be, or counted in the records.
+        encoding: where the features came from, if they are not the records themselves.
 
     >>> people = Population.from_arrays(
     ...     features=np.eye(4), labels=[0, 1, 1, 0], client_ids=["ann", "bob", "ann", "bob"],
@@ -69,6 +81,7 @@ class Population:
     test_public: bool = False
     test_clients: int | None = None
     classes_public: bool = True
+    encoding: Encoding | None = None
 
     def __post_init__(self) -> None:
         _validate.count(classes=self.classes)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from locksfl._arrays import unpack_arrays
+from locksfl._arrays import flat_weights, unpack_arrays
 from locksfl._text import table_of
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.run import open_task
@@ -25,8 +25,7 @@ def evaluate_run(run: Path) -> list[dict[str, Any]]:
     labels = jnp.asarray(population.test_labels)
     results = []
     for arm in folder.config.arms():
-        _, arrays = unpack_arrays(folder.path / f"model-{arm.name}.npz")
-        weights = jnp.asarray(arrays["weights"])
+        weights = jnp.asarray(flat_weights(*unpack_arrays(folder.path / f"model-{arm.name}.npz")))
         if weights.shape != (model.size,):
             raise ValueError(
                 f"model-{arm.name}.npz: {weights.size} weights, expected the model's {model.size}"

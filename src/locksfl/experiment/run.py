@@ -25,14 +25,14 @@ from locksfl.experiment.costs import epsilon_so_far
 from locksfl.experiment.diagnostics import compared_clients, likeness
 from locksfl.experiment.folder import RunFolder, environment, write_atomically
 from locksfl.experiment.plan import claimed_epsilon, known_noise, plan_arms
-from locksfl.experiment.public import model_file
 from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
 from locksfl.methods.cyclic import check_secret
-from locksfl.models.build import Model, build_model
+from locksfl.models.build import Model
 from locksfl.models.features import with_features
-from locksfl.models.own import check_model, own_model
+from locksfl.models.fitted import Fitted
+from locksfl.models.own import check_model, make_model
 from locksfl.privacy import guarantee, spent
 from locksfl.privacy.forecast import forecast_line
 from locksfl.privacy.journal import EVERYBODY, Books, Entry, experiment_id, header, same_experiment
@@ -71,10 +71,7 @@ def model_for(config: Config, population: Population) -> Model:
     """The configured model for these records, checked on made-up ones."""
     name, options = config.model.name, config.model.arguments()
     shape, classes = population.features.shape[1:], population.classes
-    if ":" in name:
-        model = own_model(name, shape, classes, options)
-    else:
-        model = build_model(name, shape, classes, **options)
+    model = make_model(name, shape, classes, options)
     check_model(model, shape, classes, population.labels.shape[1:])
     return model
 
@@ -322,7 +319,7 @@ def run_experiment(
             progress.noted = noted
         for arm in progress.remaining:
             say(f"compiling {arm.name}")
-            _run_arm(config, folder, arm, player, progress, on_round)
+            _run_arm(config, folder, arm, population, player, progress, on_round)
     summary = _summary(config, population, progress)
     draw_figure(folder, summary)
     if config.diagnostics.every and player.simulates and shows_diagnostics(config):
@@ -336,6 +333,7 @@ def _run_arm(
     config: Config,
     folder: RunFolder,
     arm: Arm,
+    population: Population,
     engine: Engine,
     progress: Progress,
     on_round: Callable[[Record], None],
@@ -375,7 +373,8 @@ def _run_arm(
     if state is None:
         raise AssertionError("an arm has at least one round")
     weights = np.asarray(server.model(state, arm.rounds))
-    write_atomically(folder.path / f"model-{arm.name}.npz", model_file(config, weights))
+    made = Fitted(model, weights, population.scale, population.encoding)
+    write_atomically(folder.path / f"model-{arm.name}.npz", made.packed())
     lines = [line for line in folder.lines("rounds.jsonl") if line["arm"] == arm.name]
     progress.finished.append(_arm_summary(config, arm, progress, lines))
     progress.rounds_done, progress.totals, progress.state = 0, dict.fromkeys(TIMES, 0.0), []

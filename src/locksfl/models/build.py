@@ -11,9 +11,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -28,6 +28,15 @@ from locksfl.models.text import Characters
 Shape = int | tuple[int, ...]  # of a record; a number is the length of a flat record
 
 
+class Blueprint(NamedTuple):
+    """What it takes to build a model again (`own.make_model`)."""
+
+    name: str
+    shape: tuple[int, ...]
+    classes: int
+    options: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Model:
     """A classifier on flat weights. Equal by identity: a compiled round belongs to one model."""
@@ -38,9 +47,24 @@ class Model:
     unravel: Callable[[Array], Any]
     apply: Callable[[Any, Array], Array]
     dense: bool = False  # a stack of Linear layers with ReLU between them, at `.layers`
+    blueprint: Blueprint | None = None  # None: nobody but its maker can build it again
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+    def __reduce__(self) -> Any:
+        """Pickled as its blueprint; without one, as its functions, if these can be."""
+        if self.blueprint is None:
+            return Model, tuple(vars(self).values())
+        return _built_again, ({k: v for k, v in vars(self).items() if not callable(v)},)
+
+
+def _built_again(facts: dict[str, Any]) -> Model:
+    from locksfl.models.own import make_model
+
+    model = make_model(*facts["blueprint"])
+    same = all(getattr(model, name) == fact for name, fact in facts.items())
+    return model if same else replace(model, **facts)
 
 
 def from_equinox(
@@ -189,15 +213,18 @@ def build_model(name: str, shape: Shape, classes: int, **options: Any) -> Model:
     159010
     """
     one_of(MODELS, **{"model.name": name})
-    known = list(inspect.signature(MODELS[name]).parameters)[2:]
+    takes = inspect.signature(MODELS[name]).parameters
+    known = list(takes)[2:]
     for option, value in options.items():
         if option not in known:
-            takes = f"takes {', '.join(known)}" if known else "takes no options"
+            these = f"takes {', '.join(known)}" if known else "takes no options"
             raise ValueError(
                 f"model.options.{option} = {value!r}: unknown setting"
-                f"{nearest(option, known)}; model {name!r} {takes}"
+                f"{nearest(option, known)}; model {name!r} {these}"
             )
-    return _built(name, (shape,) if isinstance(shape, int) else shape, classes, _frozen(options))
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    given = {option: takes[option].default for option in known} | options
+    return _built(name, shape, classes, _frozen(given))
 
 
 @lru_cache(maxsize=64)
@@ -205,7 +232,8 @@ def _built(
     name: str, shape: tuple[int, ...], classes: int, options: tuple[tuple[str, Any], ...]
 ) -> Model:
     """One model for equal settings: a compiled round belongs to one model."""
-    return MODELS[name](shape, classes, **dict(options))
+    plan = Blueprint(name, shape, classes, dict(options))
+    return replace(MODELS[name](shape, classes, **plan.options), blueprint=plan)
 
 
 def _frozen(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Compiled programs, kept in this process and on disk, so that a second run starts at once.
 
-On disk, the folder is the user's own cache folder, never a run folder: a program holds no data, only shapes
+The folder is the user's own cache folder, never a run folder: a program holds no data, only shapes
 and settings. `LOCKS_CACHE` names another folder, or is "off". Programs that cannot be written are
 not kept, and that is not an error. A cache folder already configured in JAX is left as it is.
 """

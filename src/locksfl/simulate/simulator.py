@@ -265,7 +265,8 @@ class Simulator:
 
     def compile(self, program: Program, *arguments: Any) -> tuple[Any, float]:
         """The compiled block, made once in a process for each program and shape of its arguments,
-        and the seconds that it took. For a sweep, whatever differs between settings (state, dials, key and slots) has one more axis."""
+        and the seconds that it took. For a sweep, whatever differs between settings (state, dials,
+        key and slots) has one more axis."""
         shapes = tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(arguments))
         key, began, seconds = (program, shapes), time.perf_counter(), 0.0
 
