@@ -142,7 +142,7 @@ def test_many_trainings_are_those_one_by_one(population, trained):
     np.testing.assert_allclose(one.weights, trained.weights, rtol=1e-5, atol=1e-6)
     assert one.history == trained.history
     assert (two.weights != one.weights).any()
-    private = {"cohort": 12, "uploads": 6, "rounds": 3, "accountant": "rdp", "delta": 1e-4}
+    private = {"cohort": 12, "rule": "uniform", "rounds": 3, "accountant": "rdp", "delta": 1e-4}
     found = train_many(population, seeds=[3, 4], epsilons=[2.0, 6.0], **private)
     costs = [
         next(c.epsilon for c in one.privacy if (c.observer, c.relation) == ("PUBLIC", "zero-out"))
@@ -155,7 +155,7 @@ def test_many_trainings_are_those_one_by_one(population, trained):
     with pytest.raises(ValueError, match="expected at least one of each"):
         train_many(population, seeds=[], **private)
     with pytest.raises(ValueError, match="on_round"):
-        train_many(population, seeds=[1], on_round=print, **private)
+        train_many(population, epsilons=[2.0], on_round=print, **private)
 
 
 def test_many_secret_runs_are_debited_together_or_not_at_all(population, tmp_path, monkeypatch):

@@ -19,12 +19,17 @@ from locksfl.experiment.training import train
 from locksfl.methods import RULES
 from locksfl.models.build import Model
 
-_base, _checks = optional("sklearn.base", "sklearn"), optional("sklearn.utils", "sklearn")
-_labels = optional("sklearn.utils.multiclass", "sklearn")
-_validation = optional("sklearn.utils.validation", "sklearn")
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils import check_consistent_length
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ModuleNotFoundError:
+    optional("sklearn", "sklearn")  # says what to install
+    raise
 
 
-class LocksClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # type: ignore[misc]
+class LocksClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """`locksfl.train` as an estimator: private at the level of users.
 
     Args:
@@ -84,16 +89,16 @@ class LocksClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # type: igno
         self.settings = settings
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, users: ArrayLike | None = None) -> LocksClassifier:
+    def fit(self, X: Any, y: Any, users: ArrayLike | None = None) -> LocksClassifier:
         """Train on records X with labels y.
 
         users: whose each record is. Without it every record counts as a user of its own, and a
             person with several of them is protected by as much less.
         """
-        X, y = _validation.validate_data(self, X, y, dtype=np.float32)
-        _labels.check_classification_targets(y)
+        X, y = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(y)
         owner = np.arange(len(X)) if users is None else np.asarray(users)
-        _checks.check_consistent_length(X, owner)
+        check_consistent_length(X, owner)
         self.classes_ = np.unique(y) if self.classes is None else np.asarray(self.classes)
         found = {label: number for number, label in enumerate(self.classes_.tolist())}
         if unknown := set(y.tolist()) - found.keys():
@@ -132,21 +137,21 @@ class LocksClassifier(_base.ClassifierMixin, _base.BaseEstimator):  # type: igno
         )
         return self
 
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float32]:
+    def decision_function(self, X: Any) -> NDArray[np.float32]:
         """A score for each record and class; of two classes, by how much the second one leads."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """A probability for each record and class."""
         return softmax(self._scores(X).astype(np.float64), axis=1)
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: Any) -> NDArray[Any]:
         """The most likely label of each record."""
         scores = self._scores(X)
         return self.classes_[np.argmax(scores, axis=1)]
 
-    def _scores(self, X: ArrayLike) -> NDArray[np.float32]:
-        _validation.check_is_fitted(self)
-        X = _validation.validate_data(self, X, dtype=np.float32, reset=False)
+    def _scores(self, X: Any) -> NDArray[np.float32]:
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float32, reset=False)
         return self.result_.scores(X)
