@@ -14,7 +14,9 @@ from unittest import mock
 
 import numpy as np
 
+from locksfl.data import folder
 from locksfl.data.importing import Request, import_table
+from locksfl.data.population import Population
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import Config, parse_config
 from locksfl.experiment.folder import RunFolder
@@ -121,9 +123,9 @@ def run_experiment(config: Config, folder: RunFolder, **options: Any) -> dict[st
 
 def play(config: Config, **options: Any) -> Path:
     """Run an experiment to its end; its folder."""
-    folder = RunFolder.create(new_path(), config)
-    run_experiment(config, folder, **options)
-    return folder.path
+    made = RunFolder.create(new_path(), config)
+    run_experiment(config, made, **options)
+    return made.path
 
 
 def finished(trust: str = "central") -> Path:
@@ -195,6 +197,18 @@ def imported(test: bool = False, **options: Any) -> Path:
     held.write_text("\n".join(patients(2, "other-")))
     request = Request("patient", "y", **options)
     return import_table(place / "table.csv", place / "people", request, held if test else None)
+
+
+def saved(place: Path, people: Population) -> Path:
+    """A population in a folder, as an import makes it."""
+    with folder.new_folder(place) as building:
+        for name in folder.ARRAYS:
+            np.save(building / f"{name}.npy", getattr(people, name))
+        told = {name: getattr(people, name) for name in folder.TOLD}
+        sizes = {"samples": people.samples, "tests": len(people.test_labels)}
+        header = folder.Header(kind="table", clients=people.clients, **sizes, **told)
+        folder.finish(building, header)
+    return place
 
 
 def over(data: Path, *changes: str, seed: int | None = 3) -> Config:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from locksfl.arm import Arm
     from locksfl.data.population import Population
+    from locksfl.data.task import Task
     from locksfl.experiment.config import LocalConfig, OptimizerConfig
     from locksfl.experiment.estimator import LocksClassifier
     from locksfl.experiment.training import Trained, train, train_many
@@ -30,6 +31,7 @@ _HOMES = {
     "Model": "locksfl.models.build",
     "OptimizerConfig": "locksfl.experiment.config",
     "Population": "locksfl.data.population",
+    "Task": "locksfl.data.task",
     "Trained": "locksfl.experiment.training",
     "account": "locksfl.privacy",
     "calibrate": "locksfl.privacy",
@@ -40,7 +42,7 @@ _HOMES = {
 
 __all__ = [
     "Arm", "Cost", "Fitted", "LocalConfig", "LocksClassifier", "Model", "OptimizerConfig",
-    "Population", "Trained", "account", "calibrate", "load", "train", "train_many",
+    "Population", "Task", "Trained", "account", "calibrate", "load", "train", "train_many",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from locksfl.experiment.publish import publish
 from locksfl.experiment.report import NOT_PUBLIC, notes
 from locksfl.experiment.run import open_task, prepare
 from locksfl.models.build import scores_of
-from locksfl.round.client import cross_entropy
+from locksfl.models.losses import cross_entropy
 from small_runs import LABELS, QUICK, copied, imported, lines, new_path, over, play, quick, summary
 
 

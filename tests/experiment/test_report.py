@@ -9,6 +9,7 @@ import json
 import pytest
 from rich.console import Console
 
+from locksfl.experiment.figures import legend_below, plotting, save_figure, show_range
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.report import draw_figure, epsilon_text, notes, size_text, summary_table
 from small_runs import copied, finished, lines, quick, summary
@@ -134,3 +135,31 @@ def test_the_figure_does_not_give_one_arms_epsilon_to_all():
 def test_the_figure_takes_rounds_that_were_not_evaluated():
     assert None in [line["accuracy"] for line in lines(quick())]
     assert (quick() / "figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("values", [[0.901, 0.903, 0.87], [0.999, 1.0], [0.1, 0.9], [0.5]])
+def test_noise_is_not_drawn_as_an_event(values):
+    """The axis shows all values, spans a tenth at least, and hardly goes beyond 1."""
+    figure, axes = plotting().subplots()
+    show_range(axes, values, 0.1)
+    low, high = axes.get_ylim()
+    assert low <= min(values) <= max(values) <= high
+    assert 0.1 <= high - low <= max(0.12, 1.2 * (max(values) - min(values)))
+    assert high < 1.02
+    plotting().close(figure)
+
+
+def test_the_legend_is_below_every_panel(tmp_path):
+    figure, panels = plotting().subplots(1, 2)
+    for axes in panels:
+        axes.plot([0, 1], [0, 1], label="one")
+    legend_below(figure)
+    save_figure(figure, tmp_path / "figure")
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 1  # of both panels
+    lowest = min(axes.get_tightbbox().y0 for axes in panels)
+    assert legend.get_window_extent().y1 <= lowest
+
+
+def test_the_figure_has_the_baseline():
+    assert "always the most frequent (0.100)" in (finished() / "figure.svg").read_text()

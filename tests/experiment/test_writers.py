@@ -28,7 +28,7 @@ def test_csv_has_a_line_for_each_round_and_the_counts_that_may_be_shown(tmp_path
         assert len(lines) == number + 1  # on disk after each round
     assert tuple(lines[0]) == COLUMNS
     assert lines[0] == {
-        "arm": "locks", "round": "1", "accuracy": "", "loss": "", "epsilon": "0.5",
+        "arm": "locks", "round": "1", "accuracy": "", "r2": "", "loss": "", "epsilon": "0.5",
         "cohort": "30.0", "uploads": "19.5", "bytes_up": "10", "bytes_down": "20",
     }  # fmt: skip
     assert (lines[1]["accuracy"], lines[1]["epsilon"]) == ("0.75", "inf")

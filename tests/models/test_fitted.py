@@ -13,7 +13,8 @@ import pytest
 import safetensors
 
 from locksfl.data.population import Population
-from locksfl.models.build import Model, build_model
+from locksfl.data.task import Task
+from locksfl.models.build import Model, build_model, with_task
 from locksfl.models.features import with_features
 from locksfl.models.fitted import Fitted, load, parameters
 from locksfl.models.own import make_model
@@ -119,6 +120,22 @@ def test_onnx_gives_the_same_scores(tmp_path, name):
     # the comparison can fail: other weights, other scores
     other = Fitted(mine.model, mine.weights[::-1].copy(), scale, None).scores(values)
     assert np.abs(other - scores).max() > 1e-2
+
+
+def test_numbers_and_tags_come_back_as_such(tmp_path):
+    """The task is in the file, and in the graph of numbers are their units."""
+    for task in (Task.numbers(low=[0, 0, 10], high=[10, 100, 30]), Task("tags")):
+        mine = fitted("softmax")
+        mine = Fitted(with_task(mine.model, task), mine.weights, mine.scale, None)
+        values = records("softmax")
+        mine.save(tmp_path / "model.npz")
+        for again in (load(tmp_path / "model.npz"), pickle.loads(pickle.dumps(mine))):
+            assert again.model.task == task
+            np.testing.assert_array_equal(again.predict(values), mine.predict(values))
+        mine.save(tmp_path / "model.onnx")
+        found = in_onnx(tmp_path / "model.onnx", values)
+        wanted = mine.predict(values) if task.kind == "numbers" else mine.scores(values)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["scattering", "encoder"])

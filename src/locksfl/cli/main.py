@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,6 +55,9 @@ ConfigFile = Annotated[
 ]
 
 
+EXAMPLE_DATA = "mnist-embedded"
+
+
 def _version(asked: bool) -> None:
     if asked:
         print(f"locks {metadata.version('locks-fl')}")
@@ -94,6 +98,9 @@ def run(
         config = folder.config
     elif file is None:
         config = parse_config(example_config(), changes or (), seed)
+        if config.data.name == EXAMPLE_DATA:  # the example was tuned on these data
+            privacy = replace(config.privacy, tuned_without_privacy=True)
+            config = replace(config, privacy=privacy)
     else:
         config = read_config(file, changes or (), seed)
     if config.engine is not None:
@@ -121,9 +128,9 @@ def init(
 def evaluate(run: Run, as_json: Json = False) -> None:
     """Evaluate a run's models on the held-out records."""
     start_jax()
-    from locksfl.experiment.evaluate import evaluate_run, evaluation_table
+    from locksfl.experiment.evaluate import evaluate_run, evaluation_tables
 
-    show(evaluate_run(run), as_json, lambda results: [evaluation_table(results)])
+    show(evaluate_run(run), as_json, evaluation_tables)
 
 
 @app.command()

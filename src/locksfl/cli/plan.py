@@ -184,7 +184,7 @@ def _line(row: dict[str, Any]) -> str:
 
 def draw_frontier(told: dict[str, Any], path: Path) -> None:
     """The predicted error against the uploads in all, one line for each rule and mean norm."""
-    from locksfl.experiment.figures import COLOURS, plotting, save_figure
+    from locksfl.experiment.figures import COLOURS, legend_below, plotting, save_figure
 
     if path.suffix != ".png":
         raise ValueError(f"--figure {path}: expected a file that ends in .png")
@@ -206,7 +206,7 @@ def draw_frontier(told: dict[str, Any], path: Path) -> None:
     axes.set_title(
         f"n = {q['clients']:,}, d = {q['parameters']:,}, epsilon {q['epsilon']:g}, {q['trust']}"
     )
-    axes.legend(fontsize=8)
+    legend_below(figure, axes, fontsize=8)
     save_figure(figure, path, only_png=True)
 
 

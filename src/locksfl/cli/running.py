@@ -89,6 +89,7 @@ def show_run(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
     from rich.text import Text
 
+    from locksfl.experiment.records import score_of
     from locksfl.experiment.report import notes, summary_table
     from locksfl.experiment.run import run_experiment
     from locksfl.methods import TRUSTS
@@ -116,8 +117,8 @@ def show_run(
 
         def on_round(record: dict[str, Any]) -> None:
             bars.update(tasks[record["arm"]], completed=record["round"])
-            if record["accuracy"] is not None:
-                bars.update(tasks[record["arm"]], status=f"{record['accuracy']:.3f}")
+            if (score := score_of(record)) is not None:
+                bars.update(tasks[record["arm"]], status=f"{score:.3f}")
 
         def say(text: str) -> None:
             bars.update(tasks.get(text.rpartition(" ")[2], first), status=text)

@@ -27,6 +27,7 @@ from locksfl.data import folder, splits
 from locksfl.data.catalogue import CATALOGUE, NAMES, Entry, File
 from locksfl.data.population import Population
 from locksfl.data.shakespeare import read_roles
+from locksfl.data.task import CLASSES, Task
 
 DATA_VARIABLE = "LOCKS_DATA"
 EMBEDDED_FILE = "mnist_digits.idx.xz"
@@ -54,6 +55,7 @@ class Dataset(NamedTuple):
     test_public: bool = True  # the named sets are public benchmarks; a folder says what it is
     test_clients: int | None = None
     classes_public: bool = True
+    task: Task = CLASSES
 
 
 def load(name: str, data_dir: Directory = None) -> Dataset:
@@ -129,11 +131,12 @@ def open_population(
     targets = data.train_labels
     if targets.ndim == 2:
         if split_kind != "iid":
+            many = "a label at every position" if data.task == CLASSES else data.task.kind
             raise ValueError(
-                f"data.split.kind = {split_kind!r}: {name} has a label at every position instead "
-                "of one per sample; expected natural or iid"
+                f"data.split.kind = {split_kind!r}: {name} has {many} instead of one class per "
+                "sample; expected natural or iid"
             )
-        targets = targets[:, 0]
+        targets = np.zeros(len(targets), np.int32)  # iid looks at none of them
     owner = splits.split(split_kind, targets, clients, rng, **options)
     population = _population(data, owner, name, clients)
     fewest = int(population.sizes.min())

@@ -44,8 +44,9 @@ def description(name: str, data_dir: datasets.Directory = None) -> dict[str, Any
         "held_out": len(population.test_labels),
         "features": f"{population.features.dtype} {list(population.features.shape[1:])}",
         "classes": population.classes,
-        "samples_of_class": _of_class(population.labels, population.classes),
-        "held_out_of_class": _of_class(population.test_labels, population.classes),
+        "task": population.task.kind,
+        "samples_of_class": _of_class(population.labels, population),
+        "held_out_of_class": _of_class(population.test_labels, population),
     }
     if natural:
         told["samples_a_client"] = {
@@ -83,9 +84,9 @@ def lines(told: dict[str, Any]) -> list[str]:
             bar = "#" * round(BAR * count / width) or ("." if count else "")
             out.append(f"  {span:>15} {count:>9} {bar}")
     names = told.get("class_names")
-    out.append(f"classes: {told['classes']}")
+    out.append(f"{told['task']}: {told['classes']}")
     if told["classes"] <= 20:
-        for c, count in enumerate(told["samples_of_class"]):
+        for c, count in enumerate(told["samples_of_class"] or ()):
             label = names[c] if names else str(c)
             out.append(f"  {label:>15} {count:>9}  held out {told['held_out_of_class'][c]}")
     return out
@@ -125,11 +126,18 @@ def picture(name: str, path: Path, data_dir: datasets.Directory = None) -> None:
     figure.savefig(path, format="png", dpi=100)
 
 
-def _of_class(labels: NDArray[np.int32], classes: int) -> list[int]:
+def _of_class(labels: NDArray[Any], population: Population) -> list[int] | None:
+    """How many labels are of each class, or samples have each tag; numbers are not counted."""
+    task, classes = population.task, population.classes
+    if task.kind == "numbers":
+        return None
     counts = np.zeros(classes, np.int64)
     for start in range(0, len(labels), 2**20):  # a mapped array is read in pieces
-        part = np.asarray(labels[start : start + 2**20]).ravel()
-        counts += np.bincount(part[part >= 0], minlength=classes)
+        part = np.asarray(labels[start : start + 2**20])
+        if task.kind == "tags":
+            counts += part.sum(axis=0)
+        else:
+            counts += np.bincount(part[part >= 0], minlength=classes)
     return counts.tolist()
 
 

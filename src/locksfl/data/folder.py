@@ -2,7 +2,7 @@
 
     header.json        counts, classes, what the features are, and every file's size and sha256
     features.npy       [samples, ...] rows sorted by client      test_features.npy
-    labels.npy         [samples] or [samples, length] int32      test_labels.npy
+    labels.npy         as in data.population                     test_labels.npy
     offsets.npy        [clients + 1] int64
 
 The folder holds no client names: client i is the i-th of the sorted ids. It is written under a
@@ -27,11 +27,17 @@ from typing import Any
 import numpy as np
 
 from locksfl.data.population import Population
+from locksfl.data.task import CLASSES, Task
 
 HEADER = "header.json"
 FORMAT = 1
 ARRAYS = ("features", "labels", "offsets", "test_features", "test_labels")
-DECLARED = ("test_public", "test_clients", "classes_public")  # of a population, by its owner
+DECLARED = (
+    "test_public",
+    "test_clients",
+    "classes_public",
+    "task",
+)  # of a population, by its owner
 TOLD = ("name", "classes", "scale", *DECLARED)  # by the header
 CHECKED_ON_OPENING = 64 * 2**20  # bytes; larger files are checked only by `verify`, to open fast
 
@@ -52,6 +58,7 @@ class Header:
     test_clients: int | None = None  # None: the held-out file named no clients
     test_public: bool = False  # declared by the owner; older folders declare nothing
     classes_public: bool = False  # the number was given, not counted in the records
+    task: Task = CLASSES  # older folders have classes
     files: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     format: int = FORMAT
 
@@ -90,7 +97,7 @@ def read_header(place: Path) -> Header:
     """Read the header, and check that the files next to it have the recorded sizes."""
     try:
         table = json.loads((place / HEADER).read_text("utf-8"))
-        header = Header(**table)
+        header = Header(**{**table, "task": Task.from_dict(table.get("task"))})
     except (ValueError, TypeError):
         raise ValueError(f"{place / HEADER}: not a header of a data set; import it again") from None
     except OSError as error:

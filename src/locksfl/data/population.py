@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from locksfl import _validate
 from locksfl._arrays import aligned
+from locksfl.data.task import CLASSES, Task
 
 _AT_ONCE = 1 << 24  # bytes of an array that are hashed together
 
@@ -46,10 +47,12 @@ class Population:
     Attributes:
         features: [samples, ...] rows sorted by client, real numbers of any type.
         labels: [samples] int32, each in 0..classes-1; or, for sequences (features [samples,
-            length]), [samples, length] with one at every position, -1 if it has none.
+            length]), [samples, length] with one at every position, -1 if it has none. Those of
+            other tasks are [samples, classes]: float32 targets, or int32 tags.
         offsets: [clients + 1] int64, increasing from 0 to samples: no client is empty.
         test_features: [tests, ...] like features; test_labels: [tests, ...] like labels.
-        classes: the number of classes. It is public, and given rather than read from the data.
+        classes: the number of classes, targets or tags. It is public, and that of classes is given
+            rather than read from the data.
         name: what to call these data in reports.
         scale: what a stored feature is multiplied by before the model sees it. The
             constructors below take uint8 for pixels (1/255) and leave other types alone (1).
@@ -58,6 +61,7 @@ class Population:
         test_clients: how many clients the held-out records were taken from, if that is known.
         classes_public: whether `classes` was given, as it should be, or counted in the records.
         encoding: where the features came from, if they are not the records themselves.
+        task: what the labels are: classes, numbers (regression) or tags (multi-label).
 
     >>> people = Population.from_arrays(
     ...     features=np.eye(4), labels=[0, 1, 1, 0], client_ids=["ann", "bob", "ann", "bob"],
@@ -71,10 +75,10 @@ class Population:
     """
 
     features: NDArray[Any]
-    labels: NDArray[np.int32]
+    labels: NDArray[Any]
     offsets: NDArray[np.int64]
     test_features: NDArray[Any]
-    test_labels: NDArray[np.int32]
+    test_labels: NDArray[Any]
     classes: int
     name: str
     scale: float
@@ -82,13 +86,15 @@ class Population:
     test_clients: int | None = None
     classes_public: bool = True
     encoding: Encoding | None = None
+    task: Task = CLASSES
 
     def __post_init__(self) -> None:
         _validate.count(classes=self.classes)
         _validate.positive(scale=self.scale)
         features, test_features = _features(self.features, self.test_features)
-        labels = _labels("labels", self.labels, self.classes, features)
-        test_labels = _labels("test_labels", self.test_labels, self.classes, test_features)
+        kind = (self.classes, self.task)
+        labels = _labels("labels", self.labels, features, *kind)
+        test_labels = _labels("test_labels", self.test_labels, test_features, *kind)
         if labels.ndim != test_labels.ndim:
             raise ValueError(
                 f"test_labels: expected one per {'sample' if labels.ndim == 1 else 'position'} "
@@ -116,10 +122,11 @@ class Population:
         test_features: ArrayLike,
         test_labels: ArrayLike,
         *,
-        classes: int,
+        classes: int | None = None,
         name: str = "custom",
         scale: float | None = None,
         test_public: bool = False,
+        task: Task = CLASSES,
     ) -> Population:
         """A population from one row per sample, in any order, with the id of its client.
 
@@ -128,10 +135,12 @@ class Population:
             client_ids: [samples] whole numbers or strings. Client i of the population is the i-th
                 of the sorted ids, `np.unique(client_ids)[i]`; a client's rows keep their order.
             test_features, test_labels: held-out samples.
-            classes: how many there are.
+            classes: how many there are; of targets and tags, as many as labels have columns.
             name: what to call these data in reports.
             scale: of the features; None: 1/255 for uint8, 1 for other types.
             test_public: whether you declare the held-out samples public; see the class.
+            task: what the labels are: `Task.numbers(low=0, high=100)`, `Task("tags")`; classes if
+                not given.
         """
         _, owner = np.unique(_ids(client_ids), return_inverse=True)
         return cls.from_split(
@@ -144,6 +153,7 @@ class Population:
             name=name,
             scale=scale,
             test_public=test_public,
+            task=task,
         )
 
     @classmethod
@@ -155,10 +165,11 @@ class Population:
         test_features: ArrayLike,
         test_labels: ArrayLike,
         *,
-        classes: int,
+        classes: int | None = None,
         clients: int | None = None,
         name: str = "custom",
         scale: float | None = None,
+        task: Task = CLASSES,
         **declared: Any,
     ) -> Population:
         """A population from one row per sample, with the number of its client.
@@ -170,7 +181,7 @@ class Population:
             owner: [samples] the client, 0..clients-1, of each sample: what `locksfl.data.splits`
                 gives.
             clients: how many there are; None: the largest number + 1.
-            features, labels, test_features, test_labels, classes, name, scale: as in
+            features, labels, test_features, test_labels, classes, name, scale, task: as in
                 `from_arrays`.
             declared: test_public, test_clients and classes_public; see the class.
         """
@@ -182,6 +193,10 @@ class Population:
             raise ValueError("features: expected at least one sample, got none")
         if clients is None:
             clients = int(numbers.max()) + 1
+        if classes is None:
+            if task == CLASSES:
+                raise ValueError("classes is missing: expected how many there are")
+            classes = max(1, targets.shape[1]) if targets.ndim > 1 else 1
         sizes = _sizes(numbers, clients)
         if (numbers[1:] < numbers[:-1]).any():
             order = np.argsort(numbers, kind="stable")
@@ -195,6 +210,7 @@ class Population:
             classes=classes,
             name=name,
             scale=(1 / 255 if rows.dtype == np.uint8 else 1.0) if scale is None else scale,
+            task=task,
             **declared,
         )
 
@@ -246,7 +262,12 @@ class Population:
         """[clients] how many samples each client owns."""
         return np.diff(self.offsets)
 
-    def client(self, index: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """(length,) for sequences with a class at every position; else ()."""
+        return self.labels.shape[1:] if self.task == CLASSES else ()
+
+    def client(self, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Features and labels of client `index`, 0..clients-1, as views."""
         if not 0 <= index < self.clients:
             raise ValueError(f"client = {index!r}: expected a number in 0..{self.clients - 1}")
@@ -261,7 +282,8 @@ class Population:
         Args:
             key: 32 random bytes.
         """
-        found = hashlib.blake2b(f"{self.classes} {self.scale!r}".encode(), key=key, digest_size=32)
+        said = f"{self.classes} {self.scale!r}{'' if self.task == CLASSES else self.task}"
+        found = hashlib.blake2b(said.encode(), key=key, digest_size=32)
         for name, array in vars(self).items():
             if not isinstance(array, np.ndarray):
                 continue
@@ -287,16 +309,24 @@ def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[
     return features, test_features
 
 
-def _labels(name: str, given: ArrayLike, classes: int, features: NDArray[Any]) -> NDArray[np.int32]:
+def _labels(
+    name: str, given: ArrayLike, features: NDArray[Any], classes: int, task: Task
+) -> NDArray[Any]:
     labels, samples = np.asarray(given), len(features)
+    if task != CLASSES:
+        labels = task.checked(name, given)
+        if labels.shape != (samples, classes):
+            raise ValueError(f"{name}: expected shape {(samples, classes)}{_got(labels)}")
+        return labels
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iu":
-        raise ValueError(f"{name}: expected one whole number per sample{_got(labels)}")
+        hint = "; real numbers are a task of their own, Task.numbers" * (labels.dtype.kind == "f")
+        raise ValueError(f"{name}: expected one whole number per sample{_got(labels)}{hint}")
     if len(labels) != samples:
         raise ValueError(f"{name}: expected {samples} of them, one per sample, got {len(labels)}")
     if labels.ndim == 2 and labels.shape != features.shape:
         raise ValueError(
             f"{name}: expected one per sample, or one per position of features of shape "
-            f"{features.shape}{_got(labels)}"
+            f"{features.shape}{_got(labels)}; several 0 or 1 a sample are Task('tags')"
         )
     lowest = 0 if labels.ndim == 1 else -1  # no label: only a padded position may have none
     # two numbers first: no array of millions is made if all labels are valid

@@ -35,6 +35,7 @@ from locksfl.round.server import OPTIMIZERS, SCHEDULES
 
 DEFAULT_CLIENTS = 100
 ENGINES = ("flower", "flower-simulation")
+OWN_DATA = "own-data"  # in place of a folder's name, which is a path on the server's disk
 AUTO = "auto"  # for train.rounds and an arm's cohort: left to the planner
 Accounting = Literal["sound", "as-printed"]  # the second reproduces the paper: no guarantee
 
@@ -520,8 +521,11 @@ def config_of(
     if seed is not None:
         table["seed"] = seed
     data = table.get("data")
-    if isinstance(data, dict) and isinstance(data.get("name"), str) and has_users(data["name"]):
-        data.setdefault("split", {"kind": "natural"})  # unless the file says otherwise
+    if isinstance(data, dict) and isinstance(data.get("name"), str):
+        if has_users(data["name"]):
+            data.setdefault("split", {"kind": "natural"})  # unless the file says otherwise
+        if data["name"] != DataConfig.name:
+            table.setdefault("name", data["name"] if data["name"] in NAMES else OWN_DATA)
     if is_open(table):
         from locksfl.experiment.auto import settled  # it reads configurations too
 

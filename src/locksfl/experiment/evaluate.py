@@ -6,23 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from rich.table import Table
 
 from locksfl._arrays import flat_weights, unpack_arrays
 from locksfl._text import table_of
 from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.metrics import QUANTILES, held_out_metrics
 from locksfl.experiment.run import open_task
-from locksfl.models.build import scores_of
-from locksfl.round.client import cross_entropy
+
+EACH = {"accuracy_by_class": "class", "r2_by_target": "R² of target", "f1_by_tag": "F1 of tag"}
+ENDS = {0.0: "the lowest", 0.5: "half below", 1.0: "the highest"}
+MOST_SHOWN = 12  # classes of a confusion matrix that fits a terminal
+NAMES = {"r2": "R²", "auc": "AUC", "mae": "MAE", "rmse": "RMSE", "f1": "F1"}
 
 
 def evaluate_run(run: Path) -> list[dict[str, Any]]:
-    """Accuracy, loss and accuracy by class for each arm's model."""
+    """Every metric of each arm's model and, of a simulation, the spread over clients."""
     folder = RunFolder.open(run)
     folder.summary()  # refuses a run that is not finished
     population, model = open_task(folder.config)
-    labels = jnp.asarray(population.test_labels)
     results = []
     for arm in folder.config.arms():
         weights = jnp.asarray(flat_weights(*unpack_arrays(folder.path / f"model-{arm.name}.npz")))
@@ -30,35 +32,55 @@ def evaluate_run(run: Path) -> list[dict[str, Any]]:
             raise ValueError(
                 f"model-{arm.name}.npz: {weights.size} weights, expected the model's {model.size}"
             )
-        scores = scores_of(model, weights, population.test_features, population.scale)
-        right = np.asarray(jnp.argmax(scores, axis=-1) == labels)
-        losses = cross_entropy(scores, labels)
-        if labels.ndim == 2:  # a record with no labelled position has no loss
-            losses = losses[jnp.any(labels >= 0, axis=-1)]
-        results.append(
-            {
-                "name": arm.name,
-                "accuracy": float(right[population.test_labels >= 0].mean()),
-                "loss": float(losses.mean()),
-                "accuracy_by_class": _by_class(right, population.test_labels, population.classes),
-            }
-        )
+        metrics = held_out_metrics(model, weights, population)
+        results.append({"name": arm.name, **metrics, "by_client": _by_client(folder, arm.name)})
     return results
 
 
-def _by_class(right: np.ndarray, labels: np.ndarray, classes: int) -> list[float | None]:
-    """The share of right answers where a class is right; None for a class that is nowhere."""
-    answers = [right[labels == c] for c in range(classes)]
-    return [float(these.mean()) if these.size else None for these in answers]
+def _by_client(folder: RunFolder, arm: str) -> dict[str, Any] | None:
+    """What a simulation noted of its clients: a secret of whoever has the run folder."""
+    if not (folder.path / "diagnostics.jsonl").is_file():
+        return None
+    lines = [line for line in folder.lines("diagnostics.jsonl") if line.get("arm") == arm]
+    found: dict[str, Any] | None = lines[-1].get("by_client") if lines else None
+    return found
 
 
-def evaluation_table(results: list[dict[str, Any]]) -> Table:
-    """For people: one column per arm, so that it fits a terminal however many classes there are."""
+def evaluation_tables(results: list[dict[str, Any]]) -> list[Table]:
+    """For people: one column per arm, so that it fits a terminal however many classes there are;
+    then who was taken for whom."""
     heads = ("", *(result["name"] for result in results))
-    rows = ([n, *(f"{result[n]:.4f}" for result in results)] for n in ("accuracy", "loss"))
-    table = table_of(heads, rows)
-    table.add_section()
-    for c in range(len(results[0]["accuracy_by_class"])):
-        shares = (result["accuracy_by_class"][c] for result in results)
-        table.add_row(f"class {c}", *("-" if share is None else f"{share:.3f}" for share in shares))
-    return table
+    plain = [name for name in results[0] if any(isinstance(r[name], float) for r in results)]
+    table = table_of(heads, ([_words(n), *(_number(r[n]) for r in results)] for n in plain))
+    for name, what in EACH.items():
+        table.add_section()
+        for i in range(len(results[0].get(name) or ())):
+            table.add_row(f"{what} {i}", *(_number(r[name][i], 3) for r in results))
+    if results[0]["by_client"]:
+        table.add_section()
+        told = [r["by_client"] for r in results]
+        table.add_row("clients (secret)", *(str(one["clients"]) for one in told))
+        for q in QUANTILES:
+            word = ENDS.get(q, f"{q:.0%} below")
+            table.add_row(f"  {word}", *(_number(one[str(q)], 3) for one in told))
+    return [table, *(_confusion(result) for result in results if _shows_confusion(result))]
+
+
+def _shows_confusion(result: dict[str, Any]) -> bool:
+    return 1 < len(result.get("confusion") or ()) <= MOST_SHOWN
+
+
+def _confusion(result: dict[str, Any]) -> Table:
+    heads = ("class", *(f"as {c}" for c in range(len(result["confusion"]))))
+    rows = ([str(c), *map(str, row)] for c, row in enumerate(result["confusion"]))
+    return table_of(heads, rows, left=1, title=f"{result['name']}: answers by class", padding=0)
+
+
+def _words(name: str) -> str:
+    return " ".join(NAMES.get(word, word) for word in name.split("_"))
+
+
+def _number(value: float | None, digits: int = 4) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:.5g}"

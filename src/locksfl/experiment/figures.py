@@ -5,7 +5,9 @@ Whole files appear atomically, and the same run gives the same files, byte for b
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from io import BytesIO
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,26 @@ def draw_band(
     axes.plot(x, middle, color=colour, **line)
 
 
+def show_range(axes: Any, values: Iterable[float], least: float, *, most: float = 1.0) -> None:
+    """Let the y axis span at least this much, not beyond `most`: noise is not drawn as an event."""
+    there = [value for value in values if isfinite(value)] or [0.0]
+    low, high = min(there), max(there)
+    room = max(0.05 * (high - low), (least - (high - low)) / 2)
+    top = max(high, min(high + room, most))  # a line at the top end may touch it
+    axes.set_ylim(min(low - room, top - least), top + 0.01 * (top - low + room))
+
+
+def legend_below(figure: Any, *axes: Any, **options: Any) -> None:
+    """One legend for all panels, below them, where it crosses no line."""
+    found: dict[str, Any] = {}
+    for one in axes or figure.axes:
+        handles, labels = one.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    if found:
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": 2, "frameon": False}
+        figure.legend(found.values(), found.keys(), **(place | options))
+
+
 def save_figure(figure: Any, path: Path, *, only_png: bool = False, **layout: Any) -> None:
     """Add grids, remove frames, fit the panels and write the files, without a date in them.
 
@@ -46,7 +68,7 @@ def save_figure(figure: Any, path: Path, *, only_png: bool = False, **layout: An
     for kind in ("png",) if only_png else ("png", "svg"):
         buffer = BytesIO()
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
+        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata, bbox_inches="tight")
         file = path if only_png else path.with_name(f"{path.name}.{kind}")
         write_atomically(file, buffer.getvalue())
     plotting().close(figure)

@@ -22,14 +22,19 @@ import numpy as np
 from locksfl._arrays import pack_arrays, unpack_arrays
 from locksfl.arm import SETTINGS, Arm
 from locksfl.data.catalogue import NAMES
-from locksfl.experiment.config import Config, to_table
+from locksfl.data.task import Task
+from locksfl.experiment.config import OWN_DATA, Config, to_table
 from locksfl.experiment.records import COUNTED, expected_cohort, upload_estimate
 from locksfl.methods.releases import ACCOUNTANTS, OBSERVERS, RELATIONS
 
 Record = dict[str, Any]
 
-OWN_DATA = "own-data"  # in place of a folder's name, which is a path on the server's disk
-EVALUATED = ("accuracy", "loss")  # on held-out records: only if these are public
+EVALUATED = ("accuracy", "r2", "loss")  # on held-out records: only if these are public
+METRICS = (  # the same; no table of them, and nothing of a client
+    "accuracy", "r2", "baseline", "gain", "gain_low", "gain_high", "loss", "balanced_accuracy",
+    "auc", "f1", "f1_micro", "f1_macro", "exact_match", "baseline_exact_match",
+    "calibration_error", "mae", "rmse", "baseline_mae", "baseline_rmse",
+)  # fmt: skip
 COST = ("observer", "relation", "epsilon", "delta", "accountant")
 ROUND = ("arm", "round", "epsilon")
 MODEL = ("format", "classes", "scale")  # of a model's file, with the sizes of its parameters
@@ -107,6 +112,7 @@ def public_model(path: Path, config: Config) -> bytes:
         names, features = list(meta["parameters"]), meta["features"] or {}
         told |= _plain(meta, MODEL, ())
         told |= {name: meta[name] for name in ("shape", "parameters")}
+        told["task"] = Task.from_dict(meta["task"]).as_dict()  # its range is public, and checked
         records = {name: features[name] for name in ("shape", "scale") if features}
         sizes = {"shape": meta["shape"], **meta["parameters"], **records}
         if _numbers(sizes) != sizes:
@@ -122,7 +128,7 @@ def public_model(path: Path, config: Config) -> bytes:
 def public_round(line: Record, arm: Arm, evaluated: bool) -> Record:
     """A round of rounds.jsonl. Counts are exact where they are functions of what every client
     released; else the cohort is the expected one, and the uploads are estimated from releases."""
-    told = _plain(line, (*ROUND, *(EVALUATED if evaluated else ())), {arm.name})
+    told = _plain(line, (*ROUND, *(_present(line, EVALUATED) if evaluated else ())), {arm.name})
     told["expected_cohort"] = expected_cohort(arm, line)
     told["upload_estimate"] = upload_estimate(arm, line)
     if arm.clip_quantile is not None:  # a function of releases
@@ -135,7 +141,9 @@ def public_round(line: Record, arm: Arm, evaluated: bool) -> Record:
 def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: bool) -> Record:
     """An arm of summary.json; `rounds` are its public ones."""
     words = {arm.name, arm.rule, arm.estimator, arm.trust}
-    told = _plain(summary, (*ARM, *(EVALUATED if evaluated else ())), words)
+    told = _plain(summary, (*ARM, *(_present(summary, EVALUATED) if evaluated else ())), words)
+    if evaluated and (found := summary.get("metrics")):  # earlier versions had none
+        told["metrics"] = _plain(found, _present(found, METRICS), ())
     if arm.clip_quantile is not None:  # with what was adapted from releases
         told |= _plain(summary, ("clip_multiplier", "last_clip_norm"), ())
     if arm.ladder:  # of rate control: read from the summary, and checked to be numbers
@@ -188,6 +196,10 @@ def _numbers(options: Mapping[str, Any]) -> Record:
             for one in (value if isinstance(value, list | tuple) else [value])
         )
     }
+
+
+def _present(table: Mapping[str, Any], fields: Iterable[str]) -> list[str]:
+    return [name for name in fields if name in table]
 
 
 def _plain(table: Mapping[str, Any], fields: Iterable[str], words: Iterable[str]) -> Record:

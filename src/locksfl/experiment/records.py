@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from locksfl.arm import Arm
+from locksfl.models.build import Model
 from locksfl.simulate.simulator import RoundLog
 
 BYTES = 4  # a float32
@@ -20,20 +21,22 @@ DIAGNOSTICS_NOTE = {
 }
 
 
-def round_record(arm: Arm, log: RoundLog, size: int, epsilon: float | None) -> dict[str, Any]:
+def round_record(arm: Arm, log: RoundLog, model: Model, epsilon: float | None) -> dict[str, Any]:
     """A line of rounds.jsonl. It belongs to the server: where the cohort is secret, so are its size
     and the uploads, and `public` has what may be shown in their place. A secret run does not tell
     them to its own log either, which then has nothing else."""
     record: dict[str, Any] = {
         "arm": arm.name,
         "round": log.round + 1,
-        "accuracy": log.accuracy,
+        "accuracy": None,  # another task has another score
+        model.task.score: log.accuracy,
         "loss": _number(log.loss),
         "epsilon": epsilon,
         "exhausted": log.exhausted,
         "released_norm_sum": _number(log.released_norm_sum) if arm.releases_norms else None,
         "used_norm_sum": _number(log.used_norm_sum) if arm.releases_norms else None,
     }
+    size = model.size
     if arm.counts:
         record["released_count"] = _number(log.released_count)
     if arm.controlled:
@@ -77,6 +80,37 @@ def shown(record: dict[str, Any]) -> dict[str, Any]:
     releases where the true ones are secret. Tables and figures take them from here."""
     counts: dict[str, Any] = record.get("public") or record
     return counts
+
+
+def score_of(record: dict[str, Any]) -> float | None:
+    """How good the model of a round, or of an arm, is on held-out records: its accuracy or, for
+    numbers, R^2. None: not evaluated."""
+    found: float | None = record["accuracy"]
+    return record.get("r2") if found is None else found
+
+
+FEW = 0.5  # of the uploads that were asked for
+
+
+def few_uploads(arm: Arm, summary: dict[str, Any]) -> str | None:
+    """Why far fewer clients uploaded than an arm asked for, if so: from what may be shown."""
+    rule, asked = arm.parts[0], arm.uploads * arm.rounds
+    share = shown(summary)["uploads"] / asked
+    if share >= FEW:
+        return None
+    told = f"about {share:.0%} of the {asked:,.0f} uploads asked for came"
+    if summary["exhausted"]:
+        return f"{told}: {summary['exhausted']} clients have spent their budget."
+    if rule.asks is None:
+        return None
+    what = "update" if rule.score is None else "score"
+    at = f"clip_norm = {arm.clip_norm:g}"
+    lower = rule.takes and "norm_low" in rule.takes and arm.norm_low > arm.uploads / arm.cohort
+    advice = f", or norm_low below {arm.norm_low:g}," if lower else ""
+    return (
+        f"{told}: a client uploads in proportion to its {what}, and most are short beside {at}; "
+        f"a smaller clip_norm{advice} brings more."
+    )
 
 
 def diagnostics_record(arm: Arm, log: RoundLog) -> dict[str, Any]:

@@ -14,10 +14,33 @@ from locksfl._text import epsilon_text as epsilon_text
 from locksfl._text import size_text as size_text
 from locksfl._text import table_of
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
-from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
+from locksfl.experiment.figures import (
+    COLOURS,
+    draw_band,
+    legend_below,
+    plotting,
+    save_figure,
+    show_range,
+)
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.records import shown
+from locksfl.experiment.metrics import BASELINES
+from locksfl.experiment.records import score_of, shown
 from locksfl.methods import TRUSTS
+
+SAID = {  # of each task: the metric, its word, and the one of a constant answer
+    "classes": (
+        ("accuracy", "accuracy", "baseline"), ("balanced_accuracy", "balanced"), ("auc", "AUC"),
+        ("f1", "F1"), ("calibration_error", "calibration error"),
+    ),
+    "numbers": (
+        ("r2", "R²", "baseline"), ("rmse", "RMSE", "baseline_rmse"), ("mae", "MAE", "baseline_mae"),
+    ),
+    "tags": (
+        ("accuracy", "accuracy", "baseline"),
+        ("exact_match", "exact match", "baseline_exact_match"),
+        ("f1_micro", "F1 micro"), ("f1_macro", "macro"), ("auc", "AUC"),
+    ),
+}  # fmt: skip
 
 
 def summary_table(summary: dict[str, Any]) -> Table:
@@ -26,7 +49,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
     rows = (
         (
             arm["name"],
-            f"{arm['accuracy']:.3f}",
+            _decimal(score_of(arm)),
             _uploads(arm),
             size_text(shown(arm)["bytes_up"]),
             size_text(shown(arm)["bytes_down"]),
@@ -35,13 +58,50 @@ def summary_table(summary: dict[str, Any]) -> Table:
         )
         for arm in summary["arms"]
     )
-    heads = ("arm", "accuracy", "uploads", "up", "down", *observers, "seconds")
-    title = f"{summary['name']}{_stamp(summary)}"
+    heads = ("arm", _score_name(summary), "uploads", "up", "down", *observers, "seconds")
+    named = summary["name"], summary.get("data")
+    title = f"{' · '.join(dict.fromkeys(filter(None, named)))}{_stamp(summary)}"
     table = table_of(heads, rows, left=1, title=title, box=SIMPLE, padding=0)
+    if (constant := _baseline(summary)) is not None:
+        table.add_row("baseline", _decimal(constant), *[""] * 6)
     if len(summary["arms"]) > 1:
         table.add_section()
         table.add_row("all arms", *[""] * 4, *_epsilons(summary["all_arms_composed"]), "")
     return table
+
+
+def _score_name(summary: dict[str, Any]) -> str:
+    return "R²" if "r2" in summary["arms"][0] else "accuracy"
+
+
+def _baseline(summary: dict[str, Any]) -> float | None:
+    """The score of a constant answer; runs of version 0.1 do not know it."""
+    found: float | None = summary["arms"][0].get("metrics", {}).get("baseline")
+    return found
+
+
+def _decimal(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
+
+
+def metrics_line(arm: dict[str, Any], task: str) -> str:
+    """An arm's metrics in a sentence, each beside that of a constant answer, if that has one."""
+    found = arm["metrics"]
+
+    def told(name: str, word: str, beside: str = "") -> str:
+        value = arm.get(name, found.get(name))  # the score as the table has it
+        constant = f"{BASELINES[task]}: " if beside == "baseline" else ""
+        against = f" ({constant}{_decimal(found[beside])})" if beside else ""
+        return f"{word} {_decimal(value)}{against}"
+
+    words = ", ".join(told(*names) for names in SAID[task])
+    low, high = found["gain_low"], found["gain_high"]
+    if low is not None and low <= 0:
+        apart = f"{low:+.3f} to {high:+.3f}"
+        words += f". NOT SHOWN TO BE BETTER than a constant answer (95%: {apart})"
+    return f"{arm['name']}: {words}."
 
 
 def _uploads(arm: dict[str, Any]) -> str:
@@ -85,6 +145,8 @@ def notes(summary: dict[str, Any]) -> list[str]:
                 f"{arm['name']}: stopped after {arm['rounds']} of {arm['asked_rounds']} rounds, "
                 "by the accountant alone (max_epsilon); nothing observed in training decided it."
             )
+    said += [metrics_line(arm, summary["task"]) for arm in arms if "metrics" in arm]
+    said += [f"{arm['name']}: {arm['few_uploads']}" for arm in arms if arm.get("few_uploads")]
     for arm in arms:
         if (last := arm.get("last_clip_norm")) is not None:
             z = arm["clip_multiplier"]
@@ -111,7 +173,8 @@ def notes(summary: dict[str, Any]) -> list[str]:
     if any(map(_estimated, arms)):
         said.append("uploads and bytes: estimated from releases; true counts are the server's.")
     if not summary["held_out"]["public"]:
-        said.append("accuracy: on people held out, whom no ε covers; not for publication.")
+        name = _score_name(summary)
+        said.append(f"{name}: on people held out, whom no ε covers; not for publication.")
     if summary["simulated"]:
         said.append("simulated: a seed was given; ε is what secret randomness would have cost.")
     elif told := summary["population"]:
@@ -128,28 +191,36 @@ def notes(summary: dict[str, Any]) -> list[str]:
 
 
 def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
-    """Accuracy by round and by bytes sent, one line per arm: figure.png and figure.svg."""
+    """The score by round and by bytes sent, one line per arm: figure.png and figure.svg."""
     from matplotlib.ticker import MaxNLocator
 
     lines = folder.lines("rounds.jsonl")
     figure, (by_round, by_bytes) = plotting().subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    values: list[float] = []
     for arm, colour in zip(summary["arms"], cycle(COLOURS), strict=False):
         mine = [line for line in lines if line["arm"] == arm["name"]]
         sent = accumulate(shown(line)["bytes_up"] for line in mine)
         points = (
-            (line["round"], total / 1e6, line["accuracy"])
+            (line["round"], total / 1e6, score)
             for line, total in zip(mine, sent, strict=True)
-            if line["accuracy"] is not None
+            if (score := score_of(line)) is not None
         )
-        rounds, at, accuracy = zip(*points, strict=True)
-        label = f"{arm['name']} ({arm['accuracy']:.3f}, {_uploads(arm)} uploads)"
+        rounds, at, scores = zip(*points, strict=True)
+        values += [max(score, -1.0) for score in scores]  # R² of a first round may be anything
+        label = f"{arm['name']} ({_decimal(score_of(arm))}, {_uploads(arm)} uploads)"
         for axes, where in ((by_round, rounds), (by_bytes, at)):
-            axes.plot(where, accuracy, color=colour, label=label, lw=1.6, marker=_marker(rounds))
+            axes.plot(where, scores, color=colour, label=label, lw=1.6, marker=_marker(rounds))
+    if (constant := _baseline(summary)) is not None:
+        values.append(constant)
+        label = f"{BASELINES[summary['task']]} ({constant:.3f})"
+        for axes in (by_round, by_bytes):
+            axes.axhline(constant, color="0.5", ls=":", lw=1.2, label=label)
+    show_range(by_round, values, 0.1)
     by_round.set_xlabel("round")
     estimated = ", estimated from releases" if any(map(_estimated, summary["arms"])) else ""
     by_bytes.set_xlabel(f"sent by all clients (MB{estimated})")
-    by_round.set_ylabel("accuracy on held-out data")
-    by_round.legend(loc="best", frameon=False)
+    by_round.set_ylabel(f"{_score_name(summary)} on held-out data")
+    legend_below(figure, by_round)
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     stamp = "" if summary["held_out"]["public"] else f"\n{NOT_PUBLIC}"
     figure.suptitle(_title(summary) + stamp, x=0.01, ha="left", fontsize=10)
@@ -193,7 +264,7 @@ def likeness_figure(arms: dict[str, list[dict[str, Any]]], clip_norms: dict[str,
             axes.set_yscale("log")
         for axes, measure in zip(pairs, ("cosine", "angle", "correlation"), strict=True):
             _band(axes, [(r, u[measure]) for r, u in zip(rounds, updates, strict=True)], colour)
-    norms.legend(frameon=False)
+    legend_below(figure, norms, ncols=4)
     norms.set_ylim(bottom=0)
     titles = (
         "norms of the cohort (dotted: clip norm)",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import jax
@@ -24,12 +25,13 @@ from locksfl.experiment.config import Config, LocalConfig, PrivacyConfig, TrainC
 from locksfl.experiment.costs import epsilon_so_far
 from locksfl.experiment.diagnostics import compared_clients, likeness
 from locksfl.experiment.folder import RunFolder, environment, write_atomically
+from locksfl.experiment.metrics import held_out_metrics, score_by_client
 from locksfl.experiment.plan import claimed_epsilon, known_noise, plan_arms
 from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
 from locksfl.methods.cyclic import check_secret
-from locksfl.models.build import Model
+from locksfl.models.build import Model, with_task
 from locksfl.models.features import with_features
 from locksfl.models.fitted import Fitted
 from locksfl.models.own import check_model, make_model
@@ -72,8 +74,8 @@ def model_for(config: Config, population: Population) -> Model:
     name, options = config.model.name, config.model.arguments()
     shape, classes = population.features.shape[1:], population.classes
     model = make_model(name, shape, classes, options)
-    check_model(model, shape, classes, population.labels.shape[1:])
-    return model
+    check_model(model, shape, classes, population.positions)
+    return with_task(model, population.task)
 
 
 def local_work(local: LocalConfig) -> LocalWork:
@@ -359,11 +361,15 @@ def _run_arm(
     for block in blocks:
         epsilons = epsilon_so_far(arm, config.privacy, [r.round for r in block.rounds])
         pairs = zip(block.rounds, epsilons, strict=True)
-        lines = [records.round_record(arm, log, model.size, epsilon) for log, epsilon in pairs]
+        lines = [records.round_record(arm, log, model, epsilon) for log, epsilon in pairs]
         folder.append("rounds.jsonl", lines)
         if engine.simulates and shows_diagnostics(config):
             simulator = cast(Simulator, engine)
             seen = diagnostics_lines(config, simulator, arm, progress.randomness, block)
+            if lines[-1]["round"] == arm.rounds:  # how the model serves each of the clients
+                some = compared_clients(population.clients, config.diagnostics.clients)
+                final = server.model(block.state, arm.rounds)
+                seen[-1]["by_client"] = score_by_client(model, final, population, some)
             folder.append("diagnostics.jsonl", seen)
         progress.add(arm, block, engine.journal)
         progress.save(folder)
@@ -376,7 +382,9 @@ def _run_arm(
     made = Fitted(model, weights, population.scale, population.encoding)
     write_atomically(folder.path / f"model-{arm.name}.npz", made.packed())
     lines = [line for line in folder.lines("rounds.jsonl") if line["arm"] == arm.name]
-    progress.finished.append(_arm_summary(config, arm, progress, lines))
+    told = _arm_summary(config, arm, progress, lines)
+    told["metrics"] = held_out_metrics(model, weights, population)
+    progress.finished.append(told)
     progress.rounds_done, progress.totals, progress.state = 0, dict.fromkeys(TIMES, 0.0), []
     progress.save(folder)
 
@@ -426,15 +434,15 @@ def restore(
 def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Record]) -> Record:
     last = lines[-1]
     costs, so_far = _costs([arm], progress.books, config.privacy)
-    return {
+    told: Record = {
         "name": arm.name,
         "rule": arm.rule,
         "estimator": arm.estimator,
         "trust": arm.trust,
         "rounds": arm.rounds,
         "asked_rounds": config.train.rounds,  # more than `rounds`: max_epsilon ended it, blindly
-        "accuracy": last["accuracy"],
-        "loss": last["loss"],
+        **{name: last[name] for name in ("accuracy", "r2", "loss") if name in last},
+        "asked_uploads": arm.uploads * arm.rounds,
         **records.totals(lines),
         "public": records.totals([records.shown(line) for line in lines])
         if arm.parts[2].amplified
@@ -453,6 +461,7 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "privacy": costs,
         "spent_so_far": so_far,  # never the guarantee
     }
+    return {**told, "few_uploads": records.few_uploads(arm, told)}
 
 
 def _turns(arm: Arm) -> Record:
@@ -483,6 +492,7 @@ def _summary(config: Config, population: Population, progress: Progress) -> Reco
     composed, so_far = _costs(progress.arms, progress.books, privacy)
     return {
         "name": config.name,
+        "data": Path(config.data.name).name,
         "experiment": progress.books.header["experiment"],
         "engine": config.engine,
         "simulated": config.seed is not None,
@@ -490,6 +500,7 @@ def _summary(config: Config, population: Population, progress: Progress) -> Reco
         "accounting": privacy.accounting,
         "no_guarantee": privacy.accounting == "as-printed",
         "filter": privacy.filter,
+        "task": population.task.kind,
         "unit": unit_text(config),
         "held_out": {"public": population.test_public, "clients": population.test_clients},
         "classes_public": population.classes_public,

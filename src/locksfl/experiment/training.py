@@ -19,11 +19,12 @@ from locksfl.data.population import Population
 from locksfl.experiment.config import Config, LocalConfig, OptimizerConfig
 from locksfl.experiment.costs import epsilon_so_far
 from locksfl.experiment.coverage import debit
+from locksfl.experiment.metrics import held_out_metrics
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.records import round_record
 from locksfl.experiment.run import local_work, model_for, server_for
 from locksfl.methods.cyclic import check_secret
-from locksfl.models.build import Model
+from locksfl.models.build import Model, with_task
 from locksfl.models.fitted import Fitted
 from locksfl.models.own import check_model
 from locksfl.privacy import Cost, guarantee
@@ -44,7 +45,8 @@ class Trained(Fitted):
     history's counts are secret too; its "public" ones may be shown.
     """
 
-    accuracy: float  # on the held-out records
+    accuracy: float | None  # on the held-out records; None where the labels are numbers
+    metrics: dict[str, Any]  # on the held-out records, with baselines; see experiment.metrics
     history: list[Record]  # one record per round
     privacy: list[Cost]
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
@@ -166,15 +168,15 @@ def _train(
     if isinstance(model, str):
         built = model_for(config, population)
     else:
-        built, positions = model, population.labels.shape[1:]
-        check_model(built, population.features.shape[1:], population.classes, positions)
+        built, shape = with_task(model, population.task), population.features.shape[1:]
+        check_model(built, shape, population.classes, population.positions)
     sources = (Randomness.from_system() if s is None else Randomness.seeded(s) for s, _ in runs)
     plays = [Setting(*pair) for pair in zip(arms, sources, strict=True)]
     epsilons = [epsilon_so_far(arm, config.privacy) for arm in arms]
     histories: list[list[Record]] = [[] for _ in runs]
 
     def keep(number: int, log: RoundLog) -> None:
-        record = round_record(arms[number], log, built.size, epsilons[number][log.round])
+        record = round_record(arms[number], log, built, epsilons[number][log.round])
         if record["epsilon"] is None:  # as JSON has it
             record["epsilon"] = math.inf
         histories[number].append(record)
@@ -201,6 +203,7 @@ def _train(
             scale=population.scale,
             encoding=population.encoding,
             accuracy=histories[k][-1]["accuracy"],
+            metrics=held_out_metrics(built, played[k].weights, population),
             history=histories[k],
             privacy=guarantee([arms[k]], config.privacy.delta, config.privacy.accountant),
             simulated=k not in secret,

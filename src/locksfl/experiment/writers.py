@@ -20,7 +20,7 @@ from locksfl._loading import optional
 from locksfl.experiment.records import COUNTED, shown
 
 Record = dict[str, Any]
-COLUMNS = ("arm", "round", "accuracy", "loss", "epsilon", *COUNTED)
+COLUMNS = ("arm", "round", "accuracy", "r2", "loss", "epsilon", *COUNTED)
 
 
 def values_of(record: Record) -> Record:

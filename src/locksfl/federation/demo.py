@@ -3,6 +3,7 @@ its own data file, policy, ledger and process."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import socket
@@ -74,6 +75,7 @@ def make_devices(folder: Path, config: Config, prepared: Prepared, keys: Path) -
             features=population.features[rows],
             labels=population.labels[rows],
             classes=population.classes,
+            task=json.dumps(population.task.as_dict()),
         )
         (place / "policy.toml").write_text(policy, "utf-8")
         files = DeviceFiles(

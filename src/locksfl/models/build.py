@@ -1,16 +1,16 @@
 """Models: functions of a flat vector of weights.
 
 The interface has four fields. `init` returns the initial flat vector, `unravel` converts a flat
-vector to whatever `apply` takes, and `apply` maps that and a batch of records to class scores.
-Anything with this interface can be trained; `dense` is a hint that lets the simulator compute norms
-without gradients.
+vector to whatever `apply` takes, and `apply` maps that and a batch of records to scores: one for
+each class, target or tag. Anything with this interface can be trained; `dense` is a hint that lets
+the simulator compute norms without gradients, `task` says what the scores mean (`models.losses`).
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from locksfl._validate import count, nearest, one_of
+from locksfl.data.task import CLASSES, Task
 from locksfl.models.conv import GroupedStack, TwoConvolutions, image_shape, widths
 from locksfl.models.text import Characters
 
@@ -39,7 +40,7 @@ class Blueprint(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """A classifier on flat weights. Equal by identity: a compiled round belongs to one model."""
+    """A model on flat weights. Equal by identity: a compiled round belongs to one model."""
 
     name: str
     size: int
@@ -47,6 +48,7 @@ class Model:
     unravel: Callable[[Array], Any]
     apply: Callable[[Any, Array], Array]
     dense: bool = False  # a stack of Linear layers with ReLU between them, at `.layers`
+    task: Task = CLASSES
     blueprint: Blueprint | None = None  # None: nobody but its maker can build it again
 
     __eq__ = object.__eq__
@@ -101,7 +103,8 @@ def from_equinox(
 
 
 class DenseStack(eqx.Module):
-    """Linear layers with ReLU between them; one layer alone is softmax regression."""
+    """Linear layers with ReLU between them; one layer alone is softmax regression, or a linear or
+    logistic one, by the task."""
 
     layers: tuple[eqx.nn.Linear, ...]
 
@@ -117,7 +120,8 @@ class DenseStack(eqx.Module):
 
 
 def softmax(shape: Shape, classes: int) -> Model:
-    """Softmax regression, initialised at zero, so that all initial scores are equal."""
+    """A linear model, initialised at zero, so that all initial scores are equal: softmax
+    regression; for numbers and tags, linear and logistic regression."""
 
     def build(key: Array) -> eqx.Module:
         stack = DenseStack((_features(shape), classes), key)
@@ -243,6 +247,12 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
+@lru_cache(maxsize=64)
+def with_task(model: Model, task: Task) -> Model:
+    """The model with the loss of a task: itself, if it has that, and one model for equal tasks."""
+    return model if model.task == task else replace(model, task=task)
+
+
 def activations(model: Model, shape: tuple[int, ...]) -> int:
     """About how many numbers the model holds between one record and its scores: the outputs of all
     operations. An upper bound, since a compiler keeps fewer."""
@@ -278,14 +288,18 @@ def records_at_once(model: Model, shape: tuple[int, ...], floats: int) -> int:
 
 
 def scores_of(model: Model, weights: Array, features: Any, scale: float) -> Array:
-    """The scores of stored records, computed for as many at a time as memory allows."""
+    """The scores of stored records."""
+    parts = list(score_parts(model, weights, features, scale))
+    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
+
+
+def score_parts(model: Model, weights: Array, features: Any, scale: float) -> Iterator[Array]:
+    """The same, of as many records at a time as memory allows."""
     unpacked, shape = model.unravel(weights), features.shape[1:]
     rows = records_at_once(model, shape, 2**27)
-    parts = []
     for start in range(0, len(features), rows):
         part = jnp.asarray(features[start : start + rows], jnp.float32) * scale
-        parts.append(model.apply(unpacked, part.reshape(len(part), -1)))
-    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
+        yield model.apply(unpacked, part.reshape(len(part), -1))
 
 
 def _features(shape: Shape) -> int:

@@ -1,7 +1,8 @@
 """A built-in model as an ONNX graph, which other programs run without JAX.
 
     records  float32 [N, *shape], as they are stored   ->   scores  float32 [N, classes]
-                                                            (chars: [N, length, classes])
+                                                            (chars: [N, length, classes]),
+                                                            or numbers [N, targets]
 
 Scaling, and the features of an encoder whose weights are in a file, are part of the graph. What has
 no graph is refused: a model or an encoder of the user's own, and scattering, whose wavelets are
@@ -97,13 +98,18 @@ def onnx_bytes(fitted: Fitted) -> bytes:
         graph.add("Add", encoding.weights[1])
         graph.add("Relu")
     write(graph, fitted.model.unravel(jnp.asarray(fitted.weights)), plan)
-    graph.nodes[-1].output[0] = "scores"
+    task, told = fitted.model.task, "scores"
+    if task.kind == "numbers":  # in the units of the targets
+        graph.add("Mul", np.asarray(task.spread, np.float32))
+        graph.add("Add", np.asarray(task.center, np.float32))
+        told = "numbers"
+    graph.nodes[-1].output[0] = told
     positions = plan.shape if plan.name == "chars" else ()
     made = helper.make_graph(
         graph.nodes,
         plan.name,
         [helper.make_tensor_value_info("records", kind, ["N", *shape])],
-        [helper.make_tensor_value_info("scores", kind, ["N", *positions, plan.classes])],
+        [helper.make_tensor_value_info(told, kind, ["N", *positions, plan.classes])],
         graph.constants,
     )
     opset = [helper.make_opsetid("", OPSET)]

@@ -25,7 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 from locksfl._arrays import flat_weights, pack_arrays, unpack_arrays
 from locksfl._loading import optional
 from locksfl.data.population import Encoding
-from locksfl.models.build import Model, scores_of
+from locksfl.data.task import Task
+from locksfl.models.build import Model, scores_of, with_task
 from locksfl.models.features import encoded, read_weights
 from locksfl.models.own import make_model
 
@@ -43,15 +44,16 @@ class Fitted:
     encoding: Encoding | None  # the features that the model was trained on; None: the records
 
     def scores(self, records: ArrayLike) -> np.ndarray:
-        """A score for each class and record; for sequences, for each position too."""
+        """A score for each class, target or tag of each record; for sequences, of each position."""
         given, weights = np.asarray(records), jnp.asarray(self.weights)
         if self.encoding is not None:
             given = encoded(given, self.encoding)
         return np.asarray(scores_of(self.model, weights, given, self.scale))
 
     def predict(self, records: ArrayLike) -> np.ndarray:
-        """The most likely class of each record, or of each position of each record."""
-        return np.argmax(self.scores(records), axis=-1)
+        """The answers: the most likely class of each record, or of each position of each record;
+        numbers in the units of the targets; 0 or 1 for each tag."""
+        return self.model.task.predict(self.scores(records))
 
     @property
     def parameters(self) -> dict[str, NDArray[np.float32]]:
@@ -67,6 +69,7 @@ class Fitted:
             "options": plan and plan.options,
             "shape": plan and list(plan.shape),
             "classes": plan and plan.classes,
+            "task": self.model.task.as_dict(),
             "scale": self.scale,
             "features": encoding
             and {n: getattr(encoding, n) for n in ("name", "file", "shape", "scale")},
@@ -139,6 +142,7 @@ def load(
         if model is None:
             shape = tuple(meta["shape"])
             model = make_model(meta["model"], shape, meta["classes"], meta["options"])
+        model = with_task(model, Task.from_dict(meta.get("task")))
         weights = flat_weights(meta, arrays)
         encoding = _encoding(path, meta.get("features"), arrays, encoder)
         scale = float(meta.get("scale", 1.0))

@@ -18,6 +18,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from locksfl.models.build import Model
+from locksfl.models.losses import errors, losses
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Records(NamedTuple):
     """Every client's samples, flat: client i owns rows starts[i] to starts[i] + sizes[i]."""
 
     features: Array
-    labels: Array  # [samples], or [samples, L] with -1 where a position has none
+    labels: Array  # as in data.population
     starts: Array
     sizes: Array
     scale: Array  # what stored features are multiplied by (1/255 for pixels)
@@ -161,26 +162,10 @@ def read(records: Records, rows: Array) -> tuple[Array, Array]:
     return scaled(records, *take(records, rows))
 
 
-def cross_entropy(scores: Array, labels: Array) -> Array:
-    """Cross-entropy: -ln of the probability of the correct class, one value per record.
-
-    For sequences, scores [B, L, C] and labels [B, L]: a record's mean over its labelled positions;
-    label -1 means that a position has none.
-    """
-    if labels.ndim == 2:
-        labelled = labels >= 0
-        right = jnp.take_along_axis(scores, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
-        losses = jnp.where(labelled, jax.nn.logsumexp(scores, axis=-1) - right, 0.0)
-        return jnp.sum(losses, axis=-1) / jnp.maximum(1, jnp.sum(labelled, axis=-1))
-    # a mask instead of indexing: the gradient of indexing is a scatter, which is slow on a GPU
-    chosen = jnp.arange(scores.shape[-1]) == labels[:, None]
-    return jax.nn.logsumexp(scores, axis=-1) - jnp.sum(jnp.where(chosen, scores, 0.0), axis=-1)
-
-
 def mean_loss(model: Model, weights: Any, features: Array, labels: Array, used: Array) -> Array:
     """The mean loss over the used records; 0 if there are none."""
-    losses = cross_entropy(model.apply(weights, features), labels)
-    return jnp.sum(jnp.where(used, losses, 0.0)) / jnp.maximum(1, jnp.sum(used))
+    found = losses(model, model.apply(weights, features), labels)
+    return jnp.sum(jnp.where(used, found, 0.0)) / jnp.maximum(1, jnp.sum(used))
 
 
 def gradient_update(model: Model, weights: Array, records: Records, chunk: Chunk) -> Array:
@@ -380,20 +365,20 @@ def _measure_dense(
     scores = value @ layers[-1].weight.T + layers[-1].bias
     count: Any = jnp.maximum(1, jnp.sum(chunk.used, axis=1, keepdims=True))
     count = work.counts_once or count  # the mean times K_i / K_ref is the sum over K_ref
-    error = jax.nn.softmax(scores) - jax.nn.one_hot(labels, scores.shape[-1])
+    error = errors(model, scores, labels)
     error = error * (chunk.used / count)[..., None]
-    errors = [error]
+    backwards = [error]
     for layer, value in zip(layers[:0:-1], inputs[:0:-1], strict=True):
         error = (error @ layer.weight) * (value > 0)
-        errors.append(error)
-    errors.reverse()
+        backwards.append(error)
+    by_layer = tuple(reversed(backwards))
 
     squared = jnp.zeros(chunk.rows.shape[0])
-    for value, error in zip(inputs, errors, strict=True):
+    for value, error in zip(inputs, by_layer, strict=True):
         pairs_in = jnp.einsum("csi,cti->cst", value, value, precision=HIGHEST) + 1.0  # 1: the bias
         pairs_out = jnp.einsum("cso,cto->cst", error, error, precision=HIGHEST)
         squared += jnp.sum(pairs_in * pairs_out, axis=(1, 2)) + _rounding(pairs_in, pairs_out)
-    return _visit(_root(squared), DenseTrace(tuple(inputs), tuple(errors)))
+    return _visit(_root(squared), DenseTrace(tuple(inputs), by_layer))
 
 
 def _rounding(pairs_in: Array, pairs_out: Array) -> Array:

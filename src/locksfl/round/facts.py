@@ -16,6 +16,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from locksfl.models.build import Model
+from locksfl.models.losses import losses
 from locksfl.round.algorithm import Facts, facts_of_last, facts_of_updates
 from locksfl.round.client import (
     HIGHEST,
@@ -25,7 +26,6 @@ from locksfl.round.client import (
     LocalWork,
     Records,
     Visit,
-    cross_entropy,
     mean_loss,
     read,
     size_weight,
@@ -70,7 +70,7 @@ def _losses(seen: Visited) -> Array:
 
     def one(rows: Array) -> Array:
         features, labels = read(seen.records, rows)
-        return cross_entropy(seen.model.apply(unpacked, features), labels)
+        return losses(seen.model, seen.model.apply(unpacked, features), labels)
 
     found: Array = jax.vmap(one)(seen.chunk.rows)
     return found

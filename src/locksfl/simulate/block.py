@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from locksfl.arm import Dials
@@ -30,7 +29,6 @@ from locksfl.round.client import (
     Visit,
     choose_rows,
     combine_parts,
-    cross_entropy,
     flat,
     measure,
 )
@@ -50,6 +48,7 @@ from locksfl.round.facts import Visited, measure_facts
 from locksfl.round.randomness import Purpose, client_keys, draw_key
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.layout import Layout
+from locksfl.simulate.scoring import TestData, answers_of, evaluate
 
 AXIS = "devices"
 SETTINGS = "settings"  # the axis of a sweep (sweep.py)
@@ -71,15 +70,6 @@ class Program:
     strategy: tuple[float, ...] = ()  # correlates the noise of rounds (methods/cyclic.py)
     together: int = 1  # settings of a sweep that are played at once
     keep_bytes: int = 0  # most bytes that stage 1 keeps per device; beyond, stage 2 recomputes
-
-
-class TestData(NamedTuple):
-    """Held-out records that belong to no client, split over the devices; label -1 is padding or,
-    in a sequence of labels, a position without one."""
-
-    features: Array
-    labels: Array
-    scale: Array
 
 
 class Secrets(NamedTuple):
@@ -106,7 +96,7 @@ class Log(NamedTuple):
     noise: Array
     released_count: Array  # NaN if the rule releases none
     expected_weight: Array  # of a cohort member, on average
-    accuracy: Array  # NaN where the model was not evaluated
+    accuracy: Array  # or the task's other score; NaN where the model was not evaluated
     loss: Array
     clip_norm: Array  # C of the round
 
@@ -306,34 +296,6 @@ def _zeros(shapes: Any) -> Any:
     return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
 
 
-def in_batches(array: np.ndarray, filler: int, rows: int, multiple: int = 1) -> np.ndarray:
-    """Records as [batches, rows, ...], filled up to a multiple of so many batches."""
-    batches = -(-len(array) // (rows * multiple)) * multiple
-    missing = [(0, batches * rows - len(array)), *[(0, 0)] * (array.ndim - 1)]
-    filled = np.pad(array, missing, constant_values=filler)
-    return filled.reshape(batches, rows, *array.shape[1:])
-
-
-def evaluate(model: Model, weights: Array, test: TestData) -> tuple[Array, Array]:
-    """Sums over this device's held-out records: (correct answers, losses). A sequence has one
-    answer per labelled position, and one loss."""
-    unpacked = model.unravel(weights)
-
-    def one(batch: tuple[Array, Array]) -> tuple[Array, Array]:
-        features, labels = batch
-        features = features.astype(jnp.float32) * test.scale
-        scores = model.apply(unpacked, features.reshape(features.shape[0], -1))
-        there = labels >= 0
-        right = jnp.sum(there & (jnp.argmax(scores, axis=-1) == labels))
-        if labels.ndim == 2:
-            return right, jnp.sum(cross_entropy(scores, labels))
-        losses = jnp.where(there, cross_entropy(scores, jnp.maximum(labels, 0)), 0.0)
-        return right, jnp.sum(losses)
-
-    right, losses = jax.lax.map(one, (test.features, test.labels))
-    return jnp.sum(right), jnp.sum(losses)
-
-
 class Spending(NamedTuple):
     """What a filter needs on the device: integers, the same on every device."""
 
@@ -393,9 +355,7 @@ def play_block(
         everyone = function(*jax.lax.all_gather(entries, AXIS, tiled=True))
         return jax.lax.dynamic_slice_in_dim(everyone, jax.lax.axis_index(AXIS) * size, size)
 
-    labelled = test.labels >= 0  # [batches, rows], or [batches, rows, L]
-    answers = total(labelled)
-    tests = answers if labelled.ndim == 2 else total(jnp.any(labelled, axis=-1))
+    answers, tests = answers_of(program.model.task, test.labels, total)
     asks_norms = program.method.parts[0].released
     each_noises = program.method.parts[2].clients_add_noise
     shown = each_noises or not program.exact  # else a secret of the server, which stays here
@@ -468,8 +428,8 @@ def play_block(
 
         def score() -> tuple[Array, Array]:
             with jax.default_matmul_precision(PRECISIONS["full"]):  # reports are always exact
-                right, losses = evaluate(program.model, program.server.model(state, t + 1), test)
-            return total(right) / answers, total(losses) / tests
+                points, lost = evaluate(program.model, program.server.model(state, t + 1), test)
+            return total(points) / answers, total(lost) / tests
 
         due = ((t + 1) % program.evaluate_every == 0) | (t + 1 == program.server.rounds)
         accuracy, loss = jax.lax.cond(due, score, lambda: (jnp.full((), jnp.nan),) * 2)

@@ -41,8 +41,6 @@ from locksfl.simulate.block import (
     Program,
     Secrets,
     Spending,
-    TestData,
-    in_batches,
     play_block,
 )
 from locksfl.simulate.cache import compiled_once
@@ -59,6 +57,7 @@ from locksfl.simulate.layout import (
     usual_rate,
     widen,
 )
+from locksfl.simulate.scoring import TestData, held_out
 from locksfl.simulate.secret import SecretRounds, is_secret
 
 BLOCK_SECONDS = 2.0
@@ -87,7 +86,7 @@ class RoundLog:
     signal: float
     noise: float
     expected_weight: float  # of a member: 1 if the estimator is unbiased
-    accuracy: float | None
+    accuracy: float | None  # or the task's other score
     loss: float | None
     clip_norm: float | None = None  # C of the round, known to everybody
     exhausted: int | None = None  # clients that could not pay, with a filter
@@ -287,7 +286,7 @@ class Simulator:
             axes = (0, None, None, None, 0, 0, 0, None, None, None, None)
             block, slots = jax.vmap(block, axes, axis_name=SETTINGS), P(None, None, AXIS)
         logs: Any = Log(*[slots] * 2, *[P()] * 9)  # type: ignore[arg-type]
-        tests: Any = TestData(split, split, P())  # type: ignore[arg-type]
+        tests: Any = TestData(split, split, P(), P(), P())
         secrets = None
         if program.exact:  # noise of the server is everywhere, that of members in their slots
             noise = slots if program.method.parts[2].clients_add_noise else P()
@@ -451,16 +450,14 @@ class Simulator:
 
     def _test(self, population: Population) -> TestData:
         """Held-out records in batches, distributed over the devices."""
-        features, labels = population.test_features, population.test_labels
+        shape, tests = population.test_features.shape[1:], len(population.test_labels)
         floats = TEST_FLOATS if self.on_cpu else self._memory // SHARE
-        most = min(TEST_ROWS, records_at_once(self.model, features.shape[1:], floats))
-        rows = min(most, -(-len(labels) // self.mesh.size))
-        split, each = NamedSharding(self.mesh, P(AXIS)), (rows, self.mesh.size)
-        return TestData(
-            jax.device_put(in_batches(features, 0, *each), split),
-            jax.device_put(in_batches(labels, -1, *each), split),
-            self._replicate(np.float32(population.scale)),
-        )
+        most = min(TEST_ROWS, records_at_once(self.model, shape, floats))
+        rows = min(most, -(-tests // self.mesh.size))
+        features, labels, *numbers = held_out(population, rows, self.mesh.size)
+        split = NamedSharding(self.mesh, P(AXIS))
+        placed = (jax.device_put(array, split) for array in (features, labels))
+        return TestData(*placed, *(n if n is None else self._replicate(n) for n in numbers))
 
     def _replicate(self, array: np.ndarray | np.generic) -> Array:
         """One copy for all CPU devices (they share the host's memory), one on each GPU."""

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from locksfl.arm import Arm
+from locksfl.data.task import CLASSES
 from locksfl.experiment.comparison.grid import Case, Comparison
 from locksfl.experiment.comparison.noise import Noise
 from locksfl.experiment.comparison.runner import Record, Run, halves, play_runs
@@ -42,7 +43,13 @@ class Bench:
         self.comparison, self.noise = comparison, noise
         self.stop = threading.Event()  # set: what is being played is the last
         self.tuning: Simulator | None = None
-        self.report = Simulator(*open_task(comparison.configs[label]))
+        population, model = open_task(comparison.configs[label])
+        if population.task != CLASSES:
+            raise ValueError(
+                f"data.name = {population.name!r}: a comparison counts right answers; expected "
+                f"data with classes, got {population.task.kind}"
+            )
+        self.report = Simulator(population, model)
         if comparison.axes.tuning is not None:
             self.tuning, self.report = halves(self.report)
 

@@ -18,7 +18,7 @@ from locksfl.experiment.comparison.runner import Record
 from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED, figure_file
 from locksfl.experiment.comparison.statistics import CONFIDENCE, holm, interval, paired
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
-from locksfl.experiment.figures import COLOURS, plotting, save_figure
+from locksfl.experiment.figures import COLOURS, legend_below, plotting, save_figure
 from locksfl.experiment.folder import write_atomically
 
 LEVEL = 1 - CONFIDENCE
@@ -228,7 +228,7 @@ def draw(path: Path, rows: Sequence[Record], title: str) -> None:
         _logarithmic(line[1], size_text)
     grid[-1, 0].set_xlabel("uploads a round, measured" if one else "uploads in all, measured")
     grid[-1, 1].set_xlabel("sent in all, up and down")
-    grid[0, 0].legend(frameon=False, loc="lower right")
+    legend_below(figure, grid[0, 0], ncols=3)
     figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     save_figure(figure, path)
 

@@ -143,7 +143,7 @@ def play_runs(
         )
         for i, (logs, weights) in zip(numbers, played, strict=True):
             arm, seed = runs[i]
-            records = [round_record(arm, log, simulator.model.size, None) for log in logs]
+            records = [round_record(arm, log, simulator.model, None) for log in logs]
             found[i] = Run(arm, seed, records, weights)
     return [found[i] for i in range(len(runs))]
 

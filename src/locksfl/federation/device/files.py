@@ -7,6 +7,7 @@ any function of the owner, in any framework (`locksfl.federation.device.update`)
 from __future__ import annotations
 
 import functools
+import json
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,7 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
 
     from locksfl._tables import build_table
     from locksfl.data.population import Population
+    from locksfl.data.task import Task
     from locksfl.experiment.config import Config, FeaturesConfig, LocalConfig, ModelConfig
     from locksfl.experiment.run import local_work, model_for
     from locksfl.federation.device.local_update import local_update
@@ -116,6 +118,7 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
         features[:1],
         labels[:1],
         classes=int(arrays["classes"]),
+        task=Task.from_dict(json.loads(str(arrays["task"])) if "task" in arrays else None),
         name=data.name,
     )
     mine = with_features(mine, config.features.name, config.features.file)
@@ -126,7 +129,8 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
 
 
 def read_data(path: Path) -> dict[str, np.ndarray]:
-    """The records of a device: an .npz with `features`, `labels` and `classes`."""
+    """The records of a device: an .npz with `features`, `labels` and `classes`; labels that are no
+    classes have a `task` too, that of a folder's header as JSON."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

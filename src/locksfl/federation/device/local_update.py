@@ -39,7 +39,7 @@ def local_update(
     size = len(labels)
     records = Records(
         jnp.asarray(features),
-        jnp.asarray(labels, jnp.int32),
+        jnp.asarray(labels),
         jnp.zeros(1, jnp.int32),
         jnp.full(1, size, jnp.int32),
         jnp.float32(scale),

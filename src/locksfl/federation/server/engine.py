@@ -41,7 +41,7 @@ from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
 from locksfl.round.rates import RateControl
 from locksfl.round.server import Server, ServerState
-from locksfl.simulate.block import TestData, evaluate, in_batches
+from locksfl.simulate.scoring import answers_of, evaluate, held_out
 from locksfl.simulate.simulator import TEST_ROWS, BlockLog, RoundLog, controlled
 
 DrawRound = Callable[[Arm, Randomness, int, int], Draws]
@@ -196,19 +196,13 @@ def _log(
 def _scorer(
     model: Model, population: Population
 ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """Accuracy and mean loss on the held-out records, as the simulator computes them."""
-    features, labels = population.test_features, population.test_labels
-    rows = min(TEST_ROWS, len(labels))
-    test = TestData(
-        jnp.asarray(in_batches(features, 0, rows)),
-        jnp.asarray(in_batches(labels, -1, rows)),
-        jnp.float32(population.scale),
-    )
-    labelled = labels >= 0
-    tests = int((labelled if labels.ndim == 1 else labelled.any(axis=-1)).sum())
+    """Score and mean loss on the held-out records, as the simulator computes them."""
+    rows = min(TEST_ROWS, len(population.test_labels))
+    test = jax.tree.map(jnp.asarray, held_out(population, rows))
+    answers, tests = answers_of(population.task, test.labels, jnp.sum)
 
     def score(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-        right, losses = evaluate(model, weights, test)
-        return right / int(labelled.sum()), losses / tests
+        points, losses = evaluate(model, weights, test)
+        return points / answers, losses / tests
 
     return score

@@ -13,7 +13,7 @@ import numpy as np
 
 from locksfl._text import markdown_table
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
-from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
+from locksfl.experiment.figures import COLOURS, draw_band, legend_below, plotting, save_figure
 from locksfl.experiment.folder import write_atomically
 from locksfl.experiment.report import SECRET, epsilon_text, likeness_figure, size_text
 from locksfl.paper.as_printed import honest_table
@@ -150,7 +150,7 @@ def draw_accuracy(path: Path, scale: Scale, model: str, by_panel: Mapping[Panel,
         line[0].set_ylabel(f"{version}\n\naccuracy on held-out data")
     for axes in grid[1]:
         axes.set_xlabel("round")
-    grid[0, 0].legend(frameon=False, loc="lower right")
+    legend_below(figure, grid[0, 0])
     title = (
         f"Uniform against LOCKS, {scale.data}, {model}: mean and range of "
         f"{len(scale.seeds)} seeds (simulated, reconstructed settings)"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from locksfl.experiment.figures import COLOURS, draw_band, plotting, save_figure
+from locksfl.experiment.figures import COLOURS, draw_band, legend_below, plotting, save_figure
 from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
 from locksfl.paper.theory.check import cases, measure
 from locksfl.paper.theory.estimate import Study
@@ -24,7 +24,7 @@ def draw_study(study: Study, name: str, path: Path) -> None:
     bounds = {"corrected": study.corrected, "printed": study.printed}
     _panel(axes, study.gradient, study.weighted(), bounds, study.reasons)
     axes.set_title(f"{name}, arm {study.arm}", fontsize=10, loc="left")
-    axes.legend(frameon=False, fontsize=8)
+    legend_below(figure, axes, fontsize=8)
     words = "Seen by a simulation, released to nobody: it reads every client's data."
     _finish(figure, words, path)
 
@@ -47,8 +47,7 @@ def draw_known(seeds: int, path: Path) -> None:
         )
         _panel(axes, descent.gradient, descent.weighted(), bounds, reasons)
         axes.set_title(case.arm.name, fontsize=9, loc="left")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, fontsize=8, ncols=5, loc="lower right")
+    legend_below(figure, panels[0], fontsize=8, ncols=5)
     _finish(figure, f"Known constants, {seeds} seeds: mean, and the range of all seeds.", path)
 
 
