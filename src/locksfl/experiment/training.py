@@ -148,13 +148,14 @@ def train_many(
     runs = [(seed, epsilon) for epsilon, seed in itertools.product(epsilons, seeds)]
     if not runs:
         raise ValueError("seeds, epsilons: expected at least one of each")
-    return _train(population, runs, **settings)
+    return _train(population, runs, None, **settings)
 
 
 def _train(
     population: Population,
     runs: Sequence[tuple[int | None, float | None]],
-    on_round: Callable[[Record], None] | None = None,
+    on_round: Callable[[Record], None] | None,
+    /,
     *,
     model: str | Model = "softmax",
     **settings: Any,
