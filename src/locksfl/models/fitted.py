@@ -13,6 +13,7 @@ record, the number of classes, and the features. An encoder's weights are in the
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,9 @@ class Fitted:
             content = onnx_bytes(self)
         else:
             raise ValueError(f"{path}: expected a name that ends in .npz, .safetensors or .onnx")
-        path.write_bytes(content)
+        half = path.with_name(f".{path.name}.half")
+        half.write_bytes(content)
+        os.replace(half, path)  # all of it or nothing
 
 
 def parameters(model: Model, weights: ArrayLike) -> dict[str, NDArray[np.float32]]:
