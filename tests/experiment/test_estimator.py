@@ -6,6 +6,7 @@ import importlib
 import math
 import pickle
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from locksfl import LocksClassifier
+from locksfl.simulate.cache import VARIABLE
 
 NO_NOISE = {"epsilon": None, "trust": "none", "random_state": 0}
 # without noise, and everybody in every round: what scikit-learn checks is the interface
@@ -39,6 +41,13 @@ QUICK = [
         "estimators_nan_inf", "supervised_y_no_nan", "estimators_fit_returns_self",
     }
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _share_compiled_rounds():
+    """As in a user's process, what is compiled once is compiled."""
+    with mock.patch.dict("os.environ", {VARIABLE: ""}):
+        yield
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +40,13 @@ LEARNS = {
     "cohort": 12, "uploads": 6, "rounds": 20, "trust": "none", "seed": 1, "step": 2.0,
     "clip_norm": 2.0,
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _share_compiled_rounds():
+    """As in a user's process, what is compiled once is compiled."""
+    with mock.patch.dict("os.environ", {cache.VARIABLE: ""}):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +134,19 @@ def test_a_process_keeps_so_many_programs(monkeypatch):
     monkeypatch.setattr(cache, "MOST_PROGRAMS", 2)
     made = []
     for key in ("a", "b", "a", "c", "a", "b"):  # b was used least recently when c came
-        assert cache.compiled_once(key, lambda key=key: made.append(key) or key.upper()) == (
-            key.upper()
-        )
+        found = cache.compiled_once({}, key, "cpu", lambda key=key: made.append(key) or key.upper())
+        assert found == key.upper()
     assert made == ["a", "b", "c", "b"]
     with jax.default_matmul_precision("highest"):  # traced anew: products are others
-        cache.compiled_once("b", lambda: made.append("b again") or "B")
-    assert made[-1] == "b again"
+        cache.compiled_once({}, "b", "cpu", lambda: made.append("precise b") or "B")
+    assert made[-1] == "precise b"
+    monkeypatch.setenv(cache.VARIABLE, cache.OFF)
+    used = {}
+    for _ in range(2):  # a simulator keeps its own
+        cache.compiled_once(used, "d", "cpu", lambda: made.append("d") or "D")
+    cache.compiled_once({}, "d", "cpu", lambda: made.append("other d") or "D")
+    assert made[-2:] == ["d", "other d"]
+    assert cache._locks == {}
 
 
 def test_many_trainings_are_those_one_by_one(population, trained):

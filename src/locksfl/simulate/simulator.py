@@ -275,9 +275,7 @@ class Simulator:
             seconds = time.perf_counter() - began
             return made
 
-        if key not in self._compiled:
-            self._compiled[key] = compiled_once((self.mesh, *key), make)
-        return self._compiled[key], seconds
+        return compiled_once(self._compiled, key, self.mesh, make), seconds
 
     def _lower(self, program: Program, *arguments: Any) -> Any:
         block: Any = functools.partial(play_block, program)
