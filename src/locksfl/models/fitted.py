@@ -66,7 +66,7 @@ class Fitted:
         plan, encoding = self.model.blueprint, self.encoding
         return {
             "format": FORMAT,
-            "model": self.model.name,
+            "model": plan.name if plan else self.model.name,
             "options": plan and plan.options,
             "shape": plan and list(plan.shape),
             "classes": plan and plan.classes,
