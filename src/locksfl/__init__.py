@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from locksfl.data.population import Population
     from locksfl.data.task import Task
     from locksfl.experiment.config import LocalConfig, OptimizerConfig
+    from locksfl.experiment.estimator import LocksClassifier
     from locksfl.experiment.own_data import from_table
-    from locksfl.experiment.training import Trained, train
+    from locksfl.experiment.training import Trained, train, train_many
     from locksfl.models.build import Model
+    from locksfl.models.fitted import Fitted, load
     from locksfl.privacy import Cost, account, calibrate
 
 __version__ = metadata.version("locks-fl")
@@ -24,7 +26,9 @@ __version__ = metadata.version("locks-fl")
 _HOMES = {
     "Arm": "locksfl.arm",
     "Cost": "locksfl.privacy",
+    "Fitted": "locksfl.models.fitted",
     "LocalConfig": "locksfl.experiment.config",
+    "LocksClassifier": "locksfl.experiment.estimator",
     "Model": "locksfl.models.build",
     "OptimizerConfig": "locksfl.experiment.config",
     "Population": "locksfl.data.population",
@@ -33,12 +37,15 @@ _HOMES = {
     "account": "locksfl.privacy",
     "calibrate": "locksfl.privacy",
     "from_table": "locksfl.experiment.own_data",
+    "load": "locksfl.models.fitted",
     "train": "locksfl.experiment.training",
+    "train_many": "locksfl.experiment.training",
 }
 
 __all__ = [
-    "Arm", "Cost", "LocalConfig", "Model", "OptimizerConfig", "Population", "Task", "Trained",
-    "account", "calibrate", "from_table", "train",
+    "Arm", "Cost", "Fitted", "LocalConfig", "LocksClassifier", "Model", "OptimizerConfig",
+    "Population", "Task", "Trained", "account", "calibrate", "from_table", "load", "train",
+    "train_many",
 ]  # fmt: skip
 
 

@@ -43,3 +43,9 @@ def unpack_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: damaged or not written by this program ({error})") from None
+
+
+def flat_weights(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The weights of a model's file as one vector; version 0.1 wrote them like that."""
+    names = meta.get("parameters", ["weights"])
+    return np.concatenate([np.asarray(arrays[name], np.float32).ravel() for name in names])

@@ -65,3 +65,15 @@ def in_one_line(error: Exception) -> str:
     """An error's kind and the first line of what it says."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+def optional(module: str, extra: str) -> Any:
+    """A module that one of the package's extras installs."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise
+        raise ValueError(
+            f"{error.name} is not installed: expected pip install 'locks-fl[{extra}]'"
+        ) from None

@@ -16,7 +16,7 @@ import pytest
 
 import reference
 from locksfl import train
-from locksfl._arrays import unpack_arrays
+from locksfl._arrays import flat_weights, unpack_arrays
 from locksfl.data.population import Population
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
@@ -114,8 +114,8 @@ def by_run(rng, secret, folder):
     run_experiment(settings, RunFolder.create(folder, settings), prepared=prepared)
     right = 0
     for arm in prepared.arms:
-        _, arrays = unpack_arrays(folder / f"model-{arm.name}.npz")
-        right += right_guesses(arrays["weights"], present, clipped, arm.noise_multiplier * CLIP)
+        weights = flat_weights(*unpack_arrays(folder / f"model-{arm.name}.npz"))
+        right += right_guesses(weights, present, clipped, arm.noise_multiplier * CLIP)
     return right
 
 

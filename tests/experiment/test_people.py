@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from locksfl._arrays import unpack_arrays
+from locksfl._arrays import flat_weights, unpack_arrays
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.publish import publish
 from locksfl.experiment.report import NOT_PUBLIC, notes
@@ -46,8 +46,7 @@ def recovered(folder, config):
     if told is None:
         return None
     population, model = open_task(config)
-    _, arrays = unpack_arrays(folder / "model-locks.npz")
-    weights = jnp.asarray(arrays["weights"])
+    weights = jnp.asarray(flat_weights(*unpack_arrays(folder / "model-locks.npz")))
     scores = scores_of(model, weights, population.test_features, population.scale)
     by_label = np.stack(
         [np.asarray(cross_entropy(scores, jnp.full(len(scores), c))) for c in range(LABELS)], 1

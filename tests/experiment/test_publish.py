@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from locksfl import load
 from locksfl._arrays import pack_arrays, unpack_arrays
 from locksfl._text import epsilon_text
 from locksfl.data.importing import Request, import_table
@@ -210,8 +211,12 @@ def test_nothing_enters_a_bundle_but_what_is_listed(marked):
     assert config["features"] == {"name": "encoder", "file": "encoder.npz"}
     # the user's own words that do leave: names of code, options that are numbers
     assert config["model"] == {"name": "own_marked_code:model", "options": {"width": 3}}
-    meta, _ = unpack_arrays(folder / "model-locks.npz")
-    assert meta == {"model": "own_marked_code:model", "width": 3, "data": "own-data"}
+    meta, arrays = unpack_arrays(folder / "model-locks.npz")
+    assert (meta["model"], meta["options"]) == ("own_marked_code:model", {"width": 3})
+    assert meta["data"] == "own-data"
+    records = {"shape": [4], "scale": 1.0}
+    assert meta["features"] == {"name": "encoder", "file": "encoder.npz", **records}
+    assert arrays.keys() == meta["parameters"].keys()  # nothing of the encoder
 
 
 def test_a_text_in_place_of_a_number_is_refused(tmp_path):
@@ -278,8 +283,12 @@ def test_models_and_accuracies_are_those_of_the_run():
     folder = bundle(run)
     for name in ("model-locks.npz", "model-uniform.npz"):
         (_, theirs), (_, ours) = (unpack_arrays(place / name) for place in (folder, run))
-        assert theirs.keys() == {"weights"}
-        np.testing.assert_array_equal(theirs["weights"], ours["weights"])
+        assert theirs.keys() == ours.keys() == {"layers.0.weight", "layers.0.bias"}
+        for parameter in theirs:
+            np.testing.assert_array_equal(theirs[parameter], ours[parameter])
+        records = np.random.default_rng(0).integers(0, 255, (20, 28, 28)).astype(np.uint8)
+        mine, shown = (load(place / name).scores(records) for place in (run, folder))
+        np.testing.assert_array_equal(mine, shown)
     public = json.loads((folder / "statement.json").read_text())
     for theirs, ours in zip(public["arms"], summary(run)["arms"], strict=True):
         for name in ("name", "accuracy", "privacy", "noise_multiplier"):

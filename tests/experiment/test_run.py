@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import small_runs
+from locksfl._arrays import flat_weights
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder, unpack_arrays
@@ -119,10 +120,14 @@ def test_accuracy_is_given_when_it_was_asked_for():
 
 def test_models_are_named_with_what_they_are():
     meta, arrays = unpack_arrays(finished() / "model-locks.npz")
-    assert meta == {"model": "softmax", "data": "mnist-embedded"}
-    assert arrays["weights"].shape == (SIZE,)
-    assert arrays["weights"].dtype == np.float32
-    assert np.abs(arrays["weights"]).max() > 0
+    assert (meta["model"], meta["options"], meta["classes"]) == ("softmax", {}, 10)
+    assert (meta["shape"], meta["scale"], meta["features"]) == ([28, 28], 1 / 255, None)
+    assert meta["parameters"] == {"layers.0.weight": [10, 784], "layers.0.bias": [10]}
+    for name, shape in meta["parameters"].items():
+        assert arrays[name].shape == tuple(shape)
+        assert arrays[name].dtype == np.float32
+        assert np.abs(arrays[name]).max() > 0
+    assert flat_weights(meta, arrays).shape == (SIZE,)
 
 
 class Stop(KeyboardInterrupt):
@@ -370,7 +375,7 @@ def test_arms_start_from_one_model_and_share_no_noise():
     folder = RunFolder.create(new_path(), config)
     run_experiment(config, folder)
     one, two = (
-        unpack_arrays(folder.path / f"model-{n}.npz")[1]["weights"] for n in ("locks", "twin")
+        flat_weights(*unpack_arrays(folder.path / f"model-{n}.npz")) for n in ("locks", "twin")
     )
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.5  # noise dominates; the same noise would give 1
     assert experiment.open_task(config)[1].size == one.size == SIZE

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import math
+import pickle
 from unittest import mock
 
 import jax
@@ -11,8 +12,11 @@ import numpy as np
 import pytest
 
 import locksfl
-from locksfl import Model, OptimizerConfig, Population, train
-from locksfl.experiment import training
+from locksfl import Model, OptimizerConfig, Population, load, train, train_many
+from locksfl._arrays import unpack_arrays
+from locksfl.privacy.population import VARIABLE, PopulationJournal, Total
+from locksfl.simulate import cache
+from locksfl.simulate.simulator import Simulator
 
 CLASSES, WIDTH = 3, 6
 
@@ -40,9 +44,8 @@ LEARNS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _share_compiled_rounds():
-    """Trainings of one model on one population compile once."""
-    real = training.Simulator
-    with mock.patch.object(training, "Simulator", functools.cache(real)):
+    """As in a user's process, what is compiled once is compiled."""
+    with mock.patch.dict("os.environ", {cache.VARIABLE: ""}):
         yield
 
 
@@ -70,7 +73,7 @@ def test_its_history_is_the_lines_of_a_run(trained):
 
 def test_no_trust_is_said_to_protect_nobody(trained):
     assert {cost.observer for cost in trained.privacy} == {"SERVER", "PUBLIC"}
-    assert all(cost.epsilon is None for cost in trained.privacy)
+    assert all(cost.epsilon == math.inf for cost in trained.privacy)
     assert trained.simulated is True
 
 
@@ -88,7 +91,7 @@ def test_a_private_run_states_its_epsilon(population):
     )
     public = {c.relation: c.epsilon for c in result.privacy if c.observer == "PUBLIC"}
     assert 4.0 * (1 - 1e-3) <= public["zero-out"] <= 4.0 < public["replace"]
-    assert all(c.epsilon is None for c in result.privacy if c.observer == "SERVER")
+    assert all(c.epsilon == math.inf for c in result.privacy if c.observer == "SERVER")
     assert {c.delta for c in result.privacy} == {1e-4}
     assert seen == result.history
     assert seen[-1]["epsilon"] == pytest.approx(public["zero-out"])
@@ -101,6 +104,102 @@ def test_a_seed_repeats_a_run(population, trained):
     np.testing.assert_array_equal(again.weights, trained.weights)
     other = train(population, **{**options, "seed": 2})
     assert (other.weights != trained.weights).any()
+
+
+def compiled(monkeypatch):
+    """Every program that is compiled from now on."""
+    made, real = [], Simulator._lower
+    monkeypatch.setattr(Simulator, "_lower", lambda *a: made.append(a[1]) or real(*a))
+    return made
+
+
+def test_a_second_training_compiles_nothing(population, trained, monkeypatch):
+    """Another seed, step, clip norm or noise is an argument of the compiled round; so are data."""
+    made = compiled(monkeypatch)
+    again = train(population, **{**LEARNS, "seed": 5, "step": 1.0, "clip_norm": 3.0})
+    assert again.model is trained.model
+    assert made == []
+    rng = np.random.default_rng(1)
+    x, y = digits(400, rng)
+    owners = np.repeat(np.arange(25), population.sizes)
+    others = Population.from_arrays(x, y, owners, x[:200], y[:200], classes=CLASSES)
+    train(others, **LEARNS)
+    assert made == []
+    train(population, **{**LEARNS, "rounds": 21})  # the count can fail: this is another program
+    assert len(made) == 1
+
+
+def test_a_process_keeps_so_many_programs(monkeypatch):
+    monkeypatch.setattr(cache, "_programs", type(cache._programs)())
+    monkeypatch.setattr(cache, "MOST_PROGRAMS", 2)
+    made = []
+    for key in ("a", "b", "a", "c", "a", "b"):  # b was used least recently when c came
+        found = cache.compiled_once({}, key, "cpu", lambda key=key: made.append(key) or key.upper())
+        assert found == key.upper()
+    assert made == ["a", "b", "c", "b"]
+    with jax.default_matmul_precision("highest"):  # traced anew: products are others
+        cache.compiled_once({}, "b", "cpu", lambda: made.append("precise b") or "B")
+    assert made[-1] == "precise b"
+    monkeypatch.setenv(cache.VARIABLE, cache.OFF)
+    used = {}
+    for _ in range(2):  # a simulator keeps its own
+        cache.compiled_once(used, "d", "cpu", lambda: made.append("d") or "D")
+    cache.compiled_once({}, "d", "cpu", lambda: made.append("other d") or "D")
+    assert made[-2:] == ["d", "other d"]
+    assert cache._locks == {}
+
+
+def test_many_trainings_are_those_one_by_one(population, trained):
+    options = {**LEARNS, "rounds": 20}
+    del options["seed"]
+    one, two = train_many(population, seeds=[1, 2], **options)
+    np.testing.assert_allclose(one.weights, trained.weights, rtol=1e-5, atol=1e-6)
+    assert one.history == trained.history
+    assert (two.weights != one.weights).any()
+    private = {"cohort": 12, "rule": "uniform", "rounds": 3, "accountant": "rdp", "delta": 1e-4}
+    found = train_many(population, seeds=[3, 4], epsilons=[2.0, 6.0], **private)
+    costs = [
+        next(c.epsilon for c in one.privacy if (c.observer, c.relation) == ("PUBLIC", "zero-out"))
+        for one in found
+    ]
+    assert costs == pytest.approx([2.0, 2.0, 6.0, 6.0], rel=1e-3)
+    assert [one.simulated for one in found] == [True] * 4
+    alone = train(population, seed=4, epsilon=6.0, **private)
+    np.testing.assert_allclose(found[3].weights, alone.weights, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="expected at least one of each"):
+        train_many(population, seeds=[], **private)
+    with pytest.raises(ValueError, match="on_round"):
+        train_many(population, epsilons=[2.0], on_round=print, **private)
+
+
+def test_many_secret_runs_are_debited_together_or_not_at_all(population, tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    total = Total(10.0, 1e-4, "zero-out", order=4.0)
+    PopulationJournal.make("people", total).close()
+    private = {"cohort": 12, "rule": "uniform", "rounds": 2, "delta": 1e-4, "accountant": "rdp"}
+    private |= {"population_id": "people"}
+    with pytest.raises(ValueError, match="of the total epsilon 10"):
+        train_many(population, epsilons=[2.0, 4.0, 30.0], **private)
+    with PopulationJournal.find("people") as journal:
+        assert journal.account()["runs"] == []
+    found = train_many(population, epsilons=[0.5, 1.0], **private)
+    assert [one.population_id for one in found] == ["people"] * 2
+    with PopulationJournal.find("people") as journal:
+        (run,) = journal.account()["runs"]
+    assert run["arms"] == ["model-1", "model-2"]
+
+
+def test_a_result_is_saved_loaded_and_pickled(population, trained, tmp_path):
+    trained.save(tmp_path / "model.npz")
+    for again in (load(tmp_path / "model.npz"), pickle.loads(pickle.dumps(trained))):
+        np.testing.assert_array_equal(
+            again.predict(population.test_features), trained.predict(population.test_features)
+        )
+    assert pickle.loads(pickle.dumps(trained)).history == trained.history
+    meta, _ = unpack_arrays(tmp_path / "model.npz")
+    assert [cost["epsilon"] for cost in meta["privacy"]] == [None] * 4  # JSON has no infinity
+    assert meta["simulated"] is True
+    assert trained.history[-1]["epsilon"] == math.inf
 
 
 def test_the_step_of_an_optimizer_counts(population, trained):

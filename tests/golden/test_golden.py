@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from locksfl import methods
+from locksfl import load, methods
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.run import run_experiment
@@ -54,7 +54,7 @@ def compare(name: str, run: RunFolder, summary) -> None:
         assert costs(arm["privacy"]) == {k: near(v) for k, v in golden["epsilon"].items()}
         assert costs(arm["spent_so_far"]) == {k: near(v) for k, v in golden["spent"].items()}
         assert arm["loss"] == pytest.approx(golden["loss"], rel=1e-3)
-        weights = np.load(run.path / f"model-{arm['name']}.npz")["weights"].astype(float)
+        weights = load(run.path / f"model-{arm['name']}.npz").weights.astype(float)
         found = [np.linalg.norm(weights), *weights[PLACES]]
         assert found == pytest.approx(golden["weights"], rel=1e-3, abs=1e-4 * found[0])
     composed = {k: near(v) for k, v in wanted["composed"].items()}

@@ -12,7 +12,14 @@ from experiments.results import strokes
 from locksfl.data.population import Population
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.run import open_task
-from locksfl.models.features import _bank, encoder, scatter, scattering, transformed, with_features
+from locksfl.models.features import (
+    _bank,
+    read_weights,
+    scatter,
+    scattering,
+    transformed,
+    with_features,
+)
 
 
 def images(samples=7, side=28, seed=0):
@@ -157,7 +164,7 @@ def test_an_encoder_of_ones_own(tmp_path, monkeypatch):
 def test_bad_encoder_files_are_refused(tmp_path, arrays, expected):
     np.savez(tmp_path / "w.npz", **arrays)
     with pytest.raises(ValueError, match=expected) as caught:
-        encoder(str(tmp_path / "w.npz"), (4, 4))
+        read_weights(str(tmp_path / "w.npz"), 16)
     assert "\n" not in str(caught.value)
 
 
@@ -165,9 +172,9 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY\x01\x00")
     for name in ("none.npy", "cut.npy"):
         with pytest.raises(ValueError, match="cannot be read"):
-            encoder(str(tmp_path / name), (4, 4))
+            read_weights(str(tmp_path / name), 16)
     with pytest.raises(ValueError, match="no module 'nowhere'"):
-        encoder("nowhere:function", (4, 4))
+        with_features(population(np.zeros((2, 4, 4), np.float32)), "encoder", "nowhere:function")
 
 
 @pytest.mark.parametrize(

@@ -415,13 +415,13 @@ def audit_arm(
         claim: Cost, attack: str, samples: int, bound: Bound, largest: float, *scores: Floats
     ) -> Finding:
         what = (arm.name, claim.observer, claim.relation, attack, rounds, samples, claim.delta)
-        claimed = np.inf if claim.epsilon is None else claim.epsilon
         if missing := sum(int(np.isnan(score).sum()) for score in scores):
             total = sum(score.size for score in scores)
             problem = f"{missing:,} of {total:,} scores are not numbers"
-            return Finding(*what, claimed, 0.0, largest, problem)
+            return Finding(*what, claim.epsilon, 0.0, largest, problem)
         # far beyond any threshold, but finite: quantiles are interpolated
-        return Finding(*what, claimed, bound(*(np.clip(s, -1e9, 1e9) for s in scores)), largest)
+        lower = bound(*(np.clip(s, -1e9, 1e9) for s in scores))
+        return Finding(*what, claim.epsilon, lower, largest)
 
     def repeated(first: Floats, second: Floats) -> float:
         return bounds.repeated_bound(first, second, *test)
@@ -431,7 +431,7 @@ def audit_arm(
     for observer, (score, slots) in attacks_on(arm.parts[2]).items():
         seen = repeated_rounds(arm, observer, slots, rounds, repetitions, randomness)
         for claim in statement([arm], [rounds], privacy):
-            if claim.epsilon is None or claim.observer != observer:
+            if np.isinf(claim.epsilon) or claim.observer != observer:
                 continue
             worlds = ("in", "out" if claim.relation == "zero-out" else "negated")
             score = turns_score if arm.separation else score

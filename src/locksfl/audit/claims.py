@@ -40,7 +40,7 @@ def accountant(
     for claim in statement(arms, played, replace(privacy, delta=DELTA)):
         if (claim.observer, claim.relation) != (observer, "zero-out"):
             continue
-        epsilon = np.inf if claim.epsilon is None else claim.epsilon
+        epsilon = claim.epsilon
         deltas = []
         for sign in (1, -1):
             loss = sum(_loss(arm, played[0], sign, rng) for arm in arms)

@@ -38,7 +38,6 @@ app = typer.Typer(
     help="Federated learning that samples the clients whose updates matter most, and states what "
     "each user's privacy cost.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 for commands in (data_app, privacy_app, theory_app, federation_app):
@@ -145,6 +144,20 @@ def publish(
 
     for path in make_bundle(run, folder):
         print(path)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="A model: model-ARM.npz of a run or a bundle.")],
+    file: Annotated[Path, typer.Argument(help="The new file: .onnx, .safetensors or .npz.")],
+) -> None:
+    """Write a model for other programs, in the format that the file's name says."""
+    from locksfl.models.fitted import load
+
+    if file.exists():
+        raise ValueError(f"{file}: already exists; expected a new file")
+    load(model).save(file)
+    print(f"wrote {file}")
 
 
 def example_config() -> str:

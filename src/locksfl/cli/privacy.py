@@ -369,7 +369,7 @@ def _spent_lines(answer: dict[str, Any]) -> Iterator[Any]:
         "cost more than the total"
     )
     yield "if all runs so far were fixed beforehand, they cost together"
-    costs = [Cost(**cost) for cost in answer["composed"]]
+    costs = [Cost.from_dict(cost) for cost in answer["composed"]]
     yield from (f"  {line}" for line in _cost_lines(by_observer(costs, total["relation"])))
     if runs and (warning := delta_warning(total["delta"], min(run["clients"] for run in runs))):
         yield warning

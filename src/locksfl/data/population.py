@@ -27,6 +27,17 @@ _AT_ONCE = 1 << 24  # bytes of an array that are hashed together
 
 
 @dataclass(frozen=True, eq=False)
+class Encoding:
+    """Public features that stand in place of the records (`models.features`)."""
+
+    name: str
+    file: str | None  # of an encoder: its weights, or a function "package.module:name"
+    shape: tuple[int, ...]  # of a record before
+    scale: float  # what a stored record is multiplied by
+    weights: tuple[NDArray[Any], NDArray[Any]] | None = None  # W and b of such a file
+
+
+@dataclass(frozen=True, eq=False)
 class Population:
     """The clients, their samples, and held-out samples that belong to no client.
 
@@ -51,6 +62,7 @@ class Population:
         test_clients: how many clients the held-out records were taken from, if that is known.
         classes_public: whether `classes` was given, as it should be, or counted in the records.
         recipe: how the features were made of a table, if they were (`data.recipe`).
+        encoding: where the features came from, if they are not the records themselves.
         task: what the labels are: classes, numbers (regression) or tags (multi-label).
 
     >>> people = Population.from_arrays(
@@ -76,6 +88,7 @@ class Population:
     test_clients: int | None = None
     classes_public: bool = True
     recipe: dict[str, Any] | None = None
+    encoding: Encoding | None = None
     task: Task = CLASSES
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from rich.table import Table
 
-from locksfl._arrays import unpack_arrays
+from locksfl._arrays import flat_weights, unpack_arrays
 from locksfl._text import table_of
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.metrics import QUANTILES, held_out_metrics
@@ -27,8 +27,7 @@ def evaluate_run(run: Path) -> list[dict[str, Any]]:
     population, model = open_task(folder.config)
     results = []
     for arm in folder.config.arms():
-        _, arrays = unpack_arrays(folder.path / f"model-{arm.name}.npz")
-        weights = jnp.asarray(arrays["weights"])
+        weights = jnp.asarray(flat_weights(*unpack_arrays(folder.path / f"model-{arm.name}.npz")))
         if weights.shape != (model.size,):
             raise ValueError(
                 f"model-{arm.name}.npz: {weights.size} weights, expected the model's {model.size}"

@@ -4,7 +4,7 @@
     summary.json       written last: a folder without                       and arm
                        it is not finished                diagnostics.jsonl  what only a simulation
                                                                             can see
-    model-ARM.npz      the weights                       figure.png, .svg
+    model-ARM.npz      the model                         figure.png, .svg
     environment.json   versions and devices              checkpoint.npz     state, ledger, secrets
 
 Whole files are replaced atomically. Lines are appended, and the checkpoint says up to where they

@@ -7,6 +7,7 @@ value or a word of the program's own; the words of a user that leave are these a
     the experiment's name and its arms' names     they name the files of the bundle
     "package.module:name" of own code             a model, a rule, an estimator, an encoder
     the names of an own model's options           their values leave if they are numbers
+    the names of an own model's parameters        with their shapes
     the population's id, and the names of runs    in its journal, if there is one
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 from locksfl._arrays import pack_arrays, unpack_arrays
 from locksfl.arm import SETTINGS, Arm
 from locksfl.data.catalogue import NAMES
+from locksfl.data.task import Task
 from locksfl.experiment.config import OWN_DATA, Config, to_table
 from locksfl.experiment.records import COUNTED, expected_cohort, upload_estimate
 from locksfl.methods.releases import ACCOUNTANTS, OBSERVERS, RELATIONS
@@ -35,6 +37,7 @@ METRICS = (  # the same; no table of them, and nothing of a client
 )  # fmt: skip
 COST = ("observer", "relation", "epsilon", "delta", "accountant")
 ROUND = ("arm", "round", "epsilon")
+MODEL = ("format", "classes", "scale")  # of a model's file, with the sizes of its parameters
 ARM = (
     "name", "rule", "estimator", "trust", "rounds", "clip_norm", "step", "asked_rounds",
     "noise_multiplier", "norm_multiplier", "claimed_epsilon",
@@ -81,11 +84,16 @@ def public_table(config: Config) -> Record:
     told = _listed(table, CONFIG)
     told["data"]["name"] = public_name(config)
     told["model"]["options"] = _numbers(config.model.options)
-    if file := config.features.file:
-        suffix = Path(file).suffix
-        told["features"]["file"] = f"encoder{suffix}" if suffix in (".npy", ".npz") else file
+    if file := _public_encoder(config):
+        told["features"]["file"] = file
     told["arm"] = [_listed(arm, dict.fromkeys(SETTINGS)) for arm in table["arm"]]
     return told
+
+
+def _public_encoder(config: Config) -> str | None:
+    """Own code by its name, a file by none."""
+    suffix = Path(config.features.file or "").suffix
+    return f"encoder{suffix}" if suffix in (".npy", ".npz") else config.features.file
 
 
 def public_name(config: Config) -> str:
@@ -93,20 +101,28 @@ def public_name(config: Config) -> str:
     return config.data.name if config.data.name in NAMES else OWN_DATA
 
 
-def model_file(config: Config, weights: np.ndarray) -> bytes:
-    """A model as a file: its weights, and what it takes to build it."""
-    options = _numbers(config.model.arguments())
-    meta = {**options, "model": config.model.name, "data": public_name(config)}
-    return pack_arrays(meta, {"weights": np.asarray(weights, np.float32)})
-
-
 def public_model(path: Path, config: Config) -> bytes:
-    """The model of a run's file, written anew."""
-    _, arrays = unpack_arrays(path)
-    weights = arrays.get("weights", np.zeros(0))
-    if weights.ndim != 1 or not weights.size or weights.dtype.kind != "f":
+    """The model of a run's file, written anew: its weights, and what it takes to build it. An
+    encoder's weights stay behind."""
+    meta, arrays = unpack_arrays(path)
+    told: Record = {"model": config.model.name, "data": public_name(config)}
+    told["options"] = _numbers(config.model.arguments())
+    names = ["weights"]  # one vector, in a file of version 0.1
+    if "parameters" in meta:
+        names, features = list(meta["parameters"]), meta["features"] or {}
+        told |= _plain(meta, MODEL, ())
+        told |= {name: meta[name] for name in ("shape", "parameters")}
+        told["task"] = Task.from_dict(meta["task"]).as_dict()  # its range is public, and checked
+        records = {name: features[name] for name in ("shape", "scale") if features}
+        sizes = {"shape": meta["shape"], **meta["parameters"], **records}
+        if _numbers(sizes) != sizes:
+            raise ValueError(f"{path}: damaged or not written by this program (shapes)")
+        code = {"name": config.features.name, "file": _public_encoder(config)}
+        told["features"] = {**code, **records} if features else None
+    weights = {name: arrays.get(name, np.zeros(0)) for name in names}
+    if not all(each.size and each.dtype.kind == "f" for each in weights.values()):
         raise ValueError(f"{path}: damaged or not written by this program (weights)")
-    return model_file(config, weights)
+    return pack_arrays(told, {n: np.asarray(each, np.float32) for n, each in weights.items()})
 
 
 def public_round(line: Record, arm: Arm, evaluated: bool) -> Record:

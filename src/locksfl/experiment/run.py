@@ -28,14 +28,14 @@ from locksfl.experiment.diagnostics import compared_clients, likeness
 from locksfl.experiment.folder import RunFolder, environment, write_atomically
 from locksfl.experiment.metrics import held_out_metrics, score_by_client
 from locksfl.experiment.plan import claimed_epsilon, known_noise, plan_arms
-from locksfl.experiment.public import model_file
 from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
 from locksfl.methods.cyclic import check_secret
-from locksfl.models.build import Model, build_model, with_task
+from locksfl.models.build import Model, with_task
 from locksfl.models.features import with_features
-from locksfl.models.own import check_model, own_model
+from locksfl.models.fitted import Fitted
+from locksfl.models.own import check_model, make_model
 from locksfl.privacy import guarantee, spent
 from locksfl.privacy.forecast import forecast_line
 from locksfl.privacy.journal import EVERYBODY, Books, Entry, experiment_id, header, same_experiment
@@ -74,10 +74,7 @@ def model_for(config: Config, population: Population) -> Model:
     """The configured model for these records, checked on made-up ones."""
     name, options = config.model.name, config.model.arguments()
     shape, classes = population.features.shape[1:], population.classes
-    if ":" in name:
-        model = own_model(name, shape, classes, options)
-    else:
-        model = build_model(name, shape, classes, **options)
+    model = make_model(name, shape, classes, options)
     check_model(model, shape, classes, population.positions)
     return with_task(model, population.task)
 
@@ -398,7 +395,8 @@ def _run_arm(
     if state is None:
         raise AssertionError("an arm has at least one round")
     weights = np.asarray(server.model(state, arm.rounds))
-    write_atomically(folder.path / f"model-{arm.name}.npz", model_file(config, weights))
+    made = Fitted(model, weights, population.scale, population.encoding)
+    write_atomically(folder.path / f"model-{arm.name}.npz", made.packed())
     told = _arm_summary(config, arm, progress, played)
     told["metrics"] = held_out_metrics(model, weights, population)
     progress.finished.append(told)

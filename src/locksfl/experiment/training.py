@@ -6,17 +6,16 @@ result = locksfl.train(population, rule="norm", cohort=30, uploads=20, epsilon=8
 
 from __future__ import annotations
 
+import itertools
+import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-from numpy.typing import ArrayLike
-
 from locksfl._tables import build_table
-from locksfl.arm import loss_bound_of
+from locksfl.arm import Arm, loss_bound_of
 from locksfl.data.population import Population
 from locksfl.experiment.config import Config, LocalConfig, OptimizerConfig
 from locksfl.experiment.costs import epsilon_so_far
@@ -26,16 +25,19 @@ from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.records import round_record
 from locksfl.experiment.run import local_work, model_for, server_for
 from locksfl.methods.cyclic import check_secret
-from locksfl.models.build import Model, scores_of, with_task
+from locksfl.models.build import Model, with_task
+from locksfl.models.fitted import Fitted
 from locksfl.models.own import check_model
 from locksfl.privacy import Cost, guarantee
 from locksfl.round.randomness import Randomness
 from locksfl.simulate.simulator import RoundLog, Simulator
-from locksfl.simulate.sweep import play_alone
+from locksfl.simulate.sweep import Setting, play_alone, play_sweep
+
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Trained:
+class Trained(Fitted):
     """A trained model, how it came about, and what it cost.
 
     All of it belongs to the caller, who is the server. The weights may be shown for the cost in
@@ -44,25 +46,17 @@ class Trained:
     history's counts are secret too; its "public" ones may be shown.
     """
 
-    model: Model
-    weights: np.ndarray
-    scale: float
     accuracy: float | None  # on the held-out records; None where the labels are numbers
     metrics: dict[str, Any]  # on the held-out records, with baselines; see experiment.metrics
-    history: list[dict[str, Any]]  # one record per round
+    history: list[Record]  # one record per round
     privacy: list[Cost]
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
     population_id: str | None = None  # its journal was debited; None: other runs are not covered
 
-    def scores(self, records: ArrayLike) -> np.ndarray:
-        """A score for each class, target or tag of each record; for sequences, of each position."""
-        weights = jnp.asarray(self.weights)
-        return np.asarray(scores_of(self.model, weights, np.asarray(records), self.scale))
-
-    def predict(self, records: ArrayLike) -> np.ndarray:
-        """The answers: the most likely class of each record, or of each position of each record;
-        numbers in the units of the targets; 0 or 1 for each tag."""
-        return self.model.task.predict(self.scores(records))
+    def header(self) -> Record:
+        """What a file says of the model: what it cost, too."""
+        costs = [cost.as_dict() for cost in self.privacy]
+        return {**super().header(), "privacy": costs, "simulated": self.simulated}
 
 
 def train(
@@ -80,7 +74,7 @@ def train(
     seed: int | None = None,
     population_id: str | None = None,
     total: float | None = None,
-    on_round: Callable[[dict[str, Any]], None] | None = None,
+    on_round: Callable[[Record], None] | None = None,
     **settings: Any,
 ) -> Trained:
     """Train one arm. The settings are those of the TOML file, and are refused for the same reasons.
@@ -102,7 +96,7 @@ def train(
         population_id: the population whose journal a run without a seed debits before its first
             draw (`locks privacy population` makes it).
         total: what the journal was made with: the most that all runs on it may cost.
-        on_round: called with the record of each round.
+        on_round: called with the record of each round (`locksfl.experiment.writers` has some).
         settings: those of an [[arm]] table: rule ("norm" if not given), cohort, uploads,
             estimator, floor, norm_low, weights, loss_bound, gate, clip_norm, lengths, step,
             clip_quantile, clip_rate, noise_multiplier, norm_multiplier, clip_multiplier, sampling,
@@ -111,7 +105,142 @@ def train(
     Returns:
         The model, its history and what it cost.
     """
-    privacy = {"trust": trust, "epsilon": epsilon, "delta": delta}
+    (result,) = _train(
+        population,
+        [(seed, epsilon)],
+        on_round,
+        model=model,
+        rounds=rounds,
+        local=local,
+        optimizer=optimizer,
+        trust=trust,
+        delta=delta,
+        relation=relation,
+        accountant=accountant,
+        population_id=population_id,
+        total=total,
+        **settings,
+    )
+    return result
+
+
+def train_many(
+    population: Population,
+    *,
+    seeds: Sequence[int | None] = (None,),
+    epsilons: Sequence[float | None] = (None,),
+    **settings: Any,
+) -> list[Trained]:
+    """Train with every epsilon and seed; on a GPU, many at a time. Each result is what `train`
+    gives for that epsilon and seed, up to float rounding.
+
+    Every model is paid for: who sees several of them has seen what all cost together. With a
+    `population_id` all are debited before the first one begins, or none.
+
+    Args:
+        population: whose records, dealt to clients.
+        seeds: a simulation for each; None is a run without a seed.
+        epsilons: of each model; None: the settings have a `noise_multiplier`.
+        settings: the other arguments of `train`, without `on_round`.
+
+    Returns:
+        The results, all seeds of the first epsilon first.
+    """
+    runs = [(seed, epsilon) for epsilon, seed in itertools.product(epsilons, seeds)]
+    if not runs:
+        raise ValueError("seeds, epsilons: expected at least one of each")
+    return _train(population, runs, None, **settings)
+
+
+def _train(
+    population: Population,
+    runs: Sequence[tuple[int | None, float | None]],
+    on_round: Callable[[Record], None] | None,
+    /,
+    *,
+    model: str | Model = "softmax",
+    **settings: Any,
+) -> list[Trained]:
+    """One result for each (seed, epsilon); `on_round` hears of one run only."""
+    configs = [_config(population, model, *run, **settings) for run in runs]
+    config = configs[0]
+    arms = [_planned(one, population) for one in configs]
+    secret = [k for k, (seed, _) in enumerate(runs) if seed is None]
+    check_secret([arms[k] for k in secret])
+    if isinstance(model, str):
+        built = model_for(config, population)
+    else:
+        built, shape = with_task(model, population.task), population.features.shape[1:]
+        check_model(built, shape, population.classes, population.positions)
+    sources = (Randomness.from_system() if s is None else Randomness.seeded(s) for s, _ in runs)
+    plays = [Setting(*pair) for pair in zip(arms, sources, strict=True)]
+    epsilons = [epsilon_so_far(arm, config.privacy) for arm in arms]
+    histories: list[list[Record]] = [[] for _ in runs]
+
+    def keep(number: int, log: RoundLog) -> None:
+        record = round_record(arms[number], log, built, epsilons[number][log.round])
+        if record["epsilon"] is None:  # as JSON has it
+            record["epsilon"] = math.inf
+        histories[number].append(record)
+        if on_round is not None:
+            on_round(record)
+
+    work, server = local_work(config.local), server_for(config.train)
+    simulator, noted = Simulator(population, built), None
+    if secret:
+        due = [replace(arms[k], name=f"{arms[k].name}-{k + 1}") for k in secret]
+        due = due if len(runs) > 1 else arms
+        noted = debit(configs[secret[0]], due, secrets.token_hex(16), name=population.name)
+    if len(runs) == 1:
+        played = [play_alone(simulator, *plays[0], work, server, on_round=partial(keep, 0))]
+    else:
+        played = play_sweep(simulator, plays, work, server)
+        for number, one in enumerate(played):
+            for log in one.rounds:
+                keep(number, log)
+    return [
+        Trained(
+            model=built,
+            weights=played[k].weights,
+            scale=population.scale,
+            encoding=population.encoding,
+            accuracy=histories[k][-1]["accuracy"],
+            metrics=held_out_metrics(built, played[k].weights, population),
+            history=histories[k],
+            privacy=guarantee([arms[k]], config.privacy.delta, config.privacy.accountant),
+            simulated=k not in secret,
+            population_id=config.privacy.population if noted and k in secret else None,
+        )
+        for k in range(len(runs))
+    ]
+
+
+def _planned(config: Config, population: Population) -> Arm:
+    """The arm with its noise; losses are bounded for as many classes as the population has."""
+    (arm,) = plan_arms(config)
+    if arm.parts[0].accepts("loss_bound") and config.arm[0].get("loss_bound") is None:
+        arm = replace(arm, loss_bound=loss_bound_of(population.classes))
+    return arm
+
+
+def _config(
+    population: Population,
+    model: str | Model,
+    seed: int | None,
+    epsilon: float | None,
+    *,
+    rounds: int = 100,
+    local: LocalConfig | None = None,
+    optimizer: OptimizerConfig | None = None,
+    trust: str = "central",
+    delta: float = 1e-5,
+    relation: Any = "zero-out",
+    accountant: Any = "pld",
+    population_id: str | None = None,
+    total: float | None = None,
+    **settings: Any,
+) -> Config:
+    """The arguments of `train` as an experiment of one arm."""
     table = {
         "seed": seed,
         "data": {"name": population.name, "clients": population.clients},
@@ -119,7 +248,9 @@ def train(
         "local": local or LocalConfig(),
         "train": {"rounds": rounds, "optimizer": optimizer or OptimizerConfig()},
         "privacy": {
-            **privacy,
+            "trust": trust,
+            "epsilon": epsilon,
+            "delta": delta,
             "relation": relation,
             "accountant": accountant,
             "population": population_id,
@@ -128,37 +259,4 @@ def train(
         "arm": [{"name": "model", "rule": "norm", **settings}],
     }
     config: Config = build_table(Config, table, "")
-    (arm,) = plan_arms(config)
-    if arm.parts[0].accepts("loss_bound") and settings.get("loss_bound") is None:
-        arm = replace(arm, loss_bound=loss_bound_of(population.classes))
-    if seed is None:
-        check_secret([arm])
-    if isinstance(model, str):
-        built = model_for(config, population)
-    else:
-        built = with_task(model, population.task)
-        shape, classes = population.features.shape[1:], population.classes
-        check_model(built, shape, classes, population.positions)
-    source = Randomness.from_system() if seed is None else Randomness.seeded(seed)
-    server, epsilons = server_for(config.train), epsilon_so_far(arm, config.privacy)
-    history: list[dict[str, Any]] = []
-
-    def keep(log: RoundLog) -> None:
-        history.append(round_record(arm, log, built, epsilons[log.round]))
-        if on_round is not None:
-            on_round(history[-1])
-
-    work, simulator = local_work(config.local), Simulator(population, built)
-    noted = debit(config, [arm], secrets.token_hex(16), name=population.name)
-    played = play_alone(simulator, arm, source, work, server, on_round=keep)
-    return Trained(
-        model=built,
-        weights=played.weights,
-        scale=population.scale,
-        accuracy=history[-1]["accuracy"],
-        metrics=held_out_metrics(built, played.weights, population),
-        history=history,
-        privacy=guarantee([arm], delta, accountant),
-        simulated=seed is not None,
-        population_id=noted and population_id,
-    )
+    return config

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,6 +30,15 @@ MOST_WEIGHTS = 10**9
 Shape = int | tuple[int, ...]  # of a record; a number is the length of a flat record
 
 
+class Blueprint(NamedTuple):
+    """What it takes to build a model again (`own.make_model`)."""
+
+    name: str
+    shape: tuple[int, ...]
+    classes: int
+    options: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Model:
     """A model on flat weights. Equal by identity: a compiled round belongs to one model."""
@@ -41,9 +50,24 @@ class Model:
     apply: Callable[[Any, Array], Array]
     dense: bool = False  # a stack of Linear layers with ReLU between them, at `.layers`
     task: Task = CLASSES
+    blueprint: Blueprint | None = None  # None: nobody but its maker can build it again
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+    def __reduce__(self) -> Any:
+        """Pickled as its blueprint; without one, as its functions, if these can be."""
+        if self.blueprint is None:
+            return Model, tuple(vars(self).values())
+        return _built_again, ({k: v for k, v in vars(self).items() if not callable(v)},)
+
+
+def _built_again(facts: dict[str, Any]) -> Model:
+    from locksfl.models.own import make_model
+
+    model = make_model(*facts["blueprint"])
+    same = all(getattr(model, name) == fact for name, fact in facts.items())
+    return model if same else replace(model, **facts)
 
 
 def from_equinox(
@@ -198,15 +222,34 @@ def build_model(name: str, shape: Shape, classes: int, **options: Any) -> Model:
     159010
     """
     one_of(MODELS, **{"model.name": name})
-    known = list(inspect.signature(MODELS[name]).parameters)[2:]
+    takes = inspect.signature(MODELS[name]).parameters
+    known = list(takes)[2:]
     for option, value in options.items():
         if option not in known:
-            takes = f"takes {', '.join(known)}" if known else "takes no options"
+            these = f"takes {', '.join(known)}" if known else "takes no options"
             raise ValueError(
                 f"model.options.{option} = {value!r}: unknown setting"
-                f"{nearest(option, known)}; model {name!r} {takes}"
+                f"{nearest(option, known)}; model {name!r} {these}"
             )
-    return MODELS[name]((shape,) if isinstance(shape, int) else shape, classes, **options)
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    given = {option: takes[option].default for option in known} | options
+    return _built(name, shape, classes, _frozen(given))
+
+
+@lru_cache(maxsize=64)
+def _built(
+    name: str, shape: tuple[int, ...], classes: int, options: tuple[tuple[str, Any], ...]
+) -> Model:
+    """One model for equal settings: a compiled round belongs to one model."""
+    plan = Blueprint(name, shape, classes, dict(options))
+    return replace(MODELS[name](shape, classes, **plan.options), blueprint=plan)
+
+
+def _frozen(value: Any) -> Any:
+    """Options as they can be compared: lists and tables as tuples."""
+    if isinstance(value, dict):
+        return tuple((name, _frozen(value[name])) for name in sorted(value))
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 @lru_cache(maxsize=64)

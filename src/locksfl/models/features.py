@@ -25,7 +25,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from locksfl._loading import in_one_line, load
-from locksfl.data.population import Population
+from locksfl.data.population import Encoding, Population
 from locksfl.models.own import mixes_records
 
 SCALES, ANGLES, GRID = 2, 8, 4  # GRID = 2**SCALES
@@ -40,13 +40,61 @@ def with_features(population: Population, name: str, file: str | None = None) ->
     Args:
         population: the records.
         name: "scattering", "encoder", or "none", which changes nothing.
-        file: the encoder's weights or function; see `encoder`.
+        file: the encoder's weights or function; see `function_of`.
     """
     if name == "none":
         return population
-    shape = population.features.shape[1:]
-    function = scattering(shape) if name == "scattering" else encoder(str(file), shape)
-    return transformed(population, function, name)
+    shape, weights = population.features.shape[1:], None
+    if file is not None and file.endswith((".npy", ".npz")):
+        weights = read_weights(file, int(np.prod(shape)))
+    encoding = Encoding(name, file, shape, population.scale, weights)
+    made = transformed(population, function_of(encoding), name)
+    return dataclasses.replace(made, encoding=encoding)
+
+
+def function_of(encoding: Encoding) -> Callable[[Array], Array]:
+    """The function of a batch of records that makes their features: of an encoder, its own, or
+    relu(x W + b) with the weights of a .npy (W) or .npz (W and optionally b) file."""
+    if encoding.weights is None:
+        if encoding.name == "scattering":
+            return scattering(encoding.shape)
+        function: Callable[[Array], Array] = load("features.file", str(encoding.file))
+        return function
+    weights, bias = map(jnp.asarray, encoding.weights)
+    return lambda records: jax.nn.relu(records.reshape(len(records), -1) @ weights + bias)
+
+
+def encoded(records: NDArray[Any], encoding: Encoding) -> NDArray[np.float32]:
+    """The features of records as they are stored."""
+    if records.shape[1:] != encoding.shape:
+        raise ValueError(
+            f"records of shape {list(records.shape[1:])}: expected {list(encoding.shape)}, as they "
+            f"are before features {encoding.name!r}"
+        )
+    return _in_parts(_compiled(encoding), records, encoding.scale)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(encoding: Encoding) -> Callable[[Any, float], Array]:
+    return _of_stored(function_of(encoding))
+
+
+def _of_stored(function: Callable[[Array], Array]) -> Callable[[Any, float], Array]:
+    return jax.jit(lambda records, scale: function(records.astype(jnp.float32) * scale))
+
+
+def _in_parts(
+    call: Callable[[Any, float], Array], stored: NDArray[Any], scale: float
+) -> NDArray[np.float32]:
+    """The features of stored records, some at a time; the last ones are filled up."""
+    rows, shape = max(1, min(ROWS, len(stored))), stored.shape[1:]
+    like = jax.eval_shape(call, jax.ShapeDtypeStruct((rows, *shape), stored.dtype), scale)
+    found = np.empty((len(stored), *like.shape[1:]), np.float32)
+    for start in range(0, len(stored), rows):
+        part = np.asarray(stored[start : start + rows])
+        padded = np.concatenate([part, np.zeros((rows - len(part), *shape), part.dtype)])
+        found[start : start + len(part)] = call(padded, scale)[: len(part)]
+    return found
 
 
 def transformed(
@@ -76,40 +124,16 @@ def transformed(
             f"{where}: features of a record change with other records; expected "
             "a function of one record; otherwise one client's data would affect another's features"
         )
-    compiled = jax.jit(lambda records, scale: function(records.astype(jnp.float32) * scale))
-
-    def apply(stored: NDArray[Any]) -> NDArray[np.float32]:
-        found = np.empty((len(stored), *result.shape[1:]), np.float32)
-        rows = min(ROWS, len(stored))
-        for start in range(0, len(stored), rows):
-            part = np.asarray(stored[start : start + rows])
-            padded = np.concatenate([part, np.zeros((rows - len(part), *shape), part.dtype)])
-            found[start : start + len(part)] = compiled(padded, population.scale)[: len(part)]
-        return found
-
-    return dataclasses.replace(
-        population,
-        features=apply(population.features),
-        test_features=apply(population.test_features),
-        scale=1.0,
-    )
+    stored, call = (population.features, population.test_features), _of_stored(function)
+    features, tests = (_in_parts(call, rows, population.scale) for rows in stored)
+    return dataclasses.replace(population, features=features, test_features=tests, scale=1.0)
 
 
 # --- An encoder from a file ------------------------------------------------
 
 
-def encoder(file: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
-    """relu(x W + b) with the weights of a .npy (W) or .npz (W and optionally b) file, or a user's
-    function of a batch of records."""
-    if not file.endswith((".npy", ".npz")):
-        function: Callable[[Array], Array] = load("features.file", file)
-        return function
-    width = int(np.prod(shape))
-    weights, bias = _read_weights(file, width)
-    return lambda records: jax.nn.relu(records.reshape(len(records), -1) @ weights + bias)
-
-
-def _read_weights(file: str, width: int) -> tuple[Array, Array]:
+def read_weights(file: str, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """W [width, features] and b of an encoder's file, checked."""
     where = f"features.file = {file!r}"
     try:
         loaded: Any = np.load(Path(file).expanduser(), allow_pickle=False)
@@ -129,7 +153,7 @@ def _read_weights(file: str, width: int) -> tuple[Array, Array]:
         np.isfinite(weights).all() and np.isfinite(bias).all()
     ):
         raise ValueError(f"{where}: expected finite numbers, and b of shape [{weights.shape[1]}]")
-    return jnp.asarray(weights, jnp.float32), jnp.asarray(bias, jnp.float32)
+    return weights.astype(np.float32), bias.astype(np.float32)
 
 
 # --- Scattering ------------------------------------------------

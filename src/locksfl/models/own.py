@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -25,12 +27,20 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from locksfl._loading import in_one_line, load
-from locksfl.models.build import Model, from_equinox
+from locksfl.models.build import Blueprint, Model, build_model, from_equinox
 
 STATISTICS = (
     "batch statistics mix records and clients, and are kept without noise; "
     "use group or layer normalisation"
 )
+
+
+def make_model(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> Model:
+    """A model by its name: one of the program's, or "package.module:function"."""
+    if ":" not in name:
+        return build_model(name, shape, classes, **options)
+    plan = Blueprint(name, shape, classes, options)
+    return replace(own_model(*plan), blueprint=plan)
 
 
 def own_model(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> Model:
@@ -116,6 +126,7 @@ def _float32(where: str, weights: Any) -> None:
             raise ValueError(f"{where}: weights of type {kind}, expected float32 arrays only")
 
 
+@lru_cache(maxsize=16)
 def check_model(
     model: Model, shape: tuple[int, ...], classes: int, positions: tuple[int, ...] = ()
 ) -> None:

@@ -21,6 +21,7 @@ from locksfl.privacy.accountant import central_epsilon, central_epsilons, local_
 from locksfl.privacy.budget import Budget
 from locksfl.privacy.calibration import calibrate, calibrate_central, calibrate_local
 from locksfl.privacy.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
+from locksfl.privacy.meter import Meter
 from locksfl.privacy.statement import (
     Cost,
     Counts,
@@ -40,6 +41,7 @@ __all__ = [
     "ClientReleases",
     "Cost",
     "Counts",
+    "Meter",
     "Relation",
     "Release",
     "SampledRound",

@@ -101,7 +101,8 @@ def by_observer(costs: Sequence[Cost], relation: str) -> dict[str, Any]:
             "relations": {},
         }
         mine = answer.setdefault(cost.observer.lower(), empty)
-        mine["relations"][cost.relation] = cost.epsilon
+        epsilon = cost.as_dict()["epsilon"]
+        mine["relations"][cost.relation] = epsilon
         if cost.relation == relation:
-            mine["epsilon"] = cost.epsilon
+            mine["epsilon"] = epsilon
     return answer

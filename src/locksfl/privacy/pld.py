@@ -62,8 +62,9 @@ def pld_epsilons(
     ]
 
 
+@lru_cache(maxsize=4096)  # a sweep asks for the same rounds once for every seed
 def _pld_epsilon(
-    spent: Sequence[tuple[SampledRound, int]], interval: float, delta: float, relation: Relation
+    spent: tuple[tuple[SampledRound, int], ...], interval: float, delta: float, relation: Relation
 ) -> float:
     if not math.isfinite(interval):
         return math.inf

@@ -406,14 +406,14 @@ def composed(runs: Sequence[Run], delta: float) -> list[Cost]:
 
 def _composed(
     arms: Sequence[PlannedArm], observer: Observer, relation: Relation, delta: float
-) -> tuple[float | None, float, str]:
+) -> tuple[float, float, str]:
     if all(arm.round is None for arm in arms):
         mu_squared = math.fsum(arm.mu2(observer, relation) for arm in arms)
         return gdp.epsilon_from_mu(math.sqrt(mu_squared), delta), delta, "gdp"
     if observer == SERVER:
-        return None, delta, "none"
+        return math.inf, delta, "none"
     epsilon = central_epsilon([arm.sampled(relation) for arm in arms], delta, relation, "pld")
     by = "rdp" if any(isinstance(arm.round, RatedRound) for arm in arms) else "pld"
     if all(isinstance(arm.round, CyclicRound) for arm in arms):
         by = "gdp"
-    return epsilon if math.isfinite(epsilon) else None, delta, by
+    return epsilon, delta, by

@@ -50,17 +50,22 @@ from locksfl.privacy.accountant import central_epsilon
 
 @dataclass(frozen=True)
 class Cost:
-    """An (epsilon, delta) guarantee against one observer under one relation; None is infinite."""
+    """An (epsilon, delta) guarantee against one observer under one relation."""
 
     observer: str
     relation: str
-    epsilon: float | None
+    epsilon: float  # math.inf: none
     delta: float
     accountant: str
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON, which has no infinity: null."""
+        return asdict(self) | {"epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any]) -> Cost:
+        """The inverse."""
+        return cls(**{**told, "epsilon": math.inf if told["epsilon"] is None else told["epsilon"]})
 
 
 @dataclass(frozen=True)
@@ -164,10 +169,10 @@ def _costs(
     if all(one.separation for one in arms):  # turns are exact, by mu
         accountant = "gdp"
 
-    def one(observer: Observer, relation: Relation) -> tuple[float | None, str]:
+    def one(observer: Observer, relation: Relation) -> tuple[float, str]:
         seen = [release for release in arm.releases() if release.observer == observer]
         if not all(release.noise_multiplier for release in seen):
-            return None, "none"
+            return math.inf, "none"
         if all(release.summed for release in seen):
             return central(relation), accountant
         return gdp.epsilon_from_mu(math.sqrt(local(observer, relation)), delta), "gdp"
@@ -176,8 +181,6 @@ def _costs(
     for observer in OBSERVERS:
         for relation in RELATIONS:
             epsilon, by = one(observer, relation)
-            if epsilon is not None and not math.isfinite(epsilon):
-                epsilon = None
             costs.append(Cost(observer, relation, epsilon, delta, by))
     return costs
 
@@ -239,7 +242,7 @@ def account(arm: Arm, delta: float, accountant: Accountant = "pld") -> list[Cost
     >>> arm = calibrate(Arm("a", 1000, 100, cohort=200), epsilon=8.0, delta=1e-5)
     >>> round(arm.noise_multiplier, 2)
     1.44
-    >>> [(c.observer, c.relation) for c in account(arm, 1e-5) if c.epsilon is None]
+    >>> [(c.observer, c.relation) for c in account(arm, 1e-5) if math.isinf(c.epsilon)]
     [('SERVER', 'zero-out'), ('SERVER', 'replace')]
     """
     return guarantee([arm], delta, accountant)

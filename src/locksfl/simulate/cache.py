@@ -1,8 +1,9 @@
-"""Compiled programs kept on disk, so that a second run starts at once.
+"""Compiled programs, kept in this process and on disk, so that a second run starts at once.
 
 The folder is the user's own cache folder, never a run folder: a program holds no data, only shapes
-and settings. `LOCKS_CACHE` names another folder, or is "off". Programs that cannot be written are
-not kept, and that is not an error. A cache folder already configured in JAX is left as it is.
+and settings. `LOCKS_CACHE` names another folder, or is "off": then a process keeps none either, as
+tests need that change the code of a round. Programs that cannot be written are not kept, and that
+is not an error. A cache folder already configured in JAX is left as it is.
 """
 
 from __future__ import annotations
@@ -10,14 +11,50 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import threading
 import warnings
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import pooch
 
 VARIABLE = "LOCKS_CACHE"
 OFF = "off"
+MOST_PROGRAMS = 64  # that a process keeps: some megabytes each, and the models that they play
+
+_programs: OrderedDict[Any, Any] = OrderedDict()  # the most recently used one last
+_locks: dict[Any, threading.Lock] = {}
+_lock = threading.Lock()
+
+
+def compiled_once(used: dict[Any, Any], key: Any, place: Any, make: Callable[[], Any]) -> Any:
+    """The program of a key: one of those used already, or of those that this process has compiled,
+    or else a new one. Threads that want the same one wait for one another.
+
+    Args:
+        used: the programs of one simulator; kept as long as that is.
+        key: all that a program depends on, but for the next two. Data are arguments of a program.
+        place: the devices.
+        make: compiles it. What JAX's settings change while it is traced is added to the key here.
+    """
+    settings = (getattr(jax.config, f"jax_{n}") for n in ("default_matmul_precision", "enable_x64"))
+    whole = (place, key, *settings)
+    with _lock:
+        mine = _locks.setdefault(whole, threading.Lock())
+    with mine:
+        if key not in used:
+            used[key] = _programs.get(whole) or make()
+        with _lock:
+            _locks.pop(whole, None)  # whoever comes now finds the program
+            if os.environ.get(VARIABLE) != OFF:
+                _programs[whole] = used[key]
+                _programs.move_to_end(whole)
+                while len(_programs) > MOST_PROGRAMS:
+                    _programs.popitem(last=False)
+    return used[key]
 
 
 def keep_compiled() -> Path | None:

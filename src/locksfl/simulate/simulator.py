@@ -43,6 +43,7 @@ from locksfl.simulate.block import (
     Spending,
     play_block,
 )
+from locksfl.simulate.cache import compiled_once
 from locksfl.simulate.layout import (
     MOST_CLASSES,
     Bucket,
@@ -120,8 +121,7 @@ class Simulator:
         self.on_cpu = devices[0].platform == "cpu"
         self.records = self._records(population)
         self.test = self._test(population)
-        self._compiled: dict[Any, Any] = {}
-        self._compiling: dict[Any, threading.Lock] = {}
+        self._compiled: dict[Any, Any] = {}  # of the process's programs, those played here
         self.device = threading.Lock()  # held by the sweep whose block is being played
 
     def scoring(self, records: slice) -> Simulator:
@@ -263,16 +263,19 @@ class Simulator:
         return CONTROL_BYTES // self.mesh.size if self.on_cpu else self._memory // 8
 
     def compile(self, program: Program, *arguments: Any) -> tuple[Any, float]:
-        """The compiled block, made once for each program and shape of its arguments. For a sweep,
-        whatever differs between settings (state, dials, key and slots) has one more axis."""
+        """The compiled block, made once in a process for each program and shape of its arguments,
+        and the seconds that it took. For a sweep, whatever differs between settings (state, dials,
+        key and slots) has one more axis."""
         shapes = tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(arguments))
-        key = (program, shapes)
-        with self._compiling.setdefault(key, threading.Lock()):  # threads wait for one another
-            if key in self._compiled:
-                return self._compiled[key], 0.0
-            began = time.perf_counter()
-            self._compiled[key] = self._lower(program, *arguments).compile()
-            return self._compiled[key], time.perf_counter() - began
+        key, began, seconds = (program, shapes), time.perf_counter(), 0.0
+
+        def make() -> Any:
+            nonlocal seconds
+            made = self._lower(program, *arguments).compile()
+            seconds = time.perf_counter() - began
+            return made
+
+        return compiled_once(self._compiled, key, self.mesh, make), seconds
 
     def _lower(self, program: Program, *arguments: Any) -> Any:
         block: Any = functools.partial(play_block, program)

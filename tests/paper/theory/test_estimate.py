@@ -12,6 +12,7 @@ import pytest
 
 import reference
 from checks import ragged
+from locksfl import load
 from locksfl.arm import Arm
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
@@ -163,7 +164,7 @@ def test_the_path_is_the_runs_own():
     work = experiment.local_work(config.local)
     weights = list(estimate.path(simulator, arm, work, server, randomness))
     assert len(weights) == arm.rounds + 1
-    saved = np.load(run / "model-locks.npz")["weights"]
+    saved = load(run / "model-locks.npz").weights
     np.testing.assert_array_equal(np.asarray(weights[-1]), saved)
     assert not np.array_equal(weights[-2], saved)
 

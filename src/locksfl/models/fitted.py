@@ -1,0 +1,186 @@
+"""A model with its weights: it predicts, and goes to a file and back.
+
+The formats of a file, by its suffix:
+
+    .npz           every parameter under its name (layers.0.weight), and a JSON header, "meta"
+    .safetensors   the same, with the header as metadata (extra "export")
+    .onnx          the scores as a graph (`export.py`; extra "export"), for other programs to run
+
+The header says what it takes to build the model again: its name, options, the shape and scale of a
+record, the number of classes, and the features. An encoder's weights are in the file too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from locksfl._arrays import flat_weights, pack_arrays, unpack_arrays
+from locksfl._loading import optional
+from locksfl.data.population import Encoding
+from locksfl.data.task import Task
+from locksfl.models.build import Model, scores_of, with_task
+from locksfl.models.features import encoded, read_weights
+from locksfl.models.own import make_model
+
+FORMAT = 2  # the first one had the weights as one vector, and no shapes
+ENCODER = ("locks.encoder.W", "locks.encoder.b")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model with its weights."""
+
+    model: Model
+    weights: NDArray[np.float32]  # one vector; `parameters` has them by name
+    scale: float  # what a stored record is multiplied by before the model sees it
+    encoding: Encoding | None  # the features that the model was trained on; None: the records
+
+    def scores(self, records: ArrayLike) -> np.ndarray:
+        """A score for each class, target or tag of each record; for sequences, of each position."""
+        given, weights = np.asarray(records), jnp.asarray(self.weights)
+        if self.encoding is not None:
+            given = encoded(given, self.encoding)
+        return np.asarray(scores_of(self.model, weights, given, self.scale))
+
+    def predict(self, records: ArrayLike) -> np.ndarray:
+        """The answers: the most likely class of each record, or of each position of each record;
+        numbers in the units of the targets; 0 or 1 for each tag."""
+        return self.model.task.predict(self.scores(records))
+
+    @property
+    def parameters(self) -> dict[str, NDArray[np.float32]]:
+        """The weights by name, in the order of the vector."""
+        return parameters(self.model, self.weights)
+
+    def header(self) -> dict[str, Any]:
+        """What a file says of the model."""
+        plan, encoding = self.model.blueprint, self.encoding
+        return {
+            "format": FORMAT,
+            "model": plan.name if plan else self.model.name,
+            "options": plan and plan.options,
+            "shape": plan and list(plan.shape),
+            "classes": plan and plan.classes,
+            "task": self.model.task.as_dict(),
+            "scale": self.scale,
+            "features": encoding
+            and {n: getattr(encoding, n) for n in ("name", "file", "shape", "scale")},
+            "parameters": {name: list(a.shape) for name, a in self.parameters.items()},
+        }
+
+    def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """What a file has besides: the parameters, and an encoder's weights."""
+        given = self.encoding.weights if self.encoding is not None else None
+        return self.parameters | dict(zip(ENCODER, given or (), strict=False))
+
+    def packed(self) -> bytes:
+        """The content of a .npz file."""
+        return pack_arrays(self.header(), self.arrays())
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a .npz, .safetensors or .onnx file, in place of one that is there."""
+        path = Path(path)
+        if path.suffix == ".npz":
+            content = self.packed()
+        elif path.suffix == ".safetensors":
+            library = optional("safetensors.numpy", "export")
+            meta = {"locks": json.dumps(self.header())}
+            content = library.save(self.arrays(), metadata=meta)
+        elif path.suffix == ".onnx":
+            from locksfl.models.export import onnx_bytes
+
+            content = onnx_bytes(self)
+        else:
+            raise ValueError(f"{path}: expected a name that ends in .npz, .safetensors or .onnx")
+        half = path.with_name(f".{path.name}.half")
+        half.write_bytes(content)
+        os.replace(half, path)  # all of it or nothing
+
+
+def parameters(model: Model, weights: ArrayLike) -> dict[str, NDArray[np.float32]]:
+    """A vector of weights by name and shape, in its order; a model whose parts cannot be put
+    together again keeps the vector, as "weights"."""
+    flat = np.asarray(weights, np.float32)
+    leaves = jax.tree_util.tree_flatten_with_path(model.unravel(jnp.asarray(flat)))[0]
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
+    arrays = [np.asarray(leaf, np.float32) for _, leaf in leaves]
+    joined = np.concatenate([a.ravel() for a in arrays]) if arrays else flat[:0]
+    apart = len({"", "meta", *ENCODER, *names}) == len(names) + 4
+    if not apart or not np.array_equal(joined, flat, equal_nan=True):
+        return {"weights": flat}
+    return dict(zip(names, arrays, strict=True))
+
+
+def load(
+    path: str | Path, *, model: Model | None = None, encoder: str | Path | None = None
+) -> Fitted:
+    """A model from its file: one of `Fitted.save`, of a run folder or of a published bundle.
+
+    Args:
+        path: a .npz or .safetensors file.
+        model: that of the file, if the file cannot name it: one that was given as an object, or a
+            file of version 0.1.
+        encoder: the encoder's file, which a published bundle does not have.
+
+    Returns:
+        The model, with the predictions of the one that was saved.
+    """
+    path = Path(path)
+    meta, arrays = _read(path)
+    try:
+        if model is None and meta.get("shape") is None:
+            raise ValueError(
+                f"{path}: it does not say how to build model {meta['model']!r}; expected "
+                "load(path, model=...)"
+            )
+        if model is None:
+            shape = tuple(meta["shape"])
+            model = make_model(meta["model"], shape, meta["classes"], meta["options"])
+        model = with_task(model, Task.from_dict(meta.get("task")))
+        weights = flat_weights(meta, arrays)
+        encoding = _encoding(path, meta.get("features"), arrays, encoder)
+        scale = float(meta.get("scale", 1.0))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: damaged or not written by this program ({error!r})") from None
+    if weights.shape != (model.size,):
+        raise ValueError(f"{path}: {weights.size} weights, expected the model's {model.size}")
+    return Fitted(model, weights, scale, encoding)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    if path.suffix != ".safetensors":
+        return unpack_arrays(path)
+    library = optional("safetensors", "export")
+    try:
+        with library.safe_open(path, "numpy") as file:
+            meta = json.loads((file.metadata() or {})["locks"])
+            return meta, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise
+    except (library.SafetensorError, OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{path}: damaged or not written by this program ({error})") from None
+
+
+def _encoding(
+    path: Path, told: Any, arrays: dict[str, NDArray[Any]], encoder: str | Path | None
+) -> Encoding | None:
+    if told is None:
+        return None
+    shape, weights = tuple(told["shape"]), None
+    file = str(encoder or told["file"])
+    if encoder is None and ENCODER[0] in arrays:
+        weights = (arrays[ENCODER[0]], arrays[ENCODER[1]])
+    elif file.endswith((".npy", ".npz")):
+        if encoder is None:
+            raise ValueError(f"{path}: it has no encoder; expected load(path, encoder=FILE)")
+        weights = read_weights(file, int(np.prod(shape)))
+    return Encoding(told["name"], told["file"] and file, shape, float(told["scale"]), weights)
