@@ -288,7 +288,7 @@ def test_the_command_says_what_is_wrong(tmp_path, monkeypatch):
     assert done.exit_code == 1
     assert "THE CLAIMS ARE FALSE" in done.stdout
     assert "FAILS  mine: noise as charged" in done.stdout
-    assert "not visible:  other ways out" in done.stdout
+    assert "not visible: other ways out" in done.stdout
 
 
 @pytest.mark.parametrize(

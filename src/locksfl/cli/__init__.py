@@ -32,7 +32,7 @@ def hear_ctrl_c() -> None:
 def _stop(number: int, frame: FrameType | None) -> None:
     del number
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if not _would_be_lost(frame):
+    if not hasattr(signal, "setitimer") or not _would_be_lost(frame):  # Windows has none
         raise KeyboardInterrupt
     signal.signal(signal.SIGALRM, _stop)
     signal.setitimer(signal.ITIMER_REAL, SOON)
