@@ -1,6 +1,6 @@
 """`python -m locksfl` is the program `locks`."""
 
-from locksfl.cli.main import main
+from locksfl.cli import start
 
 if __name__ == "__main__":
-    main()
+    start()

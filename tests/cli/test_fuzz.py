@@ -230,6 +230,7 @@ SOUND: dict[str, dict[str, str]] = {  # what a command needs, in which it then f
 REFUSED: dict[str, dict[str, str]] = {  # what would take long, or wait for others, but for this
     "run": {"file": MISSING},
     "compare": {"paths": MISSING},
+    "tune": {"file": MISSING},
     "reproduce": {"--tuned": MISSING},
     "privacy spent": {"population": MISSING},
     "privacy audit": {"file": MISSING},
