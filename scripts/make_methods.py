@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,9 +59,9 @@ AUDITED_ROUNDS, REPETITIONS, SIGNIFICANCE = 2, 40_000, 1e-6
 OBSERVER = {"central": "PUBLIC", "local": "SERVER"}  # from whom each trust protects
 
 
-def shown(epsilon: float | None) -> str:
+def shown(epsilon: float) -> str:
     """An epsilon in a table."""
-    return "∞" if epsilon is None else f"{epsilon:.3g}"
+    return "∞" if math.isinf(epsilon) else f"{epsilon:.3g}"
 
 
 def against(costs: list[Cost]) -> str:
