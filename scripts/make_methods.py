@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -102,9 +103,9 @@ KINDS = ("rules", "estimators", "trusts")
 OBSERVER = {"central": "PUBLIC", "local": "SERVER"}  # from whom each trust protects
 
 
-def shown(epsilon: float | None) -> str:
+def shown(epsilon: float) -> str:
     """An epsilon in a table."""
-    return "∞" if epsilon is None else f"{epsilon:.3g}"
+    return "∞" if math.isinf(epsilon) else f"{epsilon:.3g}"
 
 
 def against(costs: list[Cost]) -> str:
