@@ -104,8 +104,11 @@ def owners(column: Any, name: str) -> tuple[list[str], NDArray[np.int64]]:
     """The distinct ids of a batch, as text, and which of them [rows] is whose; -1: missing."""
     if not isinstance(column, np.ndarray) and pa.types.is_floating(column.type):
         values = column.to_numpy(zero_copy_only=False)
-        if (values != np.floor(values))[~np.isnan(values)].any():
-            raise ValueError(f"column {name!r}: expected whole numbers or text as ids")
+        there = values[~np.isnan(values)]
+        if ((there != np.floor(there)) | (np.abs(there) >= 2.0**53)).any():
+            raise ValueError(f"column {name!r}: expected whole numbers below 2^53, or text, as ids")
+        # as whole numbers are written, so that nobody is two clients
+        column = pc.if_else(pc.is_nan(column), None, column).cast(pa.int64())
     found = as_text(column, name).dictionary_encode()
     places = pc.fill_null(found.indices.cast(pa.int64()), -1)
     return found.dictionary.to_pylist(), places.to_numpy(zero_copy_only=False)

@@ -187,6 +187,7 @@ def _check(source: Any, request: Request, test: Any, release: Releasing | None) 
             labelled=bool(labels), recipe=recipe,
         )  # fmt: skip
     if isinstance(features, Numbers):
+        _is_another(features.recipe.public, source)
         features = Numbers(features.columns, features.recipe.with_public(request.open))
     targets = targets_of(labels, request.classes, request.task) if labels else None
     reading = Reading(client, features, targets)
@@ -235,6 +236,18 @@ def _named(table: Table) -> Iterator[None]:
         raise ValueError(
             told if told.startswith((table.name, "--", "columns.")) else f"{table.name}: {told}"
         ) from None
+
+
+def _is_another(public: str | None, source: Any) -> None:
+    """Refuse the table itself as the public one."""
+    if public is None or not isinstance(source, str | Path):
+        return
+    mine, other = Path(source).resolve(), Path(public).resolve()
+    if other == mine or mine in other.parents:
+        raise ValueError(
+            f"public = {public!r}: it is the table that is imported; expected another one, which "
+            "anybody may see"
+        )
 
 
 def _has_columns(table: Table, request: Request, named: bool = True) -> None:

@@ -190,6 +190,13 @@ class Recipe:
         return {"columns": columns} if columns else None
 
 
+def releases(recipe: Mapping[str, Any] | None) -> list[str]:
+    """How the statistics in a recipe, as a header stores it, were released and charged, if so."""
+    columns = (recipe or {}).get("columns", {}).values()
+    sources = (str(column.get("source", "")) for column in columns)
+    return sorted({source for source in sources if source.startswith(RELEASED)})
+
+
 def lines(recipe: Mapping[str, Any]) -> list[str]:
     """A recipe, as a header stores it, in words."""
     return [

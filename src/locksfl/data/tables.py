@@ -361,7 +361,13 @@ def _column(values: list[Any]) -> Any:
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
-        return pa.array([None if v is None else str(v) for v in values], pa.string())
+        return pa.array([None if v is None else _text(v) for v in values], pa.string())
+
+
+def _text(value: Any) -> str:
+    """A value as text; a float that is whole as the whole number, as it would be without others."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if whole else str(value)
 
 
 def _rows_at_once(columns: int) -> int:

@@ -70,7 +70,7 @@ def settle(config: Config, arms: Sequence[Arm], summary: dict[str, Any]) -> None
     play no more. What is noted is the head of the journal that says so."""
     told = summary["population"]
     played = [one.get("played_rounds", one["rounds"]) for one in summary["arms"]]
-    if told is None or played == [arm.rounds for arm in arms]:
+    if told is None or config.train.stop_after is None:
         return
     ended = [replace(arm, rounds=rounds) for arm, rounds in zip(arms, played, strict=True)]
     run = _planned(config, ended, told["run"], None)

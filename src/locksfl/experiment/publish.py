@@ -70,6 +70,7 @@ def _fill(
         "unit": unit_text(config),
         "held_out": held_out,
         "classes_public": bool(summary.get("classes_public", held_out["public"])),
+        "released_statistics": summary.get("released_statistics", []),
         "covers": covered(summary),
         "arms": [
             public.public_arm(

@@ -29,7 +29,7 @@ def round_record(arm: Arm, log: RoundLog, model: Model, epsilon: float | None) -
         "arm": arm.name,
         "round": log.round + 1,
         "accuracy": None,  # another task has another score
-        model.task.score: log.accuracy,
+        model.task.score: _number(log.accuracy),
         "loss": _number(log.loss),
         "epsilon": epsilon,
         "exhausted": log.exhausted,

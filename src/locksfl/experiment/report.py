@@ -146,6 +146,10 @@ def notes(summary: dict[str, Any]) -> list[str]:
                 f"{arm['name']}: stopped after {arm['rounds']} of {arm['asked_rounds']} rounds, "
                 "by the accountant alone (max_epsilon); nothing observed in training decided it."
             )
+    said += [
+        f"The features were scaled with statistics of these data, {told}: no ε here has that in it."
+        for told in summary.get("released_statistics", ())
+    ]
     said += [metrics_line(arm, summary["task"]) for arm in arms if "metrics" in arm]
     said += [f"{arm['name']}: {arm['few_uploads']}" for arm in arms if arm.get("few_uploads")]
     for arm in arms:

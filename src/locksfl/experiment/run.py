@@ -21,6 +21,7 @@ from locksfl._validate import naming
 from locksfl.arm import Arm
 from locksfl.data.datasets import open_population
 from locksfl.data.population import Population
+from locksfl.data.recipe import releases
 from locksfl.experiment import coverage, records
 from locksfl.experiment.config import Config, LocalConfig, PrivacyConfig, TrainConfig, to_table
 from locksfl.experiment.costs import epsilon_so_far
@@ -520,6 +521,7 @@ def _summary(config: Config, population: Population, progress: Progress) -> Reco
         "unit": unit_text(config),
         "held_out": {"public": population.test_public, "clients": population.test_clients},
         "classes_public": population.classes_public,
+        "released_statistics": releases(population.recipe),
         "population": progress.noted
         and {"id": privacy.population, "run": progress.run, "head": progress.noted},
         "arms": progress.finished,

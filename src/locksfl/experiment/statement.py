@@ -219,6 +219,12 @@ def _about_the_data(public: dict[str, Any], config: Config) -> list[str]:
             "**The number of classes** was counted in the data, including the held-out ones, and "
             "can be read from the model. No epsilon covers that."
         )
+    for told in public["released_statistics"]:
+        said.append(
+            "**Statistics of the data.** The features were scaled with means and standard "
+            f"deviations of these data, {told}. What the model reveals of them is not in the table "
+            "above; the journal of that population has both."
+        )
     if not public["tuned_without_privacy"]:
         charged = ", except for what runs in the journal released" if public["covers"] else ""
         said.append(

@@ -73,7 +73,12 @@ class Fitted:
             "task": self.model.task.as_dict(),
             "scale": self.scale,
             "features": encoding
-            and {n: getattr(encoding, n) for n in ("name", "file", "shape", "scale")},
+            and {
+                "name": encoding.name,
+                "file": encoding.file and Path(encoding.file).name,  # not where it lay
+                "shape": encoding.shape,
+                "scale": encoding.scale,
+            },
             "parameters": {name: list(a.shape) for name, a in self.parameters.items()},
         }
 

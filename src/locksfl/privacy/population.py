@@ -326,7 +326,8 @@ class PopulationJournal(Journal):
 
     def settle(self, ended: Run) -> str:
         """Charge a run that was debited, and has ended before its last planned round, for what it
-        has released: the arms of `ended`. It counts once, and never raises a charge.
+        has released: the arms of `ended`. It counts once and never raises a charge, unless a copy
+        of the run played on for longer: then what that released is charged.
 
         Returns:
             A head of the journal that holds it, to be noted in the run's folder.
@@ -334,9 +335,11 @@ class PopulationJournal(Journal):
         with self.transaction():
             run = next(run for run in self.runs if run.id == ended.id)
             charge = self.total.charge(ended.arms)
-            if run.played is None and charge < run.charge:
+            lower, higher = charge < run.charge, charge > run.charge
+            if lower if run.played is None else higher:
                 played = tuple(arm.rounds for arm in ended.arms)
-                self._enter(replace(run, charge=charge, played=played), number=2)
+                number = 1 + sum(entry.account == run.id for entry in self.entries())
+                self._enter(replace(run, charge=charge, played=played), number=number)
         return self.books.head
 
     def account(self) -> dict[str, Any]:

@@ -68,11 +68,6 @@ def public_task(
     if name not in NAMES:
         with naming(**{"data.name": "--public"}):
             find_folder(name, config.data.dir)  # refuses what is no data set
-    if _same(config.data, name):
-        raise ValueError(
-            f"--public {name}: these are the experiment's own records; expected other ones, or "
-            "--private, which charges every trial"
-        )
     kept = {key: getattr(config.data, key) for key in ("dir", "max_samples")}
     data: Record = {"name": name, **{key: value for key, value in kept.items() if value}}
     if not has_users(name):
@@ -81,6 +76,11 @@ def public_task(
         data |= {"clients": config.data.clients}
         data |= {"split": {"kind": "iid"} if split.kind == "natural" else dealt}
     public = config_of({**table, "data": data}, public_changes)
+    if _same(config.data, public.data):
+        raise ValueError(
+            f"--public {public.data.name}: these are the experiment's own records; expected other "
+            "ones, or --private, which charges every trial"
+        )
     mine, theirs = clients_of(config), clients_of(public)
     if mine != theirs and any(arm.cohort >= mine for arm in config.arms()):
         raise ValueError(
@@ -135,10 +135,19 @@ def _experiment(table: Record, changes: Sequence[str]) -> tuple[Record, Config]:
     return table, config
 
 
-def _same(data: DataConfig, other: str) -> bool:
-    """Whether both have the same records, or a copy of them."""
-    if data.name in NAMES or other in NAMES:
-        return same_records(data.name, other)
-    headers = [read_header(find_folder(name, data.dir)) for name in (data.name, other)]
-    mine, theirs = (header.files["features.npy"]["sha256"] for header in headers)
-    return bool(mine == theirs)
+def _same(data: DataConfig, other: DataConfig) -> bool:
+    """Whether both have the same records, or a copy of them: the same features, or as many records
+    with the same labels of as many clients."""
+    if data.name in NAMES or other.name in NAMES:
+        return same_records(data.name, other.name)
+    mine, theirs = (
+        {
+            file: told["sha256"]
+            for file, told in read_header(find_folder(d.name, d.dir)).files.items()
+        }
+        for d in (data, other)
+    )
+    dealt = ("labels.npy", "offsets.npy")
+    return mine["features.npy"] == theirs["features.npy"] or all(
+        mine.get(file) is not None and mine.get(file) == theirs.get(file) for file in dealt
+    )
