@@ -41,8 +41,12 @@ def unpack_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         return json.loads(bytes(arrays.pop("meta"))), arrays
     except FileNotFoundError:
         raise
+    except IsADirectoryError:
+        raise ValueError(f"{path}: a folder; expected one of the files in it") from None
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: damaged or not written by this program ({error})") from None
+        # NumPy takes what it does not know for a pickle, and says how to load one
+        why = "" if "pickle" in str(error) else f" ({error})"
+        raise ValueError(f"{path}: damaged or not written by this program{why}") from None
 
 
 def flat_weights(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> np.ndarray:

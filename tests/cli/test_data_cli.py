@@ -142,7 +142,7 @@ def test_other_refusals(locks, table, tmp_path):
 def test_fetch_says_what_it_did(locks, tmp_path, monkeypatch):
     monkeypatch.delenv("LOCKS_DATA", raising=False)
     assert "nothing to fetch" in locks("data", "fetch", "mnist-embedded").out
-    assert "no folder to look in; set data_dir" in refused(locks("data", "fetch", "mnist"))
+    assert "no folder to look in; expected --data-dir" in refused(locks("data", "fetch", "mnist"))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     nowhere = [f"--address={file.name}=http://127.0.0.1:9/x" for file in CATALOGUE["mnist"].files]
     said = refused(locks("data", "fetch", "mnist", "--data-dir", tmp_path, *nowhere))

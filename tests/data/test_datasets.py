@@ -267,7 +267,7 @@ def test_embedded_file_is_made_byte_for_byte():
 
 def test_data_folder_from_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("LOCKS_DATA", raising=False)
-    with pytest.raises(ValueError, match="no folder to look in; set data_dir, or LOCKS_DATA"):
+    with pytest.raises(ValueError, match="no folder to look in; expected --data-dir"):
         datasets.load("mnist")
     monkeypatch.setenv("LOCKS_DATA", str(tmp_path))
     with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz") as refused:

@@ -94,7 +94,7 @@ def test_a_gpu_plays_all_cells_together(simulator, monkeypatch):
     alone = list(play_cells(simulator, CONFIG, cells))
     monkeypatch.setattr(simulator, "on_cpu", False)
     together = list(play_cells(simulator, CONFIG, cells))
-    assert any(program.together > 1 for program, _ in simulator._compiled)
+    assert any(program.together > 1 for program, *_ in simulator._compiled)
     for (cell, runs), (same, others) in zip(alone, together, strict=True):
         assert cell == same
         for run, other in zip(runs, others, strict=True):

@@ -178,7 +178,7 @@ def test_many_secret_runs_are_debited_together_or_not_at_all(population, tmp_pat
     PopulationJournal.make("people", total).close()
     private = {"cohort": 12, "rule": "uniform", "rounds": 2, "delta": 1e-4, "accountant": "rdp"}
     private |= {"population_id": "people"}
-    with pytest.raises(ValueError, match="of the total epsilon 10"):
+    with pytest.raises(ValueError, match=r"of the total \(epsilon 10"):
         train_many(population, epsilons=[2.0, 4.0, 30.0], **private)
     with PopulationJournal.find("people") as journal:
         assert journal.account()["runs"] == []

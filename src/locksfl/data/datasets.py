@@ -319,8 +319,8 @@ def data_root(name: str, data_dir: Directory = None) -> Path:
     root = _root(data_dir)
     if root is None:
         raise ValueError(
-            f"data set {name}: no folder to look in; set data_dir, or {DATA_VARIABLE} in the "
-            f"environment, to the folder that holds {name}/"
+            f"data set {name}: no folder to look in; expected --data-dir (data.dir in a file), "
+            f"or {DATA_VARIABLE} in the environment: the folder that holds {name}/"
         )
     return root
 

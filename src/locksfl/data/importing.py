@@ -30,7 +30,7 @@ from locksfl.data.task import CLASSES, Task
 
 Sums = NDArray[np.float64]
 # [clients, numbers], the largest length of a row, who pays: the sums over clients, with noise
-Releasing = Callable[[Sums, float, Release], Sums]
+Releasing = Callable[[Sums, float, Release], tuple[Sums, float]]  # and the std of its noise
 
 
 @dataclass(frozen=True)
@@ -222,8 +222,8 @@ def _with_released(recipe: Recipe, part: Part, client: str, release: Releasing |
         mine = owner >= 0
         np.add.at(sums, owner[mine], recipe.facts(batch, 1)[mine])
         np.add.at(rows, owner[mine], 1)
-    noised = release(sums / rows[:, None], recipe.sensitivity, recipe.release)
-    return recipe.with_released(noised, recipe.release)
+    noised, std = release(sums / rows[:, None], recipe.sensitivity, recipe.release)
+    return recipe.with_released(noised, std, recipe.release)
 
 
 @contextmanager

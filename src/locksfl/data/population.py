@@ -91,6 +91,13 @@ class Population:
     encoding: Encoding | None = None
     task: Task = CLASSES
 
+    def __repr__(self) -> str:
+        """Counts alone: the records are private, and a notebook shows what a line leaves."""
+        return (
+            f"<Population {self.name!r}: {self.clients} clients, {self.samples} samples of "
+            f"{list(self.features.shape[1:])}, {len(self.test_labels)} held out>"
+        )
+
     def __post_init__(self) -> None:
         _validate.count(classes=self.classes)
         if self.classes > MOST_CLASSES:

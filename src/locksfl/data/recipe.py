@@ -158,21 +158,25 @@ class Recipe:
             parts += [there, centred, centred**2]
         return np.column_stack(parts)
 
-    def with_released(self, sums: NDArray[np.float64], paid: Release) -> Recipe:
-        """Fill in what was released: sums over clients of their mean `facts`, with noise."""
+    def with_released(self, sums: NDArray[np.float64], noise: float, paid: Release) -> Recipe:
+        """Fill in what was released: sums over clients of their mean `facts`, with noise of this
+        standard deviation. A spread that the noise would hide is taken to be as large as it can
+        hide: too small a one would blow the column up."""
         source = f"released with epsilon {paid.epsilon:g}, charged to {paid.population!r}"
         filled = {}
         for name, (count, total, squares) in zip(self.released, sums.reshape(-1, 3), strict=True):
             column = self.columns[name]
             half = (column.high - column.low) / 2
             centre = float(np.clip(total / max(count, 1.0), -1, 1))
-            spread = math.sqrt(max(squares / max(count, 1.0) - centre**2, LEAST_STD**2))
+            hidden = min(1.0, 2 * noise / max(count, 1.0))
+            found = squares / max(count, 1.0) - centre**2
+            spread = math.sqrt(max(found, hidden, LEAST_STD**2))
             filled[name] = replace(
                 column,
                 scale=None,
                 mean=column.low + half * (1 + centre),
                 std=half * min(spread, 1.0),
-                source=source,
+                source=source + ("; its noise hides a smaller std" if found < hidden else ""),
             )
         return replace(self, columns={**self.columns, **filled})
 

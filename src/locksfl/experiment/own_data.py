@@ -73,8 +73,9 @@ def from_table(
 
 def release(
     rows: NDArray[np.float64], sensitivity: float, paid: Release, noise: Noise = SYSTEM
-) -> NDArray[np.float64]:
-    """The sum over clients with Gaussian noise, charged to the population's journal beforehand.
+) -> tuple[NDArray[np.float64], float]:
+    """The sum over clients with Gaussian noise, charged to the population's journal beforehand,
+    and the standard deviation of that noise.
 
     * Zero-out sensitivity: `sensitivity`, the largest length of a client's row. Rows are truncated
       to the grid of the noise before they are added, so that no length grows and the sum is exact.
@@ -96,4 +97,4 @@ def release(
         journal.debit(Run(secrets.token_hex(16), "import", (arm,)))
     std = gaussian_std(multiplier, sensitivity)
     grid = grid_for(std)
-    return add_noise(np.trunc(rows / grid).sum(axis=0) * grid, std, noise)
+    return add_noise(np.trunc(rows / grid).sum(axis=0) * grid, std, noise), std

@@ -106,20 +106,20 @@ def few_uploads(arm: Arm, summary: dict[str, Any]) -> str | None:
     rule = arm.parts[0]
     asked = arm.uploads * summary.get("played_rounds", arm.rounds)
     share = shown(summary)["uploads"] / asked
-    if share >= FEW:
-        return None
+    if share >= FEW or (rule.asks is not None and not rule.released):
+        return None  # where nothing holds them, nobody asked for so many
     told = f"about {share:.0%} of the {asked:,.0f} uploads asked for came"
     if summary["exhausted"]:
         return f"{told}: {summary['exhausted']} clients have spent their budget."
     if rule.asks is None:
         return None
-    what = "update" if rule.score is None else "score"
-    at = f"clip_norm = {arm.clip_norm:g}"
-    lower = rule.takes and "norm_low" in rule.takes and arm.norm_low > arm.uploads / arm.cohort
+    limit = "loss_bound" if "loss_bound" in rule.takes else "clip_norm"
+    at = f"{limit} = {getattr(arm, limit):g}"
+    lower = "norm_low" in rule.takes and arm.norm_low > arm.uploads / arm.cohort
     advice = f", or norm_low below {arm.norm_low:g}," if lower else ""
     return (
-        f"{told}: a client uploads in proportion to its {what}, and most are short beside {at}; "
-        f"a smaller clip_norm{advice} brings more."
+        f"{told}: a client uploads in proportion to its {rule.asks.name}, and most are small "
+        f"beside {at}; a smaller {limit}{advice} brings more."
     )
 
 

@@ -13,6 +13,7 @@ record, the number of classes, and the features. An encoder's weights are in the
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,12 @@ class Fitted:
         given, weights = np.asarray(records), jnp.asarray(self.weights)
         if self.encoding is not None:
             given = encoded(given, self.encoding)
+        plan = self.model.blueprint
+        if plan is not None and math.prod(given.shape[1:]) != math.prod(plan.shape):
+            raise ValueError(
+                f"records of shape {given.shape[1:]}: expected {tuple(plan.shape)}, as the model "
+                "was trained on"
+            )
         return np.asarray(scores_of(self.model, weights, given, self.scale))
 
     def predict(self, records: ArrayLike) -> np.ndarray:

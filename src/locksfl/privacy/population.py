@@ -297,10 +297,10 @@ class PopulationJournal(Journal):
             )
         if math.fsum([spent, charge]) > total.limit:
             raise ValueError(
-                f"privacy.population = {self.population!r}: the run {run.name!r} costs "
-                f"{charge / total.limit:.4g} of the total epsilon {total.epsilon:g} "
-                f"({total.filter}), and {spent / total.limit:.4g} of it is spent; expected more "
-                "noise or fewer rounds (nothing was debited)"
+                f"privacy.population = {self.population!r}: the run {run.name!r} would use "
+                f"{100 * charge / total.limit:.4g}% of the total (epsilon {total.epsilon:g}, "
+                f"{total.filter}), and {100 * spent / total.limit:.4g}% of it is spent; expected "
+                "more noise or fewer rounds (nothing was debited)"
             )
         return charge
 
