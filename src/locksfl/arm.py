@@ -742,7 +742,7 @@ def unsound(
                 (
                     "rule",
                     f"it needs other clients' raw values, and under trust {named['trust']!r} "
-                    "nobody charges for what they move; expected a trust without noise"
+                    "their influence is charged to nobody; expected a trust without noise"
                     + "".join(f", or {name!r}, whose clients release theirs" for name in each),
                 )
             )

@@ -363,7 +363,7 @@ def test_a_large_cohort_widens_the_layout(simulators, monkeypatch):
     monkeypatch.setattr(simulate, "BLOCK_SECONDS", 1e9)
     plan, narrow = plan_for(LOCKS, noise=0.3), fresh(simulators, "mlp")
     rounds, _, _ = assert_same(narrow, plan, GRADIENT)
-    layouts = [program.layout for program, _ in narrow._compiled]
+    layouts = [program.layout for program, *_ in narrow._compiled]
     assert max(found.cohort.size for found in rounds) > 2 * len(layouts[0])
     assert all(bucket.slots > 1 for bucket in layouts[-1])
 
