@@ -84,6 +84,8 @@ def test_the_experiments_own_data_or_a_copy_are_not_public(locks, file):
     refused(locks("tune", file, "--public", people(1)), said)
     shutil.copytree(people(1), copy := new_path())
     refused(locks("tune", file, "--public", copy), said)
+    changed = f"data.name={people(1)}"
+    refused(locks("tune", file, "--public", people(2), "--public-set", changed), said)
     file.write_text('[data]\nname = "mnist-embedded"\n[[arm]]\nname = "a"\nrule = "full"\n')
     refused(locks("tune", file, "--public", "mnist"), said)
 

@@ -287,3 +287,12 @@ def test_a_digest_does_not_depend_on_the_pieces_that_are_read(monkeypatch):
     whole = people.digest(bytes(32))
     monkeypatch.setattr("locksfl.data.population._AT_ONCE", 24)
     assert people.digest(bytes(32)) == whole
+
+
+def test_a_repr_shows_no_record():
+    people = Population.from_arrays(
+        np.full((4, 2), 41.25), [0, 1, 1, 0], ["ann", "bob"] * 2, np.ones((1, 2)), [1], classes=2
+    )
+    assert "41.25" not in repr(people)
+    assert "ann" not in repr(people)
+    assert "2 clients, 4 samples of [2], 1 held out" in repr(people)

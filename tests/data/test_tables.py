@@ -371,3 +371,26 @@ def test_ids_are_in_the_order_of_numbers_only_if_all_are():
     assert columns.in_order(["--1", "9", "10"]) == ["--1", "10", "9"]
     assert columns.in_order(["10", "9", "a"]) == ["10", "9", "a"]
     assert columns.in_order(["07", "7", "1"]) == ["1", "07", "7"]
+
+
+def test_an_id_is_the_same_person_whatever_its_type(tmp_path):
+    """Shards with whole ids, with floats (as pandas has them beside a gap) and, in JSON, floats
+    beside text: nobody becomes two clients, also if the number is long."""
+    ids = np.arange(48_123_456_780, 48_123_456_790)
+    columns = {"a": np.arange(10.0), "y": np.arange(10) % 2}
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for name, kind in (("one", np.int64), ("two", np.float64)):
+        parquet.write_table(
+            pa.table({"user": ids.astype(kind), **columns}), shards / f"{name}.parquet"
+        )
+    made = population_of(shards, REQUEST, None, "t", None)
+    assert made.clients + made.test_clients == 10
+    lines = [{"user": float(i), "a": 1, "y": i % 2} for i in range(9)]
+    lines += [{"user": i, "a": 2, "y": 0} for i in range(9)] + [{"user": "ann", "a": 3, "y": 1}]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    made = population_of(tmp_path / "t.jsonl", REQUEST, None, "t", None)
+    assert made.clients + made.test_clients == 10
+    long = pa.table({"user": [2.0**60, 1.0], "a": [1, 2], "y": [0, 1]})
+    with pytest.raises(ValueError, match="expected whole numbers below 2"):
+        population_of(long, REQUEST, None, "t", None)

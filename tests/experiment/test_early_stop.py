@@ -203,3 +203,23 @@ def test_what_cannot_go_with_it_is_one_line(change, named):
     with pytest.raises(ValueError, match=named) as no:
         config_of(change)
     assert "\n" not in str(no.value)
+
+
+def test_a_copy_that_played_for_longer_is_charged_for_that():
+    """Both passed the debit before one of them ended; a shorter copy changes nothing."""
+    arm = Arm("a", 100, PLANNED, cohort=20.0, noise_multiplier=2.0)
+
+    def run(rounds):
+        return Run("r", "run", (PlannedArm.of(dataclasses.replace(arm, rounds=rounds)),))
+
+    with PopulationJournal.make("patients", Total(8.0, DELTA, order=ORDER)) as journal:
+        journal.debit(run(PLANNED))
+        whole = journal.charged
+        journal.settle(run(10))
+        assert journal.charged == pytest.approx(whole / 4)
+        journal.settle(run(30))
+        assert journal.charged == pytest.approx(whole * 3 / 4)
+        journal.settle(run(20))
+        journal.settle(run(PLANNED))
+        assert journal.charged == pytest.approx(whole)
+        assert len(journal.runs) == 1

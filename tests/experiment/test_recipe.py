@@ -16,6 +16,11 @@ from locksfl.data import folder
 from locksfl.data.importing import Request, import_table
 from locksfl.data.recipe import Recipe, Release
 from locksfl.experiment import own_data
+from locksfl.experiment.config import config_of
+from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.publish import publish
+from locksfl.experiment.report import notes
+from locksfl.experiment.run import run_experiment
 from locksfl.privacy.population import PopulationJournal, Total
 from locksfl.round.noise import SystemNoise
 
@@ -285,3 +290,46 @@ def test_recipe_files_that_are_refused(text, tmp_path):
         import_table(table(), tmp_path / "out", Request("user", "y", recipe=path))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_spread_that_the_noise_hides_does_not_blow_a_column_up():
+    """Of 1,000 clients and noise of 40, squares tell spreads only above sqrt(.08) of half a range;
+    without the limit the column would be 1,000 times as wide."""
+    recipe = Recipe.read(RELEASED)
+    sums = np.array([1000.0, 100.0, 5.0])  # the mean square is below the square of the mean
+    made = recipe.with_released(sums, 40.0, recipe.release).columns["age"]
+    assert made.std == pytest.approx(60 * math.sqrt(0.08))
+    assert made.source.endswith("; its noise hides a smaller std")
+    assert recipe.with_released(sums, 4000.0, recipe.release).columns["age"].std == 60.0
+    sure = recipe.with_released(np.array([1000.0, 100.0, 300.0]), 40.0, recipe.release)
+    assert sure.columns["age"].std == pytest.approx(60 * math.sqrt(0.29))
+    assert sure.columns["age"].source.endswith("charged to 'clinic'")
+
+
+def test_the_table_itself_is_not_public(tmp_path):
+    (tmp_path / "t.csv").write_text("user,age,y\n" + "".join(f"{i},{i},0\n" for i in range(9)))
+    recipe = {"public": str(tmp_path / "t.csv"), "columns": {"age": {"scale": "public"}}}
+    with pytest.raises(ValueError, match="it is the table that is imported"):
+        import_table(tmp_path / "t.csv", tmp_path / "out", Request("user", "y", recipe=recipe))
+
+
+@pytest.mark.usefixtures("journal")
+def test_a_run_and_its_statement_say_that_statistics_were_released(tmp_path):
+    """Their epsilon is in the population's journal, not in the run's own table."""
+    place = import_table(
+        many(), tmp_path / "t", Request("user", "y", recipe=RELEASED), release=own_data.release
+    )
+    config = config_of(
+        {
+            "data": {"name": str(place)},
+            "train": {"rounds": 2},
+            "privacy": {"trust": "central", "epsilon": 8.0},
+            "arm": [{"name": "a", "rule": "uniform", "cohort": 100}],
+        }
+    )
+    summary = run_experiment(config, RunFolder.create(tmp_path / "run", config))
+    told = "released with epsilon 1, charged to 'clinic'"
+    assert any(told in line for line in notes(summary))
+    publish(tmp_path / "run", tmp_path / "bundle")
+    statement = (tmp_path / "bundle" / "STATEMENT.md").read_text()
+    assert f"standard deviations of these data, {told}" in " ".join(statement.split())

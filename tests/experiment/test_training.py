@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pickle
 from unittest import mock
@@ -14,6 +15,7 @@ import pytest
 import locksfl
 from locksfl import Model, OptimizerConfig, Population, load, train, train_many
 from locksfl._arrays import unpack_arrays
+from locksfl.methods import RULES
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total
 from locksfl.simulate import cache
 from locksfl.simulate.simulator import Simulator
@@ -127,6 +129,21 @@ def test_a_second_training_compiles_nothing(population, trained, monkeypatch):
     assert made == []
     train(population, **{**LEARNS, "rounds": 21})  # the count can fail: this is another program
     assert len(made) == 1
+
+
+def test_a_rule_that_was_edited_is_compiled_anew(population, monkeypatch):
+    """Its name is the same; with the old program it would be charged for another rule."""
+    made = compiled(monkeypatch)
+    settings = {**LEARNS, "rule": "uniform", "rounds": 2}
+    settings = {name: value for name, value in settings.items() if name != "uploads"}
+    train(population, **settings)
+    before = len(made)
+    train(population, **settings)
+    assert len(made) == before  # the same rule: nothing new
+    edited = dataclasses.replace(RULES["uniform"], probability=lambda *given: given[0] * 0 + 0.5)
+    monkeypatch.setitem(RULES, "uniform", edited)
+    train(population, **settings)
+    assert len(made) == before + 1
 
 
 def test_a_process_keeps_so_many_programs(monkeypatch):

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import safetensors
 
-from locksfl.data.population import Population
+from locksfl.data.population import Encoding, Population
 from locksfl.data.task import Task
 from locksfl.models.build import Model, build_model, with_task
 from locksfl.models.features import with_features
@@ -210,3 +210,15 @@ def test_a_missing_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with pytest.raises(ValueError, match=r"onnx is not installed: .*locks-fl\[export\]"):
         fitted("softmax").save(tmp_path / "model.onnx")
+
+
+def test_records_of_another_shape_are_one_line():
+    made = Fitted(build_model("softmax", 6, 3), np.zeros(21, np.float32), 1.0, None)
+    with pytest.raises(ValueError, match=r"records of shape \(2,\): expected"):
+        made.predict(np.zeros((4, 2)))
+
+
+def test_a_file_does_not_say_where_an_encoder_lay():
+    encoding = Encoding("random", "/home/ann/encoder.npz", (4,), 1.0)
+    made = Fitted(build_model("softmax", 6, 3), np.zeros(21, np.float32), 1.0, encoding)
+    assert made.header()["features"]["file"] == "encoder.npz"
