@@ -242,3 +242,30 @@ def sees_released_values_only(rule, spied):
 
     with mock.patch.dict(TRUSTS, {"local": dataclasses.replace(local, release_norms=peek)}):
         assert not alike()
+
+
+PAPER_VECTORS = [(2, [0.1, 0.2, 0.3, 0.4, 1]), (3, [0.2, 0.4, 0.6, 0.8, 1])]  # norms 1, 2, 3, 4, 10
+EDGES = {  # norms, uploads, probabilities
+    "few": ([0.0, 2.0, 1e-6, 0.0], 3, [0, 1, 1, 0]),
+    "equal": ([1.0, 1.0, 1.0, 1.0], 2, [0.5] * 4),
+    "none": ([0.0] * 4, 2, [0] * 4),
+    "far apart": ([10.0, 10.0, 1e-9, 0.0], 2, [1, 1, 0, 0]),
+}
+
+
+def has_the_vectors_of_the_paper(rule, uploads, expected):
+    """Absent members have no chance and change nothing, wherever they are."""
+    values = [1.0, 2.0, 3.0, 4.0, 10.0]
+    p, _ = stage_one(cohort_of_all(rule, 5, uploads, clip_norm=10.0), values)
+    np.testing.assert_allclose(p, expected, rtol=1e-6)
+    there = np.isin(np.arange(7), (1, 6), invert=True)
+    arm = cohort_of_all(rule, 7, uploads, cohort=5.0, clip_norm=10.0)
+    p, _ = stage_one(arm, [values[0], 7.0, *values[1:], 3.0], members_of(7, there))
+    np.testing.assert_allclose(p[there], expected, rtol=1e-6)
+    assert (p[~there] == 0).all()
+
+
+def has_sound_edges(rule, values, uploads, expected):
+    """Few positive norms upload for certain, and norms of 0 never."""
+    p, _ = stage_one(cohort_of_all(rule, 4, uploads, clip_norm=10.0), values)
+    np.testing.assert_allclose(p, expected, atol=1e-6)

@@ -160,7 +160,7 @@ def test_a_stopped_run_resumes_as_if_it_had_never_stopped(after):
     # what a kill in the middle of a write leaves: half a line, and a temporary file with secrets
     with (folder.path / "rounds.jsonl").open("a") as file:
         file.write('{"arm": "lo')
-    (folder.path / ".checkpoint.npz.x1").write_bytes(b"entropy")
+    (folder.path / ".checkpoint.npz.x1b2c3d4").write_bytes(b"entropy")
     run_experiment(folder.config, folder, resume=True)
     same = same_files(quick(seed=3), folder.path)
     assert all(same.values()), same
