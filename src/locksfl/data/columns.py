@@ -85,7 +85,8 @@ def as_numbers(column: Any, name: str, first: int) -> NDArray[np.float64]:
         place, cell = not_a_number(column)
         raise ValueError(
             f"column {name!r} in row {first + place} is {cell!r}: expected a number (declare "
-            "categories or dates in a --recipe, or choose the columns with --features)"
+            "categories or dates in a --recipe, or choose the columns with --features"
+            + ("; a decimal comma is none)" if "," in cell else ")")
         ) from None
     return np.asarray(numbers.to_numpy(zero_copy_only=False))
 

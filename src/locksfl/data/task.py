@@ -102,6 +102,11 @@ class Task:
         if not bounded:
             return cls("numbers", loss, a, b)
         ends = list(zip(a, b, strict=True))
+        for low_end, high_end in ends:
+            if not low_end < high_end:
+                raise ValueError(
+                    f"task: low = {low_end:g}, high = {high_end:g}; expected finite numbers, low < high"
+                )
         middle = tuple((low + high) / 2 for low, high in ends)
         half = tuple((high - low) / 2 for low, high in ends)
         return cls("numbers", loss, middle, half, bounded=True)
