@@ -105,7 +105,8 @@ class Task:
         for low_end, high_end in ends:
             if not low_end < high_end:
                 raise ValueError(
-                    f"task: low = {low_end:g}, high = {high_end:g}; expected finite numbers, low < high"
+                    f"task: low = {low_end:g}, high = {high_end:g}; expected finite numbers, "
+                    "low < high"
                 )
         middle = tuple((low + high) / 2 for low, high in ends)
         half = tuple((high - low) / 2 for low, high in ends)
