@@ -222,6 +222,7 @@ SOUND: dict[str, dict[str, str]] = {  # what a command needs, in which it then f
     "privacy paper": {},
     "theory bound": {
         "--rounds": "100", "--step": "0.01", "--smoothness": "1", "--gap": "1", "--uploads": "10",
+        "--sigma-g": "1", "--sigma-l": "1",
     },
     "theory rounds": {"--parameters": "100"},
     "theory optimal": {"--norms": "1,2,3", "--uploads": "1"},
@@ -231,6 +232,7 @@ REFUSED: dict[str, dict[str, str]] = {  # what would take long, or wait for othe
     "run": {"file": MISSING},
     "compare": {"paths": MISSING},
     "tune": {"file": MISSING},
+    "export": {"model": MISSING, "file": "model.npz"},
     "reproduce": {"--tuned": MISSING},
     "privacy spent": {"population": MISSING},
     "privacy audit": {"file": MISSING},
