@@ -184,7 +184,8 @@ class ChunkedClients:
         """Sum of the contributions on all devices, and what was chosen for each member here; with
         `messages`, the sum of what every member released. In whole numbers, unless members have
         steps of their own."""
-        own_steps = self.program.method.parts[1].own_bound
+        rule, estimator, _ = self.program.method.parts
+        own_steps, power = estimator.own_bound, not rule.noise_follows
         nothing = jnp.zeros(self.members.present.shape)
         chosen = Uploads(nothing, nothing > 1, nothing, nothing, nothing > 1)
         zero = jnp.zeros(self.program.model.size, jnp.int32)
@@ -197,7 +198,9 @@ class ChunkedClients:
                 summed, chosen, sent = carry
                 visit = self._recall(number, k, start, kept)
                 now = choose(visit.norms, _slice(each, start, size))
-                whole = contribution_steps(visit.trace, now.coefficient, now.scale, steps)
+                whole = contribution_steps(
+                    visit.trace, now.coefficient, now.scale, steps, power=power
+                )
                 if messages is not None:
                     told = whole + _slice(messages, start, size)
                     whole = jnp.where(now.uploaded[:, None], told, 0)
