@@ -57,7 +57,9 @@ def test_two_runs_compose_and_a_third_is_refused_before_anything_starts():
     assert alone["PUBLIC", "zero-out"] < epsilon["PUBLIC", "zero-out"]
     assert epsilon["SERVER", "zero-out"] is None
     folder = RunFolder.create(new_path(), config_of("name=third"))
-    with pytest.raises(ValueError, match=r"the run 'third' costs .*\(nothing was debited\)") as no:
+    with pytest.raises(
+        ValueError, match=r"the run 'third' would use .*\(nothing was debited\)"
+    ) as no:
         run_experiment(folder.config, folder)
     assert "\n" not in str(no.value)
     assert not folder.begun

@@ -109,7 +109,7 @@ def test_private_trials_cost_what_their_rounds_cost_and_no_more_than_was_said():
 def test_a_total_that_does_not_pay_is_refused_and_one_that_pays_only_for_the_trials_is_said():
     journal(6.0)
     task = private_task(table(people(1)), (), Axes())
-    with pytest.raises(ValueError, match=r"'small-tuning' costs .*\(nothing was debited\)"):
+    with pytest.raises(ValueError, match=r"'small-tuning' would use .*\(nothing was debited\)"):
         played(task, new_path())
     assert debited() == (0, [])
     cheap = private_task(table(people(1)), (), Axes(reach=(1.0,)), 1.0)

@@ -19,7 +19,7 @@ from locksfl.models.build import build_model, from_equinox, mlp, softmax
 from locksfl.privacy import calibrate
 from locksfl.round import exact
 from locksfl.round.client import LocalWork
-from locksfl.round.draws import draw_secret
+from locksfl.round.draws import draw_secret, grid_of
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 from locksfl.simulate import block
@@ -324,11 +324,18 @@ def test_messages_of_one_noise_are_added_as_whole_numbers_too():
     np.testing.assert_array_equal(found, alone.sum(axis=0))
 
 
-@pytest.mark.parametrize("name", list(MODELS))
-def test_one_client_s_size_changes_nothing_for_the_others(name):
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [(name, "full") for name in MODELS] + [("mlp", rule) for rule in ("norm", "dpis")],
+)
+def test_one_client_s_size_changes_nothing_for_the_others(name, rule):
     """A client of 5 broken records, or of 7, or of 40: the sum of the others, to the last bit. The
     model that is singular at zero lost every padded client when padding was rows of zeros."""
-    others = population_for(name)
+    others, everyone = population_for(name), {"rounds": 1, "cohort": float(CLIENTS)}
+    arm = arm_for(Method(rule, "capped", "central"), PLAIN | everyone)
+    if rule == "dpis":
+        arm = calibrate(replace(arm, noise_multiplier=0.0, norm_multiplier=0.0), 20.0, 1e-2)
+        assert len(set(grid_of(arm).update)) > 2
     for work in (LocalWork(), EPOCHS):
         found = []
         for size in (5, 7, 40):
@@ -342,7 +349,6 @@ def test_one_client_s_size_changes_nothing_for_the_others(name):
             population = Population.from_split(
                 rows, labels, owner, others.test_features, others.test_labels, classes=3
             )
-            arm = arm_for(Method("full", "capped", "central"), PLAIN | {"rounds": 1})
             found.append(sums(Simulator(population, MODELS[name]()), arm, work)[0])
         assert np.abs(found[0]).max() > 0
         np.testing.assert_array_equal(found[0], found[1])

@@ -126,25 +126,18 @@ def safe_norms(updates: Array) -> Array:
     return jnp.where(largest < 2.0**120, found, jnp.inf)  # also for NaN
 
 
-def contribution_steps(
-    updates: Array, coefficient: Array, bounds: Array, steps: Array, *, power: bool = True
-) -> Array:
+def contribution_steps(updates: Array, coefficient: Array, bounds: Array, steps: Array) -> Array:
     """coefficient_i u_i as whole numbers, `steps` of which are the bound S of client i.
 
     Their norm is at most `steps`, exactly: a contribution that is longer, which no rounding can
-    bring about if the coefficient is right, becomes zero. `power`: steps are a power of two from
-    2^12 on, so that their square has no low part.
+    bring about if the coefficient is right, becomes zero.
     """
     factor = coefficient * (steps / bounds) * SHORTER
     scaled = updates * factor[:, None]
     whole = jnp.clip(jnp.where(jnp.isfinite(scaled), scaled, 0.0), -steps, steps).astype(jnp.int32)
     high, low = sum_of_squares(whole)
-    if power:  # XLA computes the updates alike in every layout: a limit of two parts changes that
-        most = (steps * steps * 2.0**-24).astype(jnp.uint32)
-        fits = (high < most) | ((high == most) & (low == 0))
-    else:
-        most, rest = sum_of_squares(jnp.asarray(steps)[None])
-        fits = (high < most) | ((high == most) & (low <= rest))
+    most, rest = sum_of_squares(jnp.asarray(steps)[None])
+    fits = (high < most) | ((high == most) & (low <= rest))
     return jnp.where(fits[:, None], whole, 0)
 
 
@@ -276,22 +269,22 @@ def _release_norms(
         whole = jnp.clip(jnp.floor(each), 0.0, grid.norm).astype(jnp.int32)
         return jnp.where(members.present, whole, 0)
 
-    def noised(steps: Array, noise: Array) -> Array:
-        summed = everyone(Words(*(part.astype(jnp.int32) for part in total_counts(steps))))
-        return add(summed, words(noise)).value
+    def summed(steps: Array, noise: Array) -> Array:
+        whole = everyone(Words(*(part.astype(jnp.int32) for part in total_counts(steps))))
+        return add(whole, words(noise)).value
 
     def release(k: int, *each: Array) -> Any:
         if trust.clients_add_noise:  # of what they have released
             return jnp.stack([*map(total, each)])
         pairs = zip(each, noise.refine[k], strict=True)
-        return jnp.stack([noised(in_steps(one * grid.norm), own) / grid.norm for one, own in pairs])
+        return jnp.stack([summed(in_steps(one * grid.norm), own) / grid.norm for one, own in pairs])
 
     steps = in_steps(values / step)
     if trust.clients_add_noise:
-        told = jnp.clip((steps + noise.norm) * step, 0.0, dials.clip_norm)
-        found = settle_norms(method, told, total(jnp.where(members.present, told, 0.0)), dials)
+        told = jnp.where(members.present, jnp.clip(steps + noise.norm, 0, grid.norm), 0)
+        found = settle_norms(method, told * step, summed(told, jnp.int32(0)) * step, dials)
     else:
-        found = settle_norms(method, values, noised(steps, noise.norm) * step, dials)
+        found = settle_norms(method, values, summed(steps, noise.norm) * step, dials)
     if rule.compares:
         return compare_norms(method, found, members, dials, together)
     return refine_norms(method, found, members, dials, release)

@@ -184,8 +184,7 @@ class ChunkedClients:
         """Sum of the contributions on all devices, and what was chosen for each member here; with
         `messages`, the sum of what every member released. In whole numbers, unless members have
         steps of their own."""
-        rule, estimator, _ = self.program.method.parts
-        own_steps, power = estimator.own_bound, not rule.noise_follows
+        own_steps = self.program.method.parts[1].own_bound
         nothing = jnp.zeros(self.members.present.shape)
         chosen = Uploads(nothing, nothing > 1, nothing, nothing, nothing > 1)
         zero = jnp.zeros(self.program.model.size, jnp.int32)
@@ -196,11 +195,14 @@ class ChunkedClients:
                 k: Array, start: Array, carry: Any, number: int = number, size: int = bucket.chunk
             ) -> Any:
                 summed, chosen, sent = carry
-                visit = self._recall(number, k, start, kept)
-                now = choose(visit.norms, _slice(each, start, size))
-                whole = contribution_steps(
-                    visit.trace, now.coefficient, now.scale, steps, power=power
-                )
+
+                def contribute(k: Array, start: Array) -> tuple[Visit, Uploads, Array]:
+                    visit = self._recall(number, k, start, kept)
+                    now = choose(visit.norms, _slice(each, start, size))
+                    whole = contribution_steps(visit.trace, now.coefficient, now.scale, steps)
+                    return visit, now, whole
+
+                visit, now, whole = _alone(contribute, k, start)
                 if messages is not None:
                     told = whole + _slice(messages, start, size)
                     whole = jnp.where(now.uploaded[:, None], told, 0)
@@ -222,6 +224,11 @@ class ChunkedClients:
 
     def _visit(self, number: int, start: Array) -> Visit:
         """Ask one chunk of clients for their updates."""
+        if not self.program.exact:
+            return self._ask(number, start)
+        return _alone(lambda start: self._ask(number, start), start)
+
+    def _ask(self, number: int, start: Array) -> Visit:
         program, bucket = self.program, self.program.layout[number]
         clients, keys = _slice((self.members.clients, self.keys), start, bucket.chunk)
         chunk = choose_rows(self.records, clients, keys, bucket.shape, program.work)
@@ -294,6 +301,23 @@ def sent_by(members: Members, sent: Any) -> Any:
     updates, there = sent
     clients = jnp.where(there, members.clients, NO_LIMIT)
     return jax.lax.all_gather((clients, updates), AXIS, tiled=True)
+
+
+def _alone(function: Callable[..., Any], *places: Array) -> Any:
+    """function(*places), of places >= 0, compiled by itself: what a client contributes is rounded
+    alike whatever else the program does. (XLA turns a product and a sum into one operation, rounded
+    once, where it likes, and its barriers do not prevent that. But it fuses nothing across the edge
+    of a loop; that this one turns once, and that no number is the same in every turn, it cannot
+    know.)"""
+    inside, numbers = jax.closure_convert(function, *places)
+
+    def turn(k: Array, _: Any) -> Any:
+        here = places[0] + k >= 0
+        held = [one if one.ndim else jnp.where(here, one, 0) for one in numbers]
+        return inside(*(place + k for place in places), *held)
+
+    nothing = _zeros(jax.eval_shape(function, *places))
+    return jax.lax.fori_loop(0, (places[0] >= 0).astype(jnp.int32), turn, nothing)
 
 
 def _zeros(shapes: Any) -> Any:
