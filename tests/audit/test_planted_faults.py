@@ -58,7 +58,7 @@ def test_a_fault_fails_its_test(fault):
         run_ordinary(fault)
 
 
-QUICK = {  # of each kind one; the others take minutes together
+QUICK = {  # of each kind one; the others, which take minutes together, in `make test-long`
     "update noise halved",
     "norm and update noise from one key",
     "K' not clamped",
@@ -75,7 +75,7 @@ QUICK = {  # of each kind one; the others take minutes together
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(f, id=f.name, marks=[] if f.name in QUICK else pytest.mark.slow)
+        pytest.param(f, id=f.name, marks=[] if f.name in QUICK else pytest.mark.long)
         for f in FAULTS
         if f.line
     ],

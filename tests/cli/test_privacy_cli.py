@@ -263,7 +263,7 @@ def test_a_population_is_made_debited_and_shown(privacy, locks, populations):
         assert told.code == 0, told.err
     refused = locks("run", experiment, *debits, "--set", "train.rounds=9", "--out", folder / "no")
     assert refused.code == 2
-    assert "locks: privacy.population = 'patients': the run 'quick' costs" in refused.err
+    assert "locks: privacy.population = 'patients': the run 'quick' would use" in refused.err
     assert not (folder / "no").exists()
     told = answer(privacy("spent", "patients", "--json"))
     assert [run["run"].split()[0] for run in told["runs"]] == ["first", "second"]

@@ -72,8 +72,9 @@ def find_estimator(name: str, setting: str = "estimator") -> Estimator:
 
 
 def _find(known: dict[str, Kind], kind: type[Kind], name: str, setting: str) -> Kind:
+    if name in known:
+        return known[name]
     if ":" not in name:
         one_of(known, **{setting: name})
-        return known[name]
     found: Kind = load(setting, name, kind.__name__, lambda value: isinstance(value, kind))
     return found

@@ -221,19 +221,24 @@ def _log_moments_by_quadrature(event: SampledRound, orders: Floats) -> Floats:
     norm, vector = _shifts(event)
     largest = float(orders.max())
     y, step = _grid(vector, largest)
-    weight = -(y**2) / 2 + math.log(step / math.sqrt(2 * math.pi))
-    inner = vector * y - vector**2 / 2
+    weight = (-(y**2) / 2 + math.log(step / math.sqrt(2 * math.pi)))[None, :]
+    inner = (vector * y - vector**2 / 2)[None, :]
+    x = np.zeros(1)
     if norm > 0:
         x, step = _grid(norm, largest)
         p = event.upload_probability
         inner = np.logaddexp(_log(1 - p), math.log(p) + inner)
-        inner = ((norm * x - norm**2 / 2)[:, None] + inner[None, :]).ravel()
-        weight_x = -(x**2) / 2 + math.log(step / math.sqrt(2 * math.pi))
-        weight = (weight_x[:, None] + weight[None, :]).ravel()
+        inner = (norm * x - norm**2 / 2)[:, None] + inner
+        weight = (-(x**2) / 2 + math.log(step / math.sqrt(2 * math.pi)))[:, None] + weight
     log_ratio = np.logaddexp(_log(1 - event.rate), math.log(event.rate) + inner)
     result = np.empty(len(orders))
     for position, order in enumerate(orders):
-        terms = weight + order * log_ratio
+        # 10 standard deviations beyond its own end, which is that of the largest order at most
+        ends = (
+            np.searchsorted(z, order * shift + 10.0) + 1 for z, shift in ((x, norm), (y, vector))
+        )
+        here = tuple(slice(end) for end in ends)
+        terms = weight[here] + order * log_ratio[here]
         top = terms.max()
         result[position] = top + math.log(float(np.exp(terms - top).sum()))
     return result
