@@ -577,7 +577,7 @@ def likelier(real: Any, source: Any, arm: Arm, t: int) -> Any:
     return real(source, dataclasses.replace(arm, cohort=more, uploads=min(arm.uploads, more)), t)
 
 
-def unchecked(updates: Any, coefficient: Any, bounds: Any, steps: Any, **_: Any) -> Any:
+def unchecked(updates: Any, coefficient: Any, bounds: Any, steps: Any) -> Any:
     scaled = updates * (2 * coefficient * steps / bounds)[:, None]
     return jnp.where(jnp.isfinite(scaled), scaled, 0.0).astype(jnp.int32)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from unittest import mock
 
@@ -353,6 +356,21 @@ def test_one_client_s_size_changes_nothing_for_the_others(name, rule):
         assert np.abs(found[0]).max() > 0
         np.testing.assert_array_equal(found[0], found[1])
         np.testing.assert_array_equal(found[0], found[2])
+
+
+@pytest.mark.slow
+def test_nor_where_programs_are_optimised():
+    """The same as users run it: XLA then fuses and rounds as it likes."""
+    case = f"{__file__}::{test_one_client_s_size_changes_nothing_for_the_others.__name__}"
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    told = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n0", case, "-k", "mlp"],
+        env=os.environ | flags,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout
 
 
 def test_shapes_are_public_constants():
