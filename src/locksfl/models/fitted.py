@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from locksfl._arrays import flat_weights, pack_arrays, unpack_arrays
+from locksfl._files import write_atomically
 from locksfl._loading import optional
 from locksfl.data.population import Encoding
 from locksfl.data.task import Task
@@ -113,9 +113,7 @@ class Fitted:
             content = onnx_bytes(self)
         else:
             raise ValueError(f"{path}: expected a name that ends in .npz, .safetensors or .onnx")
-        half = path.with_name(f".{path.name}.half")
-        half.write_bytes(content)
-        os.replace(half, path)  # all of it or nothing
+        write_atomically(path, content)
 
 
 def parameters(model: Model, weights: ArrayLike) -> dict[str, NDArray[np.float32]]:
