@@ -397,7 +397,7 @@ def _run_arm(
     if state is None:
         raise AssertionError("an arm has at least one round")
     weights = np.asarray(server.model(state, arm.rounds))
-    made = Fitted(model, weights, population.scale, population.encoding)
+    made = Fitted(model, weights, population.scale, population.encoding, recipe=population.recipe)
     write_atomically(folder.path / f"model-{arm.name}.npz", made.packed())
     told = _arm_summary(config, arm, progress, played)
     told["metrics"] = held_out_metrics(model, weights, population)

@@ -204,6 +204,7 @@ def _train(
             weights=played[k].weights,
             scale=population.scale,
             encoding=population.encoding,
+            recipe=population.recipe,
             accuracy=histories[k][-1]["accuracy"],
             metrics=held_out_metrics(built, played[k].weights, population),
             history=histories[k],
