@@ -140,3 +140,28 @@ def test_a_table_of_numbers_needs_none(tmp_path):
     people = folder.open_folder(place)
     assert people.recipe == {"kind": "numbers", "columns": {}, "order": ["b"]}
     assert raw.records([{"b": 7, "c": "?"}], people.recipe).tolist() == [[7.0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "client is missing: expected the column that names each row's owner"),
+        ({"client": "user"}, "label is missing: expected the class column (or text)"),
+        (
+            {"client": "who", "label": "y"},
+            "the table: no column 'who' (client); it has user, b",
+        ),
+        ({"test_share": 2.0}, "test_share = 2.0: expected"),
+        (
+            {"test_public": True},
+            "test_public: only with test FILE; without it clients",
+        ),
+        ({"client": "user", "label": "b"}, "(declare categories or dates in a recipe, or choose"),
+        ({"text": "b", "image": "b"}, "text and image: expected only one of them"),
+    ],
+)
+def test_refusals_in_python_name_its_arguments(options, expected):
+    rows = [{"user": u, "b": u, "c": "x--y"} for u in range(4)]
+    with pytest.raises(ValueError, match=r".") as caught:
+        locksfl.from_table(rows, **options)
+    assert expected in str(caught.value)

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from locksfl._arrays import flat_weights, pack_arrays, unpack_arrays
 from locksfl._files import write_atomically
 from locksfl._loading import optional
+from locksfl._text import python_names
 from locksfl.data import raw
 from locksfl.data.population import Encoding
 from locksfl.data.task import Task
@@ -58,7 +59,8 @@ class Fitted:
         """
         weights = jnp.asarray(self.weights)
         if raw.is_table(records) and (self.recipe or not hasattr(records, "__array__")):
-            given = raw.records(records, self.recipe)
+            with python_names():
+                given = raw.records(records, self.recipe)
         else:
             given = np.asarray(records)
         if self.encoding is not None:
