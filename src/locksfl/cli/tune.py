@@ -100,7 +100,7 @@ def _play(task: Any, file: Path, path: Path, as_json: bool) -> None:
     with held(path / trials.NAMED):
         try:
             with Bars(*columns, console=console, quiet=as_json) as bar:
-                line = bar.add_task("", total=0)
+                line = bar.add_task("", total=None)
 
                 def counted(more: int, done: int) -> None:
                     bar.update(line, total=(bar.tasks[0].total or 0) + more, advance=done)

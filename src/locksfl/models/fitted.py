@@ -49,6 +49,10 @@ class Fitted:
     encoding: Encoding | None  # the features that the model was trained on; None: the records
     recipe: dict[str, Any] | None = field(default=None, kw_only=True)  # from a raw table to records
 
+    def __repr__(self) -> str:
+        """Nothing that is private: of a trained one, no figure on held-out records."""
+        return f"<{type(self).__name__} {self.model.name}: {self.weights.size} weights>"
+
     def scores(self, records: Any) -> np.ndarray:
         """A score for each class, target or tag of each record; for sequences, of each position.
 
