@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,17 @@ def size_text(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+@contextmanager
+def python_names() -> Iterator[None]:
+    """Refusals for who called a function: its arguments, not the options of a command."""
+    try:
+        yield
+    except ValueError as error:
+        named = re.compile(r"(?<![^\s(])--[a-z-]+")
+        told = named.sub(lambda option: option[0][2:].replace("-", "_"), str(error))
+        raise ValueError(told) from None
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import tomllib
 
 import pytest
+from rich.console import Console
 
+from locksfl.cli.progress import Bars
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.tune import trials
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total
@@ -35,6 +38,22 @@ def refused(result, *said):
     for words in said:
         assert words in result.err
     return result
+
+
+def test_its_progress_names_no_total_before_there_is_one(monkeypatch):
+    monkeypatch.setattr("locksfl.cli.progress.EVERY", 0.0)
+    told = io.StringIO()
+    with Bars(console=Console(file=told)) as bar:
+        line = bar.add_task("", total=None)
+        bar.update(line, description="opening the public data")
+        bar.update(line, description="uniform", total=1)
+        bar.update(line, advance=1)
+        bar.update(line, total=2)
+        bar.update(line, advance=1)
+    assert told.getvalue().splitlines() == [
+        "opening the public data", "uniform: 0 of 1", "uniform: 1 of 1", "uniform: 1 of 2",
+        "uniform: 2 of 2",
+    ]  # fmt: skip
 
 
 QUICK = ("--clip-norm", "1", "--reach", "0.1,1", "--seeds", "1")

@@ -326,8 +326,8 @@ OBJECTS = [
     (cells(y=[[0, 1]] * 4), "column 'y' holds list<item: int64>: expected numbers or text"),
     (cells(user=[0.5, 1.0, 2.0, 3.0]), "column 'user': expected whole numbers below 2^53, or text"),
     (cells(user=[b"\xff", b"a", b"b", b"c"]), "column 'user' holds binary: expected numbers or"),
-    (42, "a table of type int: expected a path, or a table of pandas"),
-    ({"a": [1]}, "a table of type dict: expected a path, or a table"),
+    (42, "a table of type int: expected a path, a table of pandas"),
+    ({"a": [1]}, "a table of type dict: expected a path, a table"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from locksfl.cli.main import example_config
 from locksfl.experiment.config import Config, parse_config, read_config, to_table
+from locksfl.models.build import MODELS
 
 TYPOS = [
     ("", "sed", "seed"),
@@ -424,3 +426,9 @@ def test_natural_users_fix_the_number_of_clients():
         parse_config(text, ["data.name=mnist-embedded", "data.split.kind=natural"])
     with pytest.raises(ValueError, match=r"data.name = 'mnist-writer': .*mean 'mnist-writers'"):
         parse_config(text, ["data.name=mnist-writer"])
+
+
+def test_the_example_names_every_built_in_model_and_the_basic_rules():
+    told = example_config()
+    for name in (*MODELS, "uniform", "norm", "coin", "full", "weights"):
+        assert re.search(rf"# .*\b{name}\b", told), name

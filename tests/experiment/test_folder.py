@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tomli_w
 
+from locksfl._files import write_atomically
 from locksfl.experiment.config import parse_config, read_config, to_table
 from locksfl.experiment.folder import (
     RunFolder,
@@ -17,7 +18,6 @@ from locksfl.experiment.folder import (
     newest_unfinished,
     pack_arrays,
     unpack_arrays,
-    write_atomically,
 )
 from locksfl.experiment.records import DIAGNOSTICS_NOTE
 from small_runs import QUICK, ROUNDS, copied, finished, lines, new_path, quick, summary

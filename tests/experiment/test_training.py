@@ -64,6 +64,16 @@ def test_it_learns_and_predicts(population, trained):
     assert trained.weights.shape == (trained.model.size,) == ((WIDTH + 1) * CLASSES,)
 
 
+def test_its_repr_shows_what_may_be_shown(trained):
+    assert repr(trained) == "<Trained softmax: 21 weights, 20 rounds, epsilon ∞, simulated>"
+    costs = [
+        locksfl.privacy.Cost("SERVER", "zero-out", math.inf, 1e-5, "rdp"),
+        locksfl.privacy.Cost("PUBLIC", "zero-out", 7.99123, 1e-5, "rdp"),
+    ]
+    private = dataclasses.replace(trained, privacy=costs, simulated=False)
+    assert repr(private).endswith("20 rounds, epsilon 8.00 (PUBLIC, zero-out)>")  # rounded up
+
+
 def test_its_history_is_the_lines_of_a_run(trained):
     assert [record["round"] for record in trained.history] == list(range(1, 21))
     assert trained.history[-1]["accuracy"] == trained.accuracy

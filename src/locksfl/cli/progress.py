@@ -27,15 +27,15 @@ class Bars(Progress):
         self._finished: set[TaskID] = set()
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
-        """As rich's; the end of a task has a line of its own."""
+        """As rich's; the end of a task has a line of its own. A task of which nobody knows yet how
+        long it is has no total."""
         super().update(task_id, **changes)
         task, now = self._tasks[task_id], time.monotonic()
         ended = task.finished and task_id not in self._finished
         if self._lines and (ended or now - self._last >= EVERY):
             self._last = now
             status = task.fields.get("status")
-            line = f"{task.description}: {task.completed:g} of {task.total:g}"
-            line += f", {status}" if status else ""
+            done = task.total is not None and f": {task.completed:g} of {task.total:g}"
+            line = f"{task.description}{done or ''}{f', {status}' if status else ''}"
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if task.finished:
-            self._finished.add(task_id)
+        (self._finished.add if task.finished else self._finished.discard)(task_id)

@@ -86,8 +86,9 @@ def _play(task: Any, file: Path, path: Path, as_json: bool) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
+    from locksfl._files import write_atomically
     from locksfl.cli.progress import Bars
-    from locksfl.experiment.folder import held, write_atomically
+    from locksfl.experiment.folder import held
     from locksfl.experiment.tune import report, trials
 
     tuned = file.with_name(f"{file.stem}-tuned.toml")
@@ -99,7 +100,7 @@ def _play(task: Any, file: Path, path: Path, as_json: bool) -> None:
     with held(path / trials.NAMED):
         try:
             with Bars(*columns, console=console, quiet=as_json) as bar:
-                line = bar.add_task("", total=0)
+                line = bar.add_task("", total=None)
 
                 def counted(more: int, done: int) -> None:
                     bar.update(line, total=(bar.tasks[0].total or 0) + more, advance=done)

@@ -72,8 +72,8 @@ def lines(told: dict[str, Any]) -> list[str]:
     if told.get("held_out_public") is False:
         out[0] += " (private: no figure on them is published)"
     out += [f"clients: {users}", f"features: {told['features']}"]
-    if told.get("recipe"):
-        out += ["recipe:", *recipe.lines(told["recipe"])]
+    if steps := recipe.lines(told.get("recipe") or {}):
+        out += ["recipe:", *steps]
     if "licence" in told:
         out.append(f"licence: {told['licence']}")
     if "samples_a_client" in told:

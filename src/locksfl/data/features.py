@@ -135,15 +135,19 @@ class Images(Features):
                 missing.add(name, [first + i])
         return np.ones(len(column), np.int64)
 
+    def expect(self, shape: tuple[int, ...], dtype: Any) -> None:
+        """Images of this shape and type, uint8 or float32."""
+        self.shape, self.dtype, self.known = shape, dtype, True
+        self.scale = 1 / 255 if dtype == np.uint8 else 1.0
+
     def _same(self, image: NDArray[Any], row: int) -> None:
         """Take shape and type from the first image, and check that the others have the same."""
         if not self.known:
-            self.shape, self.dtype, self.known = image.shape, image.dtype, True
-            self.scale = 1 / 255 if image.dtype == np.uint8 else 1.0
+            self.expect(image.shape, image.dtype)
         if image.shape != self.shape or image.dtype != self.dtype:
             raise ValueError(
                 f"image {self.columns[0]!r} in row {row} is {image.dtype} of shape {image.shape}: "
-                f"expected {self.dtype} of shape {self.shape} like the first"
+                f"expected {self.dtype} of shape {self.shape} like the others"
             )
 
     def _whole(self, column: Any) -> NDArray[Any] | None:

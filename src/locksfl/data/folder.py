@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from locksfl._files import umask, write_atomically
 from locksfl.data.population import Population
 from locksfl.data.task import CLASSES, Task
 
@@ -69,7 +70,7 @@ def new_folder(place: Path) -> Iterator[Path]:
     building = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     try:
         yield building
-        building.chmod(0o755 & ~_umask())
+        building.chmod(0o755 & ~umask())
         os.rename(building, place)  # fails if the folder has appeared meanwhile, unless it is empty
     finally:
         shutil.rmtree(building, ignore_errors=True)
@@ -84,10 +85,7 @@ def finish(building: Path, header: Header) -> None:
             os.fsync(file.fileno())
         files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
     whole = dataclasses.replace(header, files=files)
-    with (building / HEADER).open("w", encoding="utf-8") as file:
-        json.dump(dataclasses.asdict(whole), file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    write_atomically(building / HEADER, json.dumps(dataclasses.asdict(whole), indent=1).encode())
 
 
 def read_header(place: Path) -> Header:
@@ -143,9 +141,3 @@ def open_folder(place: Path) -> Population:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

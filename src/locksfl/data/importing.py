@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locksfl import _validate
-from locksfl.data import folder
+from locksfl.data import folder, raw
 from locksfl.data.columns import Missing, in_order, owners
 from locksfl.data.features import Numbers, features_of
 from locksfl.data.placing import ANYBODY, Counts, Part, Reading, place
@@ -144,12 +144,13 @@ class _Checked:
     request: Request
     parts: tuple[Part, Part]
     reading: Reading
-    recipe: Recipe
 
     def header(self, name: str) -> folder.Header:
         """The header of its folder."""
         (train, test), features, targets = self.parts, self.reading.features, self.reading.targets
-        numbers = isinstance(features, Numbers)
+        request = self.request
+        chosen = (request.features, request.text, request.image)
+        declared = any(each is not None for each in chosen) or not train.table.found
         return folder.Header(
             name=name,
             kind=features.kind,
@@ -159,12 +160,12 @@ class _Checked:
             classes=targets.count if targets else len(ALPHABET),
             scale=features.scale,
             class_names=targets.names if targets else None,
-            feature_names=self.recipe.names(features.columns) if numbers else None,
+            feature_names=features.names if isinstance(features, Numbers) else None,
             test_clients=len(test.counts) if test.named else None,
-            test_public=self.request.test_public,
+            test_public=request.test_public,
             classes_public=targets is None or targets.public,
-            task=self.request.task,
-            recipe=self.recipe.as_dict(),
+            task=request.task,
+            recipe=raw.told(features, declared),
         )
 
 
@@ -204,8 +205,8 @@ def _check(source: Any, request: Request, test: Any, release: Releasing | None) 
         tests = _count_held_out(held, request, reading, counts, table)
         parts = (Part("", table, counts), Part("test_", held, tests, client in held.columns))
     if isinstance(features, Numbers):
-        features.recipe = recipe = _with_released(features.recipe, parts[0], client, release)
-    return _Checked(request, parts, reading, recipe)
+        features.recipe = _with_released(features.recipe, parts[0], client, release)
+    return _Checked(request, parts, reading)
 
 
 def _with_released(recipe: Recipe, part: Part, client: str, release: Releasing | None) -> Recipe:

@@ -70,7 +70,8 @@ class Recipe:
             place = path.parent
             try:
                 if path.is_dir():
-                    given = json.loads((path / "header.json").read_text("utf-8"))["recipe"] or {}
+                    told = json.loads((path / "header.json").read_text("utf-8"))["recipe"] or {}
+                    given = {"columns": told.get("columns", {})}
                 else:
                     given = tomllib.loads(path.read_text("utf-8"))
             except (OSError, ValueError, KeyError) as error:
@@ -185,13 +186,12 @@ class Recipe:
         plain = Column()
         return [f for name in columns for f in self.columns.get(name, plain).names(name)]
 
-    def as_dict(self) -> dict[str, Any] | None:
-        """Plain values for a header; `read` takes them."""
-        columns = {
+    def as_dict(self) -> dict[str, Any]:
+        """The columns as plain values for a header; `read` takes them."""
+        return {
             name: {k: v for k, v in asdict(column).items() if v is not None and v is not False}
             for name, column in self.columns.items()
         }
-        return {"columns": columns} if columns else None
 
 
 def releases(recipe: Mapping[str, Any] | None) -> list[str]:
@@ -205,7 +205,7 @@ def lines(recipe: Mapping[str, Any]) -> list[str]:
     """A recipe, as a header stores it, in words."""
     return [
         f"  {name}: " + ", ".join(f"{k} {_word(v)}" for k, v in column.items())
-        for name, column in recipe["columns"].items()
+        for name, column in recipe.get("columns", {}).items()
     ]
 
 

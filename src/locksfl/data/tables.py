@@ -17,7 +17,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,15 @@ class Table:
     place: Path = Path()  # the folder in which files are that cells name
     about: str = ""  # what was found, to be said
     leaf: bool = False  # LEAF's own columns: user, x, y
+    found: bool = False  # the names of its columns are not declared, but were found in the records
 
 
 def open_table(source: Any, separator: str | None = None, encoding: str | None = None) -> Table:
     """The table in a file, in all files of a folder, or in an object of another library.
 
     Args:
-        source: a path, or a table of pandas, polars, Arrow or Hugging Face datasets.
+        source: a path, a table of pandas, polars, Arrow or Hugging Face datasets, or a list of
+            dictionaries, one per row.
         separator: of a CSV file; without it, the one that fits.
         encoding: of a text file; without it, UTF-8 or what its first bytes say.
     """
@@ -77,7 +79,7 @@ def open_table(source: Any, separator: str | None = None, encoding: str | None =
         return itertools.chain.from_iterable(part.read(wanted) for part in parts)
 
     about = f"{len(parts)} files{parts[0].about and ', '}{parts[0].about}"
-    return Table(str(path), parts[0].columns, read, path, about, parts[0].leaf)
+    return replace(parts[0], name=str(path), read=read, place=path, about=about)
 
 
 def _kind(path: Path) -> str:
@@ -225,7 +227,7 @@ def _rows_table(path: Path, rows: Callable[[], Iterable[dict[str, Any]]]) -> Tab
         while batch := list(itertools.islice(left, _rows_at_once(len(wanted)))):
             yield {name: _column([row.get(name) for row in batch]) for name in wanted}
 
-    return Table(str(path), tuple(columns), read, path.parent)
+    return Table(str(path), tuple(columns), read, path.parent, found=True)
 
 
 def _json(path: Path, separator: str | None, encoding: str | None) -> Table:
@@ -318,10 +320,12 @@ def _from_object(given: Any) -> Table:
     """A table of another library, by the Arrow PyCapsule interface; no library is imported."""
     if hasattr(given, "with_format") and hasattr(given, "column_names"):  # Hugging Face datasets
         given = given.with_format("arrow")[:]
+    if isinstance(given, list) and given and all(isinstance(row, dict) for row in given):
+        return _rows_table(Path("the table"), lambda: given)
     if not hasattr(given, "__arrow_c_stream__"):
         raise ValueError(
-            f"a table of type {type(given).__name__}: expected a path, or a table of pandas, "
-            "polars, Arrow or Hugging Face datasets"
+            f"a table of type {type(given).__name__}: expected a path, a table of pandas, polars, "
+            "Arrow or Hugging Face datasets, or a list of dictionaries"
         )
     try:
         table = pa.table(given)

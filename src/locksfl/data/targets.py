@@ -174,8 +174,8 @@ def targets_of(
     if task == CLASSES:
         if len(columns) > 1:
             raise ValueError(
-                f"--label {','.join(columns)}: expected one column of classes; several are "
-                "--numbers LOW,HIGH or --tags"
+                f"--label {','.join(columns)}: expected one column of classes; several are for "
+                "--numbers LOW,HIGH or --tags (task= in Python)"
             )
         return Classes(columns[0], known)
     if known is not None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ import numpy as np
 import tomli_w
 
 from locksfl._arrays import pack_arrays, unpack_arrays
+from locksfl._files import naming, write_atomically
 from locksfl.experiment.config import Config, read_config, to_table
 
 try:
@@ -218,39 +218,10 @@ def read_lines(path: Path, *, resumed: bool = False) -> list[dict[str, Any]]:
 def append_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
     """Append one JSON line per record; they are on the disk when this returns."""
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    with _naming(path), path.open("a", encoding="utf-8") as file:
+    with naming(path), path.open("a", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def write_atomically(path: Path, content: bytes, secret: bool = False) -> None:
-    """A reader sees the old file or the new one, never half of either."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with _naming(path), os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if not secret:  # mkstemp's files are for their owner alone
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):  # Ctrl-C just after the replacement
-            os.unlink(temporary)
-        raise
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """A full disk does not say which file it refused: say it."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
 
 
 def default_path(name: str, root: Path = Path("runs")) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from locksfl._text import python_names
 from locksfl.data.importing import Request, population_of
 from locksfl.data.population import Population
 from locksfl.data.recipe import Release
@@ -33,13 +34,15 @@ def from_table(
     test_share: float = 0.1,
     test_public: bool = False,
     recipe: Any = None,
+    separator: str | None = None,
+    encoding: str | None = None,
     name: str = "table",
 ) -> Population:
     """A population in memory from a table; `locks data import` makes the same one on disk.
 
     Args:
-        data: a table of pandas, polars, Arrow or Hugging Face datasets, or the path of a file or
-            folder that `locks data import` takes.
+        data: a table of pandas, polars, Arrow or Hugging Face datasets, a list of dictionaries, or
+            the path of a file or folder that `locks data import` takes.
         client: the column that names the owner of each row.
         label: the class column, or those of numbers or tags. Without it, with `text`: the next
             character.
@@ -53,22 +56,26 @@ def from_table(
         test_share: that share.
         test_public: whether you declare `test` public; see `Population`.
         recipe: a TOML file or its table; see `locksfl.data.recipe`.
+        separator, encoding: of a text file; without them, those that fit.
         name: what to call these data in reports.
     """
     known = (classes,) if isinstance(classes, int) else classes
-    request = Request(
-        client=client,
-        label=label if isinstance(label, str) or label is None else tuple(label),
-        task=task,
-        features=None if features is None else tuple(features),
-        text=text,
-        image=image,
-        classes=None if known is None else tuple(map(str, known)),
-        test_share=test_share,
-        test_public=test_public,
-        recipe=recipe,
-    )
-    return population_of(data, request, test, name, release)
+    with python_names():
+        request = Request(
+            client=client,
+            label=label if isinstance(label, str) or label is None else tuple(label),
+            task=task,
+            features=None if features is None else tuple(features),
+            text=text,
+            image=image,
+            classes=None if known is None else tuple(map(str, known)),
+            test_share=test_share,
+            test_public=test_public,
+            recipe=recipe,
+            separator=separator,
+            encoding=encoding,
+        )
+        return population_of(data, request, test, name, release)
 
 
 def release(

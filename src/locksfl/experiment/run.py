@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from locksfl import _loading
+from locksfl._files import write_atomically
 from locksfl._validate import naming
 from locksfl.arm import Arm
 from locksfl.data.datasets import open_population
@@ -26,7 +27,7 @@ from locksfl.experiment import coverage, records
 from locksfl.experiment.config import Config, LocalConfig, PrivacyConfig, TrainConfig, to_table
 from locksfl.experiment.costs import epsilon_so_far
 from locksfl.experiment.diagnostics import compared_clients, likeness
-from locksfl.experiment.folder import RunFolder, environment, write_atomically
+from locksfl.experiment.folder import RunFolder, environment
 from locksfl.experiment.metrics import held_out_metrics, score_by_client
 from locksfl.experiment.plan import claimed_epsilon, known_noise, plan_arms
 from locksfl.experiment.report import draw_diagnostics, draw_figure
@@ -396,7 +397,7 @@ def _run_arm(
     if state is None:
         raise AssertionError("an arm has at least one round")
     weights = np.asarray(server.model(state, arm.rounds))
-    made = Fitted(model, weights, population.scale, population.encoding)
+    made = Fitted(model, weights, population.scale, population.encoding, recipe=population.recipe)
     write_atomically(folder.path / f"model-{arm.name}.npz", made.packed())
     told = _arm_summary(config, arm, progress, played)
     told["metrics"] = held_out_metrics(model, weights, population)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from locksfl._tables import build_table
+from locksfl._text import epsilon_text
 from locksfl.arm import Arm, loss_bound_of
 from locksfl.data.population import Population
 from locksfl.experiment.config import Config, LocalConfig, OptimizerConfig
@@ -36,7 +37,7 @@ from locksfl.simulate.sweep import Setting, play_alone, play_sweep
 Record = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained(Fitted):
     """A trained model, how it came about, and what it cost.
 
@@ -52,6 +53,16 @@ class Trained(Fitted):
     privacy: list[Cost]
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
     population_id: str | None = None  # its journal was debited; None: other runs are not covered
+
+    def __repr__(self) -> str:
+        """What may be shown: the size of the model, its rounds, and what it cost."""
+        costs = [
+            f"{epsilon_text(cost.epsilon)} ({cost.observer}, {cost.relation})"
+            for cost in self.privacy
+            if math.isfinite(cost.epsilon)
+        ]
+        told = f"{len(self.history)} rounds, epsilon {', '.join(costs) or epsilon_text(None)}"
+        return f"{super().__repr__()[:-1]}, {told}{', simulated' * self.simulated}>"
 
     def header(self) -> Record:
         """What a file says of the model: what it cost, too."""
@@ -204,6 +215,7 @@ def _train(
             weights=played[k].weights,
             scale=population.scale,
             encoding=population.encoding,
+            recipe=population.recipe,
             accuracy=histories[k][-1]["accuracy"],
             metrics=held_out_metrics(built, played[k].weights, population),
             history=histories[k],

@@ -7,15 +7,15 @@ The formats of a file, by its suffix:
     .onnx          the scores as a graph (`export.py`; extra "export"), for other programs to run
 
 The header says what it takes to build the model again: its name, options, the shape and scale of a
-record, the number of classes, and the features. An encoder's weights are in the file too.
+record, the number of classes, the features, and the recipe by which records were made of a raw
+table. An encoder's weights are in the file too.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from locksfl._arrays import flat_weights, pack_arrays, unpack_arrays
+from locksfl._files import write_atomically
 from locksfl._loading import optional
+from locksfl._text import python_names
+from locksfl.data import raw
 from locksfl.data.population import Encoding
 from locksfl.data.task import Task
 from locksfl.models.build import Model, scores_of, with_task
@@ -44,10 +47,26 @@ class Fitted:
     weights: NDArray[np.float32]  # one vector; `parameters` has them by name
     scale: float  # what a stored record is multiplied by before the model sees it
     encoding: Encoding | None  # the features that the model was trained on; None: the records
+    recipe: dict[str, Any] | None = field(default=None, kw_only=True)  # from a raw table to records
 
-    def scores(self, records: ArrayLike) -> np.ndarray:
-        """A score for each class, target or tag of each record; for sequences, of each position."""
-        given, weights = np.asarray(records), jnp.asarray(self.weights)
+    def __repr__(self) -> str:
+        """Nothing that is private: of a trained one, no figure on held-out records."""
+        return f"<{type(self).__name__} {self.model.name}: {self.weights.size} weights>"
+
+    def scores(self, records: Any) -> np.ndarray:
+        """A score for each class, target or tag of each record; for sequences, of each position.
+
+        Args:
+            records: an array of records as the model's population stores them, or a raw table like
+                the one that it was imported from: of pandas, polars, Arrow or Hugging Face
+                datasets, a list of dictionaries, or the path of a file.
+        """
+        weights = jnp.asarray(self.weights)
+        if raw.is_table(records) and (self.recipe or not hasattr(records, "__array__")):
+            with python_names():
+                given = raw.records(records, self.recipe)
+        else:
+            given = np.asarray(records)
         if self.encoding is not None:
             given = encoded(given, self.encoding)
         plan = self.model.blueprint
@@ -58,9 +77,9 @@ class Fitted:
             )
         return np.asarray(scores_of(self.model, weights, given, self.scale))
 
-    def predict(self, records: ArrayLike) -> np.ndarray:
+    def predict(self, records: Any) -> np.ndarray:
         """The answers: the most likely class of each record, or of each position of each record;
-        numbers in the units of the targets; 0 or 1 for each tag."""
+        numbers in the units of the targets; 0 or 1 for each tag. `scores` says what it takes."""
         return self.model.task.predict(self.scores(records))
 
     @property
@@ -86,6 +105,7 @@ class Fitted:
                 "shape": encoding.shape,
                 "scale": encoding.scale,
             },
+            "recipe": self.recipe if "order" in (self.recipe or {}) else None,  # see data.raw
             "parameters": {name: list(a.shape) for name, a in self.parameters.items()},
         }
 
@@ -113,9 +133,7 @@ class Fitted:
             content = onnx_bytes(self)
         else:
             raise ValueError(f"{path}: expected a name that ends in .npz, .safetensors or .onnx")
-        half = path.with_name(f".{path.name}.half")
-        half.write_bytes(content)
-        os.replace(half, path)  # all of it or nothing
+        write_atomically(path, content)
 
 
 def parameters(model: Model, weights: ArrayLike) -> dict[str, NDArray[np.float32]]:
@@ -165,7 +183,7 @@ def load(
         raise ValueError(f"{path}: damaged or not written by this program ({error!r})") from None
     if weights.shape != (model.size,):
         raise ValueError(f"{path}: {weights.size} weights, expected the model's {model.size}")
-    return Fitted(model, weights, scale, encoding)
+    return Fitted(model, weights, scale, encoding, recipe=meta.get("recipe"))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

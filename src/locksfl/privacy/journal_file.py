@@ -31,6 +31,7 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
+from locksfl._files import sync_folder, write_atomically
 from locksfl.privacy import version_1
 from locksfl.privacy.journal import COLUMNS, Books, Entry, header
 
@@ -344,7 +345,7 @@ class Journal:
         (meta, arrays), stamp = books.pack(), self._stamp()
         lists = {name: array.tolist() for name, array in arrays.items()}
         text = json.dumps({"ledger": meta, "arrays": lists, "stamp": stamp})
-        write_atomically(self._head_file, text)
+        write_atomically(self._head_file, text.encode(), secret=True)
         self._kept = (books.head, stamp)
 
 
@@ -368,23 +369,3 @@ def _connect(path: Path, must_exist: bool = False) -> sqlite3.Connection:
         connection.close()
         raise ValueError(f"{path}: the ledger is damaged or truncated ({error})") from None
     return connection
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a small file by this text, all or nothing; only its owner can read it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        os.chmod(temporary, 0o600)
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new file's name durable too: a ledger lost in a power cut would be a new budget."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -216,7 +216,7 @@ def test_a_ledger_ahead_of_its_note_is_accepted(tmp_path, monkeypatch):
     client = played(tmp_path)
     before = client.witness.note.read_text()
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError("no space left on device")
 
     with monkeypatch.context() as broken:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from locksfl._files import write_atomically
 from locksfl._text import epsilon_text, markdown_table, size_text
 from locksfl.experiment.comparison.folder import REPORT, TUNING, Folder, Part
 from locksfl.experiment.comparison.grid import QUICK, Case
@@ -19,7 +20,6 @@ from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED, figure_fil
 from locksfl.experiment.comparison.statistics import CONFIDENCE, holm, interval, paired
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
 from locksfl.experiment.figures import COLOURS, legend_below, plotting, save_figure
-from locksfl.experiment.folder import write_atomically
 
 LEVEL = 1 - CONFIDENCE
 HEADS = (

@@ -22,10 +22,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from locksfl._files import write_atomically
 from locksfl._loading import in_one_line
 from locksfl.experiment.comparison.grid import Case, Comparison, parse_comparison
 from locksfl.experiment.comparison.runner import Record
-from locksfl.experiment.folder import RunFolder, append_lines, held, read_lines, write_atomically
+from locksfl.experiment.folder import RunFolder, append_lines, held, read_lines
 
 VERSION = metadata.version("locks-fl")
 TUNING, REPORT = "tuning", "report"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from locksfl._files import write_atomically
 from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.experiment import coverage, run
 from locksfl.experiment.comparison.grid import clients_of
@@ -21,7 +22,7 @@ from locksfl.experiment.comparison.runner import Cell, Run, play_grid
 from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED
 from locksfl.experiment.comparison.tuning import Pair, edges, widen
 from locksfl.experiment.config import Config, TrainConfig, to_table
-from locksfl.experiment.folder import RunFolder, write_atomically
+from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import calibrated, plan_arms
 from locksfl.experiment.records import score_of
 from locksfl.experiment.tune.task import Axes, Record, Task, short

@@ -24,9 +24,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from locksfl._files import sync_folder, write_atomically
 from locksfl.federation.device.ledger import DeviceLedger, new_header
 from locksfl.privacy.journal import Books
-from locksfl.privacy.journal_file import Seen, sync_folder, write_atomically
+from locksfl.privacy.journal_file import Seen
 
 HEAD = re.compile(r"[0-9]+ [0-9a-f]{64}")
 
@@ -119,7 +120,7 @@ class Witness:
             self._write(head)
 
     def _write(self, head: str) -> None:
-        write_atomically(self.note, f"{head}\n")
+        write_atomically(self.note, f"{head}\n".encode(), secret=True)
         sync_folder(self.note.parent)
 
     def _read(self) -> str | None:

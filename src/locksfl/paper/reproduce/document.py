@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from locksfl._files import write_atomically
 from locksfl._text import markdown_table
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
 from locksfl.experiment.figures import COLOURS, draw_band, legend_below, plotting, save_figure
-from locksfl.experiment.folder import write_atomically
 from locksfl.experiment.report import SECRET, epsilon_text, likeness_figure, size_text
 from locksfl.paper.as_printed import honest_table
 from locksfl.paper.reproduce.results import Row, Runs, conclusion, table_of

@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from locksfl._files import write_atomically
 from locksfl.arm import Arm
 from locksfl.experiment.comparison.runner import Record, Run, grid, halves, play_grid
 from locksfl.experiment.config import Config, DiagnosticsConfig, PrivacyConfig
 from locksfl.experiment.costs import statement
-from locksfl.experiment.folder import RunFolder, write_atomically
+from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import claimed_epsilon, plan_arms
 from locksfl.experiment.run import diagnostics_lines, local_work, open_task, server_for
 from locksfl.paper.reproduce.settings import (
