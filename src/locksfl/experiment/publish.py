@@ -55,17 +55,27 @@ def publish(run: Path, target: Path) -> list[Path]:
 def _fill(
     work: Path, folder: RunFolder, config: Config, summary: dict[str, Any], arms: dict[str, Arm]
 ) -> None:
-    (work / "config.toml").write_text(tomli_w.dumps(public.public_table(config)), "utf-8")
+    document = public_document(folder, config, summary, arms)
+    (work / "config.toml").write_text(tomli_w.dumps(document["config"]), "utf-8")
     for name in arms:
         file = f"model-{name}.npz"
         (work / file).write_bytes(public.public_model(folder.path / file, config))
+    append_lines(work / "rounds.jsonl", document["rounds"])
+    told = document["statement"]
+    (work / "statement.json").write_text(json.dumps(told, indent=2) + "\n", "utf-8")
+    (work / "STATEMENT.md").write_text(statement_text(told, config), "utf-8")
+
+
+def public_document(
+    folder: RunFolder, config: Config, summary: dict[str, Any], arms: dict[str, Arm]
+) -> dict[str, Any]:
+    """All that a bundle tells beside its models: the statement, the configuration, the rounds."""
     held_out = public.held_out(summary, config)
     rounds = [
         public.public_round(line, arms[line["arm"]], held_out["public"])
         for line in folder.lines("rounds.jsonl")
     ]
-    append_lines(work / "rounds.jsonl", rounds)
-    told = {
+    statement = {
         **public.public_summary(summary, config),
         "unit": unit_text(config),
         "held_out": held_out,
@@ -82,5 +92,4 @@ def _fill(
             for arm in summary["arms"]
         ],
     }
-    (work / "statement.json").write_text(json.dumps(told, indent=2) + "\n", "utf-8")
-    (work / "STATEMENT.md").write_text(statement_text(told, config), "utf-8")
+    return {"statement": statement, "config": public.public_table(config), "rounds": rounds}
