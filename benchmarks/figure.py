@@ -10,6 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.table import limit, seconds
@@ -26,6 +27,13 @@ NETWORKS = {
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
+    """The picture as a file."""
+    figure = picture(results)
+    figure.savefig(path, dpi=130, metadata={"Software": None})
+    plt.close(figure)
+
+
+def picture(results: dict[str, Any]) -> Figure:
     """A panel a workload: seconds a round of everybody, and what the processor allows."""
     timed = [name for name in WORKLOADS if name in results["workloads"]]
     sizes = results["workloads"].get("S")
@@ -45,8 +53,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     if sizes is not None:
         _sizes(axes[-1], sizes)
     figure.tight_layout()
-    figure.savefig(path, dpi=130, metadata={"Software": None})
-    plt.close(figure)
+    return figure
 
 
 def title(name: str) -> str:
