@@ -268,8 +268,8 @@ def likeness_figure(arms: dict[str, list[dict[str, Any]]], clip_norms: dict[str,
             (dissimilarity, [u["dissimilarity"] for u in updates], "dissimilarity"),
             (drift, [one.get("drift", one["updates"]["mean_norm"]) for _, one in seen], "spread"),
         ):
-            draw_line(axes, rounds, filled, number)
             draw_line(axes, rounds, [g[hollow] for g in gradients], number, lw=0.8, mfc="white")
+            draw_line(axes, rounds, filled, number)
             axes.set_yscale("log")
         for axes, measure in zip(pairs, ("cosine", "angle", "correlation"), strict=True):
             _band(axes, [(r, u[measure]) for r, u in zip(rounds, updates, strict=True)], number)
