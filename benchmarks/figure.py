@@ -10,32 +10,58 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.table import limit, seconds
 from benchmarks.workloads import WORKLOADS
 
-GREY, BLUE, RED = "#888c90", "#4477aa", "#ee6677"
+GREY, BLUE, RED = "#888c90", "#004488", "#ee6677"
+STYLES = {"ours": (BLUE, "o", BLUE), "locks": (RED, "s", RED)}  # colour, marker, its filling
+PEER = (GREY, "o", "white")
+NETWORKS = {
+    "mlp": "dense network",
+    "cnn": "convolutional network",
+    "cifar": "colour images, convolutional network",
+}
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
+    """The picture as a file."""
+    figure = picture(results)
+    figure.savefig(path, dpi=130, metadata={"Software": None})
+    plt.close(figure)
+
+
+def picture(results: dict[str, Any]) -> Figure:
     """A panel a workload: seconds a round of everybody, and what the processor allows."""
     timed = [name for name in WORKLOADS if name in results["workloads"]]
     sizes = results["workloads"].get("S")
     panels = len(timed) + (sizes is not None)
-    across = min(3, max(1, panels))
-    down = -(-panels // across)
-    figure, grid = plt.subplots(down, across, figsize=(4.6 * across, 2.9 * down), squeeze=False)
-    axes = list(grid.flat)
+    down = -(-panels // 2)
+    heights = [1.0] * down
+    if sizes is not None and panels % 2:
+        heights[-1] = 0.7  # one line, in a row of its own
+    figure = plt.figure(figsize=(9.2, 3.0 * sum(heights)))
+    grid = figure.add_gridspec(down, 2, height_ratios=heights)
+    places = [grid[divmod(number, 2)] for number in range(panels)]
+    if panels % 2:
+        places[-1] = grid[-1, :]  # no panel is empty
+    axes = [figure.add_subplot(place) for place in places]
     for axis, name in zip(axes, timed, strict=False):
         _dots(axis, name, results["workloads"][name])
     if sizes is not None:
-        _sizes(axes[len(timed)], sizes)
-    for axis in axes[panels:]:
-        axis.set_visible(False)
+        _sizes(axes[-1], sizes)
     figure.tight_layout()
-    figure.savefig(path, dpi=130, metadata={"Software": None})
-    plt.close(figure)
+    return figure
+
+
+def title(name: str) -> str:
+    """A workload in words."""
+    one = WORKLOADS[name]
+    work = "one gradient each" if one.batch is None else f"{one.epochs} local epochs"
+    work = work.replace("1 local epochs", "1 local epoch")
+    return f"{one.cohort:,} of {one.clients:,} clients, {work},\n{NETWORKS[one.network_name]}"
 
 
 def _dots(axis: Axes, name: str, result: dict[str, Any]) -> None:
@@ -43,9 +69,9 @@ def _dots(axis: Axes, name: str, result: dict[str, Any]) -> None:
     bound = limit(result)
     found = list(result["contenders"].items())
     for place, (who, one) in enumerate(found):
-        colour = {"ours": BLUE, "locks": RED}.get(who, GREY)
+        colour, marker, filling = STYLES.get(who, PEER)
         axis.plot([one["low"], one["high"]], [place, place], color=colour, lw=2)
-        axis.plot(one["median"], place, "o", color=colour, ms=7)
+        axis.plot(one["median"], place, marker, color=colour, mfc=filling, ms=7)
         axis.text(one["high"] * 1.2, place, seconds(one["median"]), va="center", fontsize=8)
     axis.axvline(bound, color="black", lw=1, ls=":")
     axis.set_xscale("log")
@@ -57,8 +83,8 @@ def _dots(axis: Axes, name: str, result: dict[str, Any]) -> None:
     axis.set_axisbelow(True)
     axis.set_yticks(range(len(found)), [one["about"] for _, one in found], fontsize=8)
     axis.set_ylim(len(found) - 0.5, -0.5)
-    axis.set_title(name, loc="left", fontsize=10, fontweight="bold")
-    axis.set_xlabel("seconds a round (dotted: GEMM limit)", fontsize=8)
+    axis.set_title(title(name), loc="left", fontsize=10)
+    axis.set_xlabel("seconds a round (dotted: the processor's limit)", fontsize=8)
     _plain(axis)
 
 
@@ -77,8 +103,11 @@ def _sizes(axis: Axes, result: dict[str, Any]) -> None:
     )
     axis.set_xscale("log")
     axis.set_ylim(0)
-    axis.set_title("S: population", loc="left", fontsize=10, fontweight="bold")
-    axis.set_xlabel("clients, 1,000 of them a round", fontsize=8)
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.set_title(
+        "this project: 1,000 clients a round, one gradient each", loc="left", fontsize=10
+    )
+    axis.set_xlabel("clients in all", fontsize=8)
     axis.set_ylabel("milliseconds a round", fontsize=8)
     _plain(axis)
 

@@ -42,14 +42,15 @@ def draw_round() -> None:
         axes[1], "2  norms, with noise", "how large is your update?\nThis answer is charged too"
     )
 
-    bars = axes[2].bar(range(30), probability, color=GREY, width=0.8)
-    for bar, sent in zip(bars, uploads, strict=True):
-        bar.set_color(RED if sent else GREY)
+    filled = [RED if sent else "white" for sent in uploads]
+    axes[2].bar(range(30), probability, color=filled, edgecolor=RED, width=0.8)
     axes[2].axhline(0.1 * 12 / 30, color="black", lw=0.8, ls=":")
-    axes[2].text(29.5, 0.1 * 12 / 30 + 0.02, "floor", ha="right", va="bottom", fontsize=8)
+    axes[2].text(30.5, 0.1 * 12 / 30, "floor", ha="left", va="bottom", fontsize=8)
     axes[2].set_ylim(0, 1.25)
     _caption(
-        axes[2], "3  a coin of p each", "large updates are likelier to be\nsent (red); p is known"
+        axes[2],
+        "3  a coin of p each",
+        "large updates are likelier to be\nsent (filled bars); p is known",
     )
 
     t = np.linspace(-3, 3, 200)

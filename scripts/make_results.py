@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from locksfl._text import markdown_table
-from locksfl.experiment.figures import COLOURS, plotting, save_figure
+from locksfl.experiment.figures import legend_below, look, plotting, save_figure
 from locksfl.privacy.planner import Question
 from scripts.check_planner import judged
 
@@ -250,7 +250,7 @@ def draw_frontier(target: Path) -> None:
     )
     for (i, label), (j, epsilon) in itertools.product(enumerate(labels), enumerate(epsilons)):
         panel = panels[i][j]
-        for method, colour in zip(METHODS, COLOURS, strict=False):
+        for number, method in enumerate(METHODS):
             mine = [
                 row
                 for row in rows
@@ -263,8 +263,8 @@ def draw_frontier(target: Path) -> None:
                 for m, row in zip(means, mine, strict=True)
             ]
             x = [row["uploads_measured"] for row in mine]
-            panel.errorbar(x, means, np.transpose(errors), color=colour, label=method,
-                           marker="o", markersize=4, capsize=2)  # fmt: skip
+            style = look(number) | {"capsize": 2, "label": method}
+            panel.errorbar(x, means, np.transpose(errors), **style)
         panel.set_xscale("log")
         panel.set_xticks([60, 120, 300, 1000], ["60", "120", "300", "1,000"])
         panel.minorticks_off()
@@ -274,7 +274,7 @@ def draw_frontier(target: Path) -> None:
             panel.set_ylabel(f"{label.split(', ')[-1]}\naccuracy, %")
     for panel in panels[-1]:
         panel.set_xlabel("uploads a round")
-    panels[0][0].legend()
+    legend_below(figure, panels[0][0], ncols=3)
     save_figure(figure, target, only_png=True)
 
 

@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks import __main__ as program
-from benchmarks import table
+from benchmarks import figure, table
 from benchmarks.compare import describe, difference, growth
 from benchmarks.contenders import PEERS, Contender
 from benchmarks.ours import MODELS, Program, from_model, to_model
 from benchmarks.peer import Peer, PeerError, proportional_mb
 from benchmarks.workloads import NETWORKS, WORKLOADS, Network, checks, load
 from jax.interpreters.partial_eval import dce_jaxpr
+from matplotlib.text import Text
 
 from locksfl.models import conv
 
@@ -218,6 +219,49 @@ def test_the_figure_is_drawn_from_results_alone(tmp_path: Path) -> None:
     program.write(path, results())
     assert program.main(["--show", "--json", str(path), "--figure", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_picture_has_no_codes_and_no_empty_panel() -> None:
+    """Panels fill every row, titles are words, and ours are told from peers by their markers."""
+    drawn = figure.picture(program.read(DOCS / "performance.json"))
+    shown = [text.get_text() for text in drawn.findobj(Text)]
+    assert not [text for text in shown for code in (*WORKLOADS, "S:") if code in text]
+    columns: dict[int, int] = {}
+    for axes in drawn.axes:
+        assert axes.lines
+        place = axes.get_subplotspec()
+        columns[place.rowspan.start] = columns.get(place.rowspan.start, 0) + len(place.colspan)
+    assert set(columns.values()) == {2}
+    dots = [line for line in drawn.axes[0].lines if line.get_marker() not in ("None", None)]
+    ours, locks, *peers = [(dot.get_marker(), dot.get_markerfacecolor()) for dot in dots]
+    assert ours[0] != locks[0]
+    assert {filling for _, filling in peers} == {"white"}
+    figure.plt.close(drawn)
+
+
+def test_the_page_says_what_was_measured() -> None:
+    """docs/performance.md has the stored medians, and not more than 1,430 words."""
+    page = (DOCS / "performance.md").read_text("utf-8")
+    assert len(page.split()) <= 1430
+    stored = program.read(DOCS / "performance.json")["workloads"]
+    timed = [stored[name] for name in WORKLOADS]
+    for who in timed[0]["contenders"]:
+        cells = [one["contenders"][who]["about"] for one in timed[:1]]
+        for one in timed:
+            median, ours = (one["contenders"][name]["median"] for name in (who, "ours"))
+            cells.append(table.seconds(median) + (f" ({median / ours:.2f})" * (who != "ours")))
+        assert f"| {' | '.join(cells)} |" in page
+    assert f"| limit | {' | '.join(table.seconds(table.limit(one)) for one in timed)} |" in page
+    for one in timed:
+        assert f"| {one['flops'] / 1e9:.1f} |" in page
+    assert max(max(one["parity"].values()) for one in timed) == pytest.approx(4e-5, rel=0.1)
+    assert f"({stored['S']['time_ratio']:.2f} times)" in page
+    assert f"{stored['S']['bytes_a_client']:.0f} bytes" in page
+    first = table.first_round_line(stored["first-round"])
+    assert first.partition(": ")[2] in page
 
 
 def test_an_absent_peer_is_named_with_its_command(

@@ -184,19 +184,20 @@ def _line(row: dict[str, Any]) -> str:
 
 def draw_frontier(told: dict[str, Any], path: Path) -> None:
     """The predicted error against the uploads in all, one line for each rule and mean norm."""
-    from locksfl.experiment.figures import COLOURS, legend_below, plotting, save_figure
+    from locksfl.experiment.figures import DASHES, legend_below, look, plotting, save_figure
 
     if path.suffix != ".png":
         raise ValueError(f"--figure {path}: expected a file that ends in .png")
     q, rows = told["question"], told["frontier"]
     figure, axes = plotting().subplots(figsize=(6, 4))
-    colours = dict(zip(dict.fromkeys(row["rule"] for row in rows), COLOURS, strict=False))
+    rules = list(dict.fromkeys(row["rule"] for row in rows))
     for line in dict.fromkeys(_line(row) for row in rows):
         of_line = [row for row in rows if _line(row) == line]
         shares = sorted({row["norm_share"] for row in rows if row["rule"] == of_line[0]["rule"]})
-        style = ("-", "--", ":")[shares.index(of_line[0]["norm_share"]) % 3]
+        style = look(rules.index(of_line[0]["rule"]))
+        style["ls"] = DASHES[shares.index(of_line[0]["norm_share"]) % len(DASHES)]
         x, y = ([row[key] for row in of_line] for key in ("total", "error"))
-        axes.loglog(x, y, style, color=colours[of_line[0]["rule"]], label=line, marker=".")
+        axes.loglog(x, y, **style, label=line)
     full = told["full"]
     axes.plot(
         full["uploads_in_all"], full["error"], "k*", label=f"every client, {full['rounds']} rounds"

@@ -1,4 +1,4 @@
-"""One way to make a figure: its size, colours, bands, grid and files.
+"""One way to make a figure: its size, lines, bands, grid and files.
 
 Whole files appear atomically, and the same run gives the same files, byte for byte.
 """
@@ -13,7 +13,20 @@ from typing import Any
 
 from locksfl._files import write_atomically
 
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+COLOURS = ("#004488", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+DASHES = ("-", (0, (4, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (1, 1.2)))
+MARKERS = ("o", "s", "^", "D", "X", "v", "*")
+MARKS = 8  # on a line of many points: a marker on each would hide its dashes
+
+
+def look(number: int) -> dict[str, Any]:
+    """Colour, dashes and marker of an arm. In black and white the last two tell 28 arms apart."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "ls": DASHES[number % len(DASHES)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "ms": 5,
+    }
 
 
 def plotting() -> Any:
@@ -27,12 +40,22 @@ def plotting() -> Any:
     return pyplot
 
 
+def draw_line(axes: Any, x: Any, y: Any, number: int, **line: Any) -> None:
+    """The line of an arm. `line` are options of matplotlib's plot: label, lw, mfc."""
+    step = -(-len(x) // MARKS) or 1
+    first = number * step // 3 % step  # lines that lie on each other keep their own markers
+    axes.plot(x, y, **(look(number) | {"lw": 1.6, "markevery": (first, step)} | line))
+
+
 def draw_band(
-    axes: Any, x: Any, low: Any, middle: Any, high: Any, colour: str, **line: Any
+    axes: Any, x: Any, low: Any, middle: Any, high: Any, number: int, **line: Any
 ) -> None:
-    """A line with a range around it. `line` are options of the line: label, lw, marker."""
-    axes.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
-    axes.plot(x, middle, color=colour, **line)
+    """The line of an arm with a range around it, whose edges have the arm's dashes."""
+    style = look(number)
+    axes.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
+    for edge in (low, high):
+        axes.plot(x, edge, color=style["color"], ls=style["ls"], lw=0.5, alpha=0.6)
+    draw_line(axes, x, middle, number, **line)
 
 
 def show_range(axes: Any, values: Iterable[float], least: float, *, most: float = 1.0) -> None:
@@ -52,6 +75,7 @@ def legend_below(figure: Any, *axes: Any, **options: Any) -> None:
         found |= dict(zip(labels, handles, strict=True))
     if found:
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": 2, "frameon": False}
+        place["handlelength"] = 3.5  # two periods of the longest dashes
         figure.legend(found.values(), found.keys(), **(place | options))
 
 
@@ -68,7 +92,7 @@ def save_figure(figure: Any, path: Path, *, only_png: bool = False, **layout: An
     for kind in ("png",) if only_png else ("png", "svg"):
         buffer = BytesIO()
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata, bbox_inches="tight")
+        figure.savefig(buffer, format=kind, dpi=130, metadata=metadata, bbox_inches="tight")
         file = path if only_png else path.with_name(f"{path.name}.{kind}")
         write_atomically(file, buffer.getvalue())
     plotting().close(figure)

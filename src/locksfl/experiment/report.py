@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import accumulate, cycle
+from itertools import accumulate
 from typing import Any
 
 from rich.box import SIMPLE
@@ -15,9 +14,11 @@ from locksfl._text import size_text as size_text
 from locksfl._text import table_of
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
 from locksfl.experiment.figures import (
-    COLOURS,
+    DASHES,
     draw_band,
+    draw_line,
     legend_below,
+    look,
     plotting,
     save_figure,
     show_range,
@@ -205,7 +206,7 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
     lines = folder.lines("rounds.jsonl")
     figure, (by_round, by_bytes) = plotting().subplots(1, 2, figsize=(9, 3.6), sharey=True)
     values: list[float] = []
-    for arm, colour in zip(summary["arms"], cycle(COLOURS), strict=False):
+    for number, arm in enumerate(summary["arms"]):
         mine = [line for line in lines if line["arm"] == arm["name"]]
         sent = accumulate(shown(line)["bytes_up"] for line in mine)
         points = (
@@ -217,7 +218,7 @@ def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
         values += [max(score, -1.0) for score in scores]  # R² of a first round may be anything
         label = f"{arm['name']} ({_decimal(score_of(arm))}, {_uploads(arm)} uploads)"
         for axes, where in ((by_round, rounds), (by_bytes, at)):
-            axes.plot(where, scores, color=colour, label=label, lw=1.6, marker=_marker(rounds))
+            draw_line(axes, where, scores, number, label=label)
     if (constant := _baseline(summary)) is not None:
         values.append(constant)
         label = f"{BASELINES[summary['task']]} ({constant:.3f})"
@@ -253,31 +254,31 @@ def draw_diagnostics(folder: RunFolder, summary: dict[str, Any]) -> None:
 
 
 def likeness_figure(arms: dict[str, list[dict[str, Any]]], clip_norms: dict[str, float]) -> Any:
-    """Six panels of lines of diagnostics.jsonl, one colour per arm."""
+    """Six panels of lines of diagnostics.jsonl, one look per arm."""
     figure, grid = plotting().subplots(2, 3, figsize=(10, 5.6))
     norms, dissimilarity, drift, *pairs = grid.flat
-    for (name, lines), colour in zip(arms.items(), cycle(COLOURS), strict=False):
-        _band(norms, [(line["round"], line["norm_quantiles"]) for line in lines], colour, name)
-        norms.axhline(clip_norms[name], color=colour, ls=":", lw=1)
+    for number, (name, lines) in enumerate(arms.items()):
+        _band(norms, [(line["round"], line["norm_quantiles"]) for line in lines], number, name)
+        norms.axhline(clip_norms[name], **(look(number) | {"ls": DASHES[-1], "lw": 1}))
         seen = [(line["round"], line["likeness"]) for line in lines if line.get("likeness")]
         rounds = [r for r, _ in seen]
         updates = [one["updates"] for _, one in seen]
         gradients = [one.get("gradients", one["updates"]) for _, one in seen]
-        for axes, solid, dashed in (
+        for axes, filled, hollow in (
             (dissimilarity, [u["dissimilarity"] for u in updates], "dissimilarity"),
             (drift, [one.get("drift", one["updates"]["mean_norm"]) for _, one in seen], "spread"),
         ):
-            axes.plot(rounds, solid, color=colour, marker=_marker(rounds))
-            axes.plot(rounds, [g[dashed] for g in gradients], color=colour, ls="--")
+            draw_line(axes, rounds, [g[hollow] for g in gradients], number, lw=0.8, mfc="white")
+            draw_line(axes, rounds, filled, number)
             axes.set_yscale("log")
         for axes, measure in zip(pairs, ("cosine", "angle", "correlation"), strict=True):
-            _band(axes, [(r, u[measure]) for r, u in zip(rounds, updates, strict=True)], colour)
+            _band(axes, [(r, u[measure]) for r, u in zip(rounds, updates, strict=True)], number)
     legend_below(figure, norms, ncols=4)
     norms.set_ylim(bottom=0)
     titles = (
         "norms of the cohort (dotted: clip norm)",
-        "dissimilarity of updates (dashed: gradients)",
-        "drift (dashed: spread of gradients)",
+        "dissimilarity of updates (hollow: gradients)",
+        "drift (hollow: spread of gradients)",
         "cosine of two clients",
         "angle of two clients (degrees)",
         "correlation of two clients",
@@ -288,16 +289,12 @@ def likeness_figure(arms: dict[str, list[dict[str, Any]]], clip_norms: dict[str,
     return figure
 
 
-def _band(axes: Any, points: list[tuple[int, Any]], colour: str, label: str = "") -> None:
+def _band(axes: Any, points: list[tuple[int, Any]], number: int, label: str = "") -> None:
     """The median and the 10 to 90% range of a distribution by round."""
     there = [(r, quantiles) for r, quantiles in points if quantiles]
     rounds = [r for r, _ in there]
     low, middle, high = ([quantiles[share] for _, quantiles in there] for share in BAND)
-    draw_band(axes, rounds, low, middle, high, colour, marker=_marker(rounds), label=label)
-
-
-def _marker(rounds: Sequence[int]) -> str | None:
-    return "o" if len(rounds) < 4 else None  # one point alone is no line
+    draw_band(axes, rounds, low, middle, high, number, label=label)
 
 
 def _title(summary: dict[str, Any]) -> str:

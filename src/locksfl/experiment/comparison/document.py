@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from locksfl.experiment.comparison.runner import Record
 from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED, figure_file
 from locksfl.experiment.comparison.statistics import CONFIDENCE, holm, interval, paired
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
-from locksfl.experiment.figures import COLOURS, legend_below, plotting, save_figure
+from locksfl.experiment.figures import legend_below, look, plotting, save_figure
 
 LEVEL = 1 - CONFIDENCE
 HEADS = (
@@ -30,7 +29,6 @@ KEPT = (  # of a report's line
     "clip_norm", "step", "cohort", "noise_multiplier", "norm_multiplier", "bytes_up", "bytes_down",
     "privacy",
 )  # fmt: skip
-LINES = ("-", "--", ":", "-.")
 
 
 def rows_of(folder: Folder) -> list[Record]:
@@ -214,15 +212,16 @@ def draw(path: Path, rows: Sequence[Record], title: str) -> None:
     size = (9, 0.6 + 2.9 * len(epsilons))
     figure, grid = plotting().subplots(len(epsilons), 2, figsize=size, squeeze=False)
     for epsilon, line in zip(epsilons, grid, strict=True):
-        for method, colour in zip(methods, cycle(COLOURS)):
-            for rounds, style in zip(by_rounds, cycle(LINES)):
+        for number, method in enumerate(methods):
+            for place, rounds in enumerate(by_rounds):
                 where = (epsilon, method, rounds)
                 mine = [r for r in rows if (r["epsilon"], r["method"], r["rounds"]) == where]
-                look = {"color": colour, "ls": style}
-                look["label"] = method if one else f"{method}, {rounds} rounds"
+                line_look = look(number * len(by_rounds) + place) | {"color": look(number)["color"]}
+                line_look["label"] = method if one else f"{method}, {rounds} rounds"
                 uploads = [r["uploads_measured"] * (1 if one else rounds) for r in mine]
-                _curve(line[0], uploads, mine, **look)
-                _curve(line[1], [r["bytes_up"] + r["bytes_down"] for r in mine], mine, **look)
+                _curve(line[0], uploads, mine, **line_look)
+                sent = [r["bytes_up"] + r["bytes_down"] for r in mine]
+                _curve(line[1], sent, mine, **line_look)
         line[0].set_ylabel(f"ε = {'∞' if epsilon is None else f'{epsilon:g}'}\n\naccuracy, %")
         _logarithmic(line[0], lambda value: f"{value:,.0f}")
         _logarithmic(line[1], size_text)
@@ -239,7 +238,7 @@ def _curve(axes: Any, x: Sequence[float], rows: Sequence[Record], **line: Any) -
     if points:
         at, values = zip(*points, strict=True)
         middle, wide = zip(*values, strict=True)
-        axes.errorbar(at, middle, yerr=wide, marker="o", ms=3, lw=1.3, capsize=2, **line)
+        axes.errorbar(at, middle, yerr=wide, lw=1.3, capsize=2, **line)
 
 
 def _wide(row: Record) -> float:

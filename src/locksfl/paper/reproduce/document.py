@@ -14,7 +14,7 @@ import numpy as np
 from locksfl._files import write_atomically
 from locksfl._text import markdown_table
 from locksfl.experiment.costs import OBSERVERS, RELATIONS
-from locksfl.experiment.figures import COLOURS, draw_band, legend_below, plotting, save_figure
+from locksfl.experiment.figures import draw_band, legend_below, plotting, save_figure
 from locksfl.experiment.report import SECRET, epsilon_text, likeness_figure, size_text
 from locksfl.paper.as_printed import honest_table
 from locksfl.paper.reproduce.results import Row, Runs, conclusion, table_of
@@ -137,11 +137,11 @@ def draw_accuracy(path: Path, scale: Scale, model: str, by_panel: Mapping[Panel,
     for version, line in zip(VERSIONS, grid, strict=True):
         for epsilon, axes in zip(EPSILONS, line, strict=True):
             runs = by_panel[Panel(version, model, epsilon)]
-            for method, colour in zip(METHODS, COLOURS, strict=False):
+            for number, method in enumerate(METHODS):
                 curves = np.array([run["arms"][method]["accuracy"] for run in runs])
                 rounds = np.arange(1, curves.shape[1] + 1)
                 low, middle, high = curves.min(axis=0), curves.mean(axis=0), curves.max(axis=0)
-                draw_band(axes, rounds, low, middle, high, colour, lw=1.5, label=method)
+                draw_band(axes, rounds, low, middle, high, number, label=method)
             stamp = {
                 PRINTED: f"claimed ε = {epsilon:g}, NO GUARANTEE",
                 HONEST: f"ε = {epsilon:g} against PUBLIC",

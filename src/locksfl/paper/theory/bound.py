@@ -17,8 +17,8 @@ Corrected, for an unbiased average, L eta_b <= 1 and rates rho_i of at least b /
 
 It bounds more: the mean over t of E|grad F(w_t)|^2 weighted by eta_t. With a constant step:
 2 Delta F / (eta T) + L eta V + c_nu^2. Without a clip norm C^2 becomes sigma_G^2 +
-sigma_L^2 / K_min, everything doubles, and 2 L eta_b (A^2 + 1) V_0/b <= 1 is needed too. The proofs
-are in docs/theory.md.
+sigma_L^2 / K_min, everything doubles, and 2 L eta_b (A^2 + 1) V_0/b <= 1 is needed too. The
+assumptions are in docs/theory.md, the proof at `corrected`.
 
 V is the most that the variance of a round can be, and by it no sampling is better than uniform.
 Along a path it is known what the variance was with the rates that were used:
@@ -228,7 +228,27 @@ def printed(c: Constants) -> Bound:
 
 
 def corrected(c: Constants, schedule: str = "inverse-sqrt") -> Bound:
-    """The corrected bound: the smallest of its forms, among those whose conditions hold."""
+    """The corrected bound: the smallest of its forms, among those whose conditions hold.
+
+    Proof, with a = grad F(w_t), beta = a - E Delta and xi = Delta - E Delta. Smoothness says
+    F(w_(t+1)) <= F(w_t) - eta <a, Delta> + L eta^2/2 |Delta|^2. Put Delta = a - beta + xi and use
+    -<a, a - beta> = -|a|^2/2 - |a - beta|^2/2 + |beta|^2/2. The terms in |a - beta|^2 make
+    -eta/2 (1 - L eta) |a - beta|^2 <= 0. What remains is
+
+        eta/2 |a|^2 <= F(w_t) - F(w_(t+1)) + eta/2 |beta|^2 + L eta^2/2 |xi|^2
+                       - eta <a, xi> + L eta^2 <a - beta, xi>
+
+    on every path, and the last two terms have mean zero. E|xi|^2 by the law of total variance:
+    given samples and cohort, second coins have sum (1/p_i - 1) |g_i|^2 / (n q)^2, and noise adds
+    d sigma_0^2 / (p_i (n q)^2) for each member; the cohort's coins have (1/q - 1) |g_i|^2 / n^2:
+
+        Var(Delta | samples) = (1/n^2) sum ((1/rho_i - 1) |g_i|^2 + d sigma_0^2/rho_i) + d s_c^2
+
+    Given the samples, E Delta is the mean of the g_i. Its variance over independent samples is
+    (1/n^2) sum Var g_i <= (1/n^2) sum E|g_i|^2, which the -1 above makes up for. As |g_i| <= C, all
+    of it is at most V. Sum over t: sum eta_t/2 >= eta_b (sqrt(T + 1) - 1), sum eta_t^2 <= eta_b^2
+    (1 + ln T).
+    """
     _validate.one_of(SCHEDULES, schedule=schedule)
     spreads = {"path": c.path_variance, "clip": c.clip_norm, "dissimilarity": c.client_spread}
     forms = [form for form, spread in spreads.items() if spread is not None]

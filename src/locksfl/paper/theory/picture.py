@@ -9,13 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from locksfl.experiment.figures import COLOURS, draw_band, legend_below, plotting, save_figure
+from locksfl.experiment.figures import (
+    COLOURS,
+    draw_band,
+    draw_line,
+    legend_below,
+    plotting,
+    save_figure,
+)
 from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
 from locksfl.paper.theory.check import cases, measure
 from locksfl.paper.theory.estimate import Study
 
 Floats = npt.NDArray[np.float64]
-MEASURED, CORRECTED, PRINTED = COLOURS[0], COLOURS[2], COLOURS[1]
+MEASURED, PRINTED, CORRECTED = range(3)  # looks of lines
 
 
 def draw_study(study: Study, name: str, path: Path) -> None:
@@ -38,7 +45,7 @@ def draw_known(seeds: int, path: Path) -> None:
         "all alike",
     )
     shown = [next(c for c in cases() if name in c.arm.name) for name in wanted]
-    figure, panels = plotting().subplots(1, len(shown), figsize=(11, 3.8))
+    figure, panels = plotting().subplots(1, len(shown), figsize=(9.2, 3.6))
     for case, axes in zip(shown, panels, strict=True):
         _, descent = measure(case, seeds)
         bounds, reasons = each_bound(
@@ -46,8 +53,8 @@ def draw_known(seeds: int, path: Path) -> None:
             printed=partial(by_round, printed, case.printed_constants),
         )
         _panel(axes, descent.gradient, descent.weighted(), bounds, reasons)
-        axes.set_title(case.arm.name, fontsize=9, loc="left")
-    legend_below(figure, panels[0], fontsize=8, ncols=5)
+        axes.set_title(case.arm.name, fontsize=8, loc="left")
+    legend_below(figure, panels[0], fontsize=8, ncols=3)
     _finish(figure, f"Known constants, {seeds} seeds: mean, and the range of all seeds.", path)
 
 
@@ -60,15 +67,15 @@ def _panel(
 ) -> None:
     t = np.arange(1, gradient.shape[1] + 1)
     mean = gradient.mean(axis=0)
-    axes.plot(t, mean, color=MEASURED, lw=1, alpha=0.5, label="measured |∇F(w)|²")
+    axes.plot(t, mean, color=COLOURS[MEASURED], lw=0.8, label="measured |∇F(w)|²")
     low, middle, high = weighted.min(axis=0), weighted.mean(axis=0), weighted.max(axis=0)
-    draw_band(axes, t, low, middle, high, MEASURED, lw=1.8, label="its weighted mean so far")
+    draw_band(axes, t, low, middle, high, MEASURED, label="its weighted mean so far")
     axes.axhline(mean[0], color="black", lw=0.8, ls=":", label="before the first round")
     styles = {"corrected": (CORRECTED, "corrected bound"), "printed": (PRINTED, "bound as printed")}
-    for name, (colour, label) in styles.items():
+    for name, (number, label) in styles.items():
         values = bounds[name]
         if values is not None:
-            axes.plot(t, values, color=colour, lw=1.6, ls="--", label=label)
+            draw_line(axes, t, values, number, label=label)
     missing = [
         f"{styles[name][1]}: none ({why.partition(',')[0]})" for name, why in reasons.items()
     ]
@@ -81,5 +88,5 @@ def _panel(
 
 
 def _finish(figure: Any, words: str, path: Path) -> None:
-    figure.text(0.01, 0.01, words, fontsize=7, color="#555555")
+    figure.text(0.01, 0.01, words, fontsize=8, color="#555555")
     save_figure(figure, path, only_png=True, rect=(0, 0.03, 1, 1))

@@ -13,7 +13,7 @@ sensitivity 1 and std 1/mu costs (epsilon, delta),
     central  alpha = d (C / (n mu))^2  (zero-out)      local  alpha = 4 d C^2 / (n mu^2)  (replace)
 
 so eta T goes as 1/sqrt(d), and the limit as sqrt(d). A bound above 2 L Delta F says nothing:
-|grad F(w_0)|^2 is below that already. The proofs are in docs/theory.md.
+|grad F(w_0)|^2 is below that already. The proof is at `noised`.
 """
 
 from __future__ import annotations
@@ -74,6 +74,14 @@ def noised(regime: Regime, rounds: int, trust: str) -> Constants:
 
     central: one Gaussian on the sum, zero-out, by RDP: s_c = z C / b. local: each uploader its
     own, replace, exact; a client uploads T b / n times, as it would in turns, at least once.
+
+    That more rounds never hurt: with x = eta T the bound is 2 Delta F/x + L x V(T)/T, x <= T/L. A
+    larger T allows more x, so it is enough that V(T)/T never grows and tends to alpha. Local: V/T =
+    C^2/(b T) + (4 d C^2/mu^2) max(1/(b T), 1/n). Central: V/T = C^2/(b T) + d z^2 C^2/(b^2 T). At
+    an integer order a, a round costs f(1/z^2)/(a - 1), f(y) = log sum_k binom(a, k) (1-q)^(a-k) q^k
+    e^(k(k-1)y/2), convex and 0 at 0. So f(y)/y never falls with y: c^2 times the rounds with c
+    times the noise cost no more, and z^2/T never grows. And f(y)/y >= f'(0) = q^2 a(a-1)/2, the
+    cost of a Gaussian of multiplier z/q on everybody. (Orders between integers: by numbers only.)
     """
     s = regime
     if methods.TRUSTS[trust].clients_add_noise:
@@ -124,7 +132,7 @@ def best_rounds(regime: Regime, trust: str) -> Constants:
     most = 1
     while not near(most):
         most *= 2
-    # the bound never grows with T (docs/theory.md): the first T that is near can be bisected
+    # the bound never grows with T (see `noised`): the first T that is near can be bisected
     return best(bisect_left(range(most), True, lo=max(1, most // 2), key=near))
 
 
