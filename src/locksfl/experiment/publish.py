@@ -30,7 +30,6 @@ from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.sealing import Document, read_private_key, sealed
 from locksfl.experiment.statement import statement_text, unit_text
 
-
 FORMAT = 2  # of a statement; those of 0.1 had no format and no terms
 
 
