@@ -53,6 +53,7 @@ KINDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]] = 
     "local": ([{**UNIFORM, "noise_multiplier": 9.0}], LOCAL, {}),
     "local, norms": ([NORMS | {"noise_multiplier": 9.0}], LOCAL, {}),
     "local, everybody": ([{"rule": "full", "noise_multiplier": 9.0}], LOCAL, {}),
+    "local, two arms": ([{**UNIFORM, "name": "a"}, {**NORMS, "name": "b"}], LOCAL, {}),
     "local, filter": ([NORMS | NOISE], {**LOCAL, "filter": True, "epsilon": 30.0}, {}),
     "as printed": (
         [{"rule": "norm", "cohort": 12, "uploads": 6}],

@@ -79,17 +79,19 @@ def verify(path: Path, key: Path | None = None) -> Report:
 
 def document_faults(document: Document) -> tuple[list[Row], list[str]]:
     """Everything that a document shows by itself, its seals left out: of a valid one."""
-    early = [*consistency.name_faults(document), *shape_faults(document)]
-    if early:  # what follows goes through arms side by side
-        return [], early
+    if early := [*consistency.name_faults(document), *shape_faults(document)]:
+        return [], early  # what follows goes through arms side by side
     rows = list(cost_rows(document))
-    faults = [fault for row in rows for fault in row.faults]
-    faults += consistency.term_faults(document)
+    return rows, [*(fault for row in rows for fault in row.faults), *part_faults(document)]
+
+
+def part_faults(document: Document) -> Iterator[str]:
+    """What does not fit together, quick checks first."""
+    yield from consistency.term_faults(document)
     if not consistency.own_code(document):
-        faults += consistency.setting_faults(document)
-    faults += consistency.round_faults(document)
-    faults += curve_faults(document)
-    return rows, faults
+        yield from consistency.setting_faults(document)
+    yield from consistency.round_faults(document)
+    yield from curve_faults(document)
 
 
 def schema_faults(document: Document) -> Iterator[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from locksfl._tables import build_table
@@ -95,15 +96,18 @@ def _arm_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
     for name in MULTIPLIERS:
         if told.get(name) != (getattr(arm, name) or None):
             yield f"{name} = {told.get(name)!r}: the rule releases nothing of the kind"
-    for who, terms in terms_of(arm).items():
-        if _without_strategy(told["terms"][who]) != _without_strategy(terms):
+    if arm.ladder and told["noise_multiplier"] != arm.ladder[-1]:
+        yield f"noise_multiplier = {told['noise_multiplier']!r}: the last of the ladder is another"
+    alone = replace(arm, bands=min(1, arm.bands))  # what correlates noise takes seconds to compute
+    for who, terms in terms_of(alone).items():
+        if _without_bands(told["terms"][who]) != _without_bands(terms):
             yield f"terms {who}: not those of the configuration and the stated noise"
     yield from _claim_faults(told, arm, config)
 
 
-def _without_strategy(terms: list[Term]) -> list[Term]:
-    """The strategy of correlated noise is checked by itself: any sound one costs the same."""
-    return [{name: v for name, v in term.items() if name != "strategy"} for term in terms]
+def _without_bands(terms: list[Term]) -> list[Term]:
+    """Whether the correlation of noise is sound is checked by itself: it costs nothing."""
+    return [{n: v for n, v in term.items() if n not in ("bands", "strategy")} for term in terms]
 
 
 def _claim_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
@@ -123,6 +127,8 @@ def _claim_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
     rate = {"sampling_rate": arm.uploads / arm.clients, "noise_multiplier": arm.noise_multiplier}
     term = {"mechanism": "poisson-gaussian", **rate, "rounds": arm.rounds}
     given = math.inf if claimed is None else claimed
+    if privacy.epsilon is not None and given > privacy.epsilon * (1 + 1e-6):
+        yield f"claimed_epsilon = {claimed!r}: more than the {privacy.epsilon:g} asked for"
     found = recomputed([term], privacy.delta, "zero-out", privacy.accountant, given)
     if problem := found.problem(given):
         yield f"claimed_epsilon = {claimed!r}: {problem}"
@@ -143,6 +149,9 @@ def _count_faults(lines: list[Record], arm: Arm) -> Iterator[str]:
         if fixed and line["upload_estimate"] != arm.uploads:
             yield f"{where}: upload_estimate {line['upload_estimate']:g}; it is {arm.uploads:g}"
         if not arm.parts[2].guards_server:
+            continue
+        if missing := [name for name in (*COUNTED, "exhausted") if name not in line]:
+            yield f"{where}: {', '.join(missing)} missing"
             continue
         cohort, uploads, up, down = (line[name] for name in COUNTED)
         if not uploads <= cohort <= arm.clients:
@@ -173,7 +182,7 @@ def _strategy_faults(term: Term, arm: Record) -> Iterator[str]:
         yield "the squares of the strategy sum to more than 1"
     if not len(strategy) <= term["bands"] <= term["separation"]:
         yield "the strategy has more coefficients than bands, or more bands than the separation"
-    if strategy != arm.get("strategy"):
+    if any(term[name] != arm.get(name) for name in ("bands", "strategy")):
         yield "another strategy than the arm's"
 
 
@@ -194,7 +203,7 @@ def round_faults(document: Document) -> Iterator[str]:
                 yield f"{where}: {name} {arm.get(name)!r}; the last round has {last!r}"
             if (name in arm or name in lines[-1]) and not evaluated:
                 yield f"{where}: {name} on records that are not public"
-        if "last_clip_norm" in arm and arm["last_clip_norm"] != lines[-1]["clip_norm"]:
+        if "last_clip_norm" in arm and arm["last_clip_norm"] != lines[-1].get("clip_norm"):
             yield f"{where}: last_clip_norm is not that of the last round"
         sums = {
             "expected_cohort": sum(line["expected_cohort"] for line in lines) / len(lines),
