@@ -225,7 +225,7 @@ def _interval(rate: float, noise: float, rounds: int) -> float:
 @lru_cache(maxsize=1024)
 def _pld_epsilon(parts: tuple[tuple[float, float, int], ...], delta: float, relation: str) -> float:
     interval = max(_interval(*part) for part in parts)
-    composed = None
+    composed: Any = None
     for rate, noise, rounds in parts:
         part = _one_round(rate, noise, interval).self_compose(rounds)
         composed = part if composed is None else composed.compose(part)
@@ -265,7 +265,9 @@ def _rdp(coins: Coins, orders: tuple[float, ...]) -> Floats:
     """The composed RDP of zero-out: costs add, and a chosen round costs at most the largest."""
     total = np.zeros(len(orders))
     for choices, rounds in coins:
-        each = [sum(_one_rdp(*part, orders) for part in _parts(one)) for one in choices]
+        each = [
+            np.sum([_one_rdp(*part, orders) for part in _parts(one)], axis=0) for one in choices
+        ]
         total = total + rounds * np.max(each, axis=0)
     return total
 

@@ -93,9 +93,10 @@ def _arm_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
     for name, value in expected.items():
         if told.get(name) != value:
             yield f"{name} = {told.get(name)!r}: the configuration says {value!r}"
-    for name in MULTIPLIERS:
-        if told.get(name) != (getattr(arm, name) or None):
-            yield f"{name} = {told.get(name)!r}: the rule releases nothing of the kind"
+    noised = (arm.private, arm.releases_norms, arm.clip_quantile is not None)
+    for name, released in zip(MULTIPLIERS, noised, strict=True):
+        if (told.get(name) is not None) != (arm.private and released):
+            yield f"{name} = {told.get(name)!r}: not what the settings release"
     if arm.ladder and told["noise_multiplier"] != arm.ladder[-1]:
         yield f"noise_multiplier = {told['noise_multiplier']!r}: the last of the ladder is another"
     alone = replace(arm, bands=min(1, arm.bands))  # what correlates noise takes seconds to compute

@@ -35,9 +35,11 @@ class Row:
         """By which accountant it was recomputed, with dp_accounting's bounds if it was our own."""
         if self.found.by in BY or self.found.by == "none":
             return BY.get(self.found.by, "no noise")
-        high = "" if math.isinf(self.found.high) else f" to {self.found.high:.4g}"
-        least = f"{self.found.low:.4g}"
-        return f"{self.found.by} (dp_accounting: {least}{high or ' or more'})"
+        low, high = self.found.low, self.found.high
+        if not low:
+            return self.found.by
+        most = "or more" if math.isinf(high) else f"to {high:.4g}"
+        return f"{self.found.by} (dp_accounting: {low:.4g} {most})"
 
 
 def cost_rows(document: Document) -> Iterator[Row]:
