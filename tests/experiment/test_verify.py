@@ -43,7 +43,7 @@ BY = {
     "two arms": {"dp_accounting pld", "locks pld"},
     "turns": {"dp_accounting gaussian"},
     "turns beside coins": {"dp_accounting gaussian", "dp_accounting pld"},
-    "rate control beside coins": {"dp_accounting rdp", "dp_accounting pld"},
+    "rate control beside coins": {"dp_accounting rdp", "dp_accounting pld", "locks rdp"},
     "none": set(),
 }
 

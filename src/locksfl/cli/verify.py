@@ -65,7 +65,9 @@ def _parts(report: Report) -> Iterator[Any]:
         for r in report.rows
     )
     if report.rows:
-        yield table_of(heads, rows, left=3, box=None, pad_edge=False)
+        table = table_of(heads, rows, left=3, box=None, pad_edge=False)
+        table.columns[-1].justify = "left"
+        yield table
     yield from report.notes
     count, faults = len(report.rows), len(report.faults)
     if faults:

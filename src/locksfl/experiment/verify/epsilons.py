@@ -36,10 +36,10 @@ class Row:
         if self.found.by in BY or self.found.by == "none":
             return BY.get(self.found.by, "no noise")
         low, high = self.found.low, self.found.high
-        if not low:
-            return self.found.by
-        most = "or more" if math.isinf(high) else f"to {high:.4g}"
-        return f"{self.found.by} (dp_accounting: {low:.4g} {most})"
+        told = f"{low:.4g} to {high:.4g}" if low else f"at most {high:.4g}"
+        if math.isinf(high):
+            told = f"at least {low:.4g}" if low else "no bound"
+        return f"{self.found.by} (dp_accounting: {told})"
 
 
 def cost_rows(document: Document) -> Iterator[Row]:
