@@ -23,6 +23,7 @@ from locksfl.experiment.config import Config, parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish
 from locksfl.experiment.run import run_experiment
+from locksfl.experiment.verify import verify
 from small_runs import (
     QUICK,
     copied,
@@ -49,6 +50,13 @@ BUNDLE = {
 def bundle(run):
     target = new_path()
     publish(run, target)
+    return target
+
+
+def checked(run):
+    """The bundle of a run that was not tampered with: `locks verify` finds it right."""
+    target = bundle(run)
+    assert verify(target).faults == []
     return target
 
 
@@ -206,6 +214,7 @@ def test_nothing_enters_a_bundle_but_what_is_listed(marked):
     }  # fmt: skip
     folder = bundle(marked)
     assert found_in(folder) == set()
+    assert verify(folder).faults == []
     config = tomllib.loads((folder / "config.toml").read_text("utf-8"))
     assert config["data"]["name"] == "own-data"
     assert config["features"] == {"name": "encoder", "file": "encoder.npz"}
@@ -253,7 +262,7 @@ def test_a_run_of_version_0_1_can_be_published(tmp_path):
 
 def test_local_trust_shows_exact_counts():
     run = finished("local")
-    public = lines(bundle(run))
+    public = lines(checked(run))
     for theirs, ours in zip(public, lines(run), strict=True):
         for name in ("arm", "round", "cohort", "uploads", "bytes_up", "bytes_down", "accuracy"):
             assert theirs[name] == ours[name]
@@ -280,7 +289,7 @@ def test_the_upload_estimate_is_made_of_released_values():
 
 def test_models_and_accuracies_are_those_of_the_run():
     run = finished()
-    folder = bundle(run)
+    folder = checked(run)
     for name in ("model-locks.npz", "model-uniform.npz"):
         (_, theirs), (_, ours) = (unpack_arrays(place / name) for place in (folder, run))
         assert theirs.keys() == ours.keys() == {"layers.0.weight", "layers.0.bias"}
@@ -308,10 +317,10 @@ def test_the_statement_names_observers_relations_and_reservations():
     assert "simulated: a seed was given" in text
     assert "tuned_without_privacy:" in text
     assert "trusted with raw updates" in text
-    honest = (bundle(quick(seed=None)) / "STATEMENT.md").read_text()
+    honest = (checked(quick(seed=None)) / "STATEMENT.md").read_text()
     assert "simulated" not in honest
     assert "tuned_without_privacy" not in honest
-    assert "no privacy guarantee" in (bundle(finished("none")) / "STATEMENT.md").read_text()
+    assert "no privacy guarantee" in (checked(finished("none")) / "STATEMENT.md").read_text()
 
 
 def test_an_unfinished_run_is_not_published():

@@ -31,6 +31,7 @@ from locksfl.cli.reproduce import reproduce
 from locksfl.cli.running import continue_run, open_unfinished, run_new
 from locksfl.cli.theory import theory_app
 from locksfl.cli.tune import tune
+from locksfl.cli.verify import verify
 
 app = typer.Typer(
     name="locks",
@@ -47,6 +48,7 @@ app.command()(compare)
 app.command()(plan)
 app.command()(reproduce)
 app.command()(tune)
+app.command()(verify)
 
 # What typer raises for a wrong command line: click's class, or from 0.26 on that of its own copy of
 # click. Of either only BadParameter is public; this is the class above all of them.
@@ -137,12 +139,16 @@ def evaluate(run: Run, as_json: Json = False) -> None:
 
 @app.command()
 def publish(
-    run: Run, folder: Annotated[Path, typer.Argument(help="A new folder for the bundle.")]
+    run: Run,
+    folder: Annotated[Path, typer.Argument(help="A new folder for the bundle.")],
+    sign: Annotated[
+        Path | None, option("Sign it with this Ed25519 private key (PEM, no password).")
+    ] = None,
 ) -> None:
     """Make the bundle that may be published: models and privacy statement, no secrets."""
     from locksfl.experiment.publish import publish as make_bundle
 
-    for path in make_bundle(run, folder):
+    for path in make_bundle(run, folder, sign):
         print(path)
 
 

@@ -13,6 +13,7 @@ value or a word of the program's own; the words of a user that leave are these a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from locksfl.data.catalogue import NAMES
 from locksfl.data.task import Task
 from locksfl.experiment.config import OWN_DATA, Config, to_table
 from locksfl.experiment.records import COUNTED, expected_cohort, upload_estimate
-from locksfl.methods.releases import ACCOUNTANTS, OBSERVERS, RELATIONS
+from locksfl.methods.releases import ACCOUNTANTS, NORM, OBSERVERS, RELATIONS, UPDATE
+from locksfl.privacy.terms import Term, terms_of
 
 Record = dict[str, Any]
 
@@ -41,6 +43,15 @@ MODEL = ("format", "classes", "scale")  # of a model's file, with the sizes of i
 ARM = (
     "name", "rule", "estimator", "trust", "rounds", "clip_norm", "step", "asked_rounds",
     "noise_multiplier", "norm_multiplier", "claimed_epsilon",
+)  # fmt: skip
+TERM = (  # of `privacy.terms`; all of it follows from public settings
+    "mechanism", "release", "sampling_rate", "noise_multiplier", "first_multiplier", "second_rate",
+    "update_multiplier", "norm_multiplier", "budget_epsilon", "budget_delta", "budget_relation",
+    "separation", "bands", "uploaders", "rounds",
+)  # fmt: skip
+MECHANISMS = (
+    "exact", "poisson-gaussian", "joint-poisson-gaussian", "chosen", "turns", "gaussian",
+    "filtered-gaussian",
 )  # fmt: skip
 SUMMARY = ("name", "simulated", "tuned_without_privacy", "accounting", "no_guarantee", "filter")
 CONFIG: Record = {  # data.name, features.file and model.options: see `public_table`
@@ -84,6 +95,10 @@ def public_table(config: Config) -> Record:
     told = _listed(table, CONFIG)
     told["data"]["name"] = public_name(config)
     told["model"]["options"] = _numbers(config.model.options)
+    if (
+        told["privacy"].get("epsilon") == math.inf
+    ):  # JSON has none, and without noise it is the same
+        del told["privacy"]["epsilon"]
     if file := _public_encoder(config):
         told["features"]["file"] = file
     told["arm"] = [_listed(arm, dict.fromkeys(SETTINGS)) for arm in table["arm"]]
@@ -154,6 +169,7 @@ def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: b
     if arm.separation:  # turns are public, and so is the matrix of their noise
         told |= {"separation": arm.separation, "bands": arm.bands, "strategy": list(arm.strategy)}
     told["privacy"] = public_costs(summary["privacy"])
+    told["terms"] = public_terms(arm)
     rounds = list(rounds)
     told["expected_cohort"] = sum(line["expected_cohort"] for line in rounds) / len(rounds)
     told["upload_estimate"] = max(0, sum(line["upload_estimate"] for line in rounds))
@@ -164,6 +180,22 @@ def public_costs(costs: Iterable[Record]) -> list[Record]:
     """Epsilons, by observer and relation."""
     words = {*OBSERVERS, *RELATIONS, *ACCOUNTANTS, "gdp", "none"}
     return [_plain(cost, COST, words) for cost in costs]
+
+
+def public_terms(arm: Arm) -> Record:
+    """What an arm releases to each observer, from which its epsilons follow."""
+    return {who: [_public_term(term) for term in terms] for who, terms in terms_of(arm).items()}
+
+
+def _public_term(term: Term) -> Record:
+    told = _plain(term, _present(term, TERM), {*MECHANISMS, NORM.name, UPDATE.name, *RELATIONS})
+    if "strategy" in term:
+        told |= _numbers({"strategy": term["strategy"]})
+    if "choices" in term:
+        told["choices"] = [_public_term(one) for one in term["choices"]]
+    if told.keys() != term.keys():
+        raise ValueError(f"{sorted(term.keys() - told.keys())}: terms that are on no list")
+    return told
 
 
 def public_summary(summary: Record, config: Config) -> Record:

@@ -10,10 +10,12 @@ lists.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import tempfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,16 @@ from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered
 from locksfl.experiment.folder import RunFolder, append_lines
 from locksfl.experiment.plan import plan_arms
+from locksfl.experiment.sealing import Document, read_private_key, sealed
 from locksfl.experiment.statement import statement_text, unit_text
 
+FORMAT = 2  # of a statement; those of 0.1 had no format and no terms
 
-def publish(run: Path, target: Path) -> list[Path]:
-    """Write the public bundle of a finished run to a new folder; its files."""
+
+def publish(run: Path, target: Path, sign: Path | None = None) -> list[Path]:
+    """Write the public bundle of a finished run to a new folder; its files. `sign`: the file of an
+    Ed25519 key whose signature the statement is given."""
+    key = None if sign is None else read_private_key(sign)
     folder = RunFolder.open(run)
     summary = folder.summary()
     if target.exists():
@@ -43,7 +50,8 @@ def publish(run: Path, target: Path) -> list[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
-        _fill(work, folder, config, summary, arms)
+        document = sealed(public_document(folder, config, summary, arms), key)
+        _fill(work, document, public_models(folder, config, arms), config)
         os.chmod(work, 0o755)
         os.replace(work, target)  # all of it or nothing
     except BaseException:
@@ -52,30 +60,38 @@ def publish(run: Path, target: Path) -> list[Path]:
     return sorted(target.iterdir())
 
 
-def _fill(
-    work: Path, folder: RunFolder, config: Config, summary: dict[str, Any], arms: dict[str, Arm]
-) -> None:
-    document = public_document(folder, config, summary, arms)
+def _fill(work: Path, document: Document, models: dict[str, bytes], config: Config) -> None:
     (work / "config.toml").write_text(tomli_w.dumps(document["config"]), "utf-8")
-    for name in arms:
-        file = f"model-{name}.npz"
-        (work / file).write_bytes(public.public_model(folder.path / file, config))
+    for file, content in models.items():
+        (work / file).write_bytes(content)
     append_lines(work / "rounds.jsonl", document["rounds"])
     told = document["statement"]
-    (work / "statement.json").write_text(json.dumps(told, indent=2) + "\n", "utf-8")
+    (work / "statement.json").write_text(
+        json.dumps(told, indent=2, allow_nan=False) + "\n", "utf-8"
+    )
     (work / "STATEMENT.md").write_text(statement_text(told, config), "utf-8")
+
+
+def public_models(folder: RunFolder, config: Config, arms: dict[str, Arm]) -> dict[str, bytes]:
+    """The files of the models, by name."""
+    files = [f"model-{name}.npz" for name in arms]
+    return {file: public.public_model(folder.path / file, config) for file in files}
 
 
 def public_document(
     folder: RunFolder, config: Config, summary: dict[str, Any], arms: dict[str, Arm]
 ) -> dict[str, Any]:
-    """All that a bundle tells beside its models: the statement, the configuration, the rounds."""
+    """All that a bundle tells beside its models: the statement, the configuration, the rounds. It
+    has its digest, and is what `locks verify` checks."""
     held_out = public.held_out(summary, config)
     rounds = [
         public.public_round(line, arms[line["arm"]], held_out["public"])
         for line in folder.lines("rounds.jsonl")
     ]
+    models = public_models(folder, config, arms)
     statement = {
+        "format": FORMAT,
+        "version": metadata.version("locks-fl"),
         **public.public_summary(summary, config),
         "unit": unit_text(config),
         "held_out": held_out,
@@ -91,5 +107,6 @@ def public_document(
             )
             for arm in summary["arms"]
         ],
+        "models": {file: hashlib.sha256(content).hexdigest() for file, content in models.items()},
     }
-    return {"statement": statement, "config": public.public_table(config), "rounds": rounds}
+    return sealed({"statement": statement, "config": public.public_table(config), "rounds": rounds})

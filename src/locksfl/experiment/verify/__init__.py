@@ -1,0 +1,159 @@
+"""`locks verify`: whether a public bundle or page says what its own terms lead to.
+
+    schema        it has the fields that docs/statement.schema.json lists, and no others
+    seals         the digest is its own; the signature, if there is one, is that of its key
+    arms          the same ones in the statement, the settings, the rounds and the models
+    settings      planned anew, they have the terms of the statement
+    epsilons      each one, also of all arms together and after every round, follows from the terms
+    rounds        all there, and their figures are those of the arms
+    files         what people read is made of what was checked; models have their checksums
+
+None of this shows that the training was done as the settings say: docs/verify.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from locksfl._tables import build_table
+from locksfl.experiment.config import Config
+from locksfl.experiment.sealing import (
+    Document,
+    digest,
+    fingerprint,
+    read_public_key,
+    signature_problem,
+)
+from locksfl.experiment.statement import statement_text
+from locksfl.experiment.verify import consistency
+from locksfl.experiment.verify.epsilons import Row, cost_rows, curve_faults, shape_faults
+from locksfl.experiment.verify.reading import STATEMENT, TEXT, is_page, read_document
+
+SCHEMA = "statement.schema.json"
+MOST_SCHEMA_FAULTS = 5
+
+__all__ = ["Report", "Row", "document_faults", "read_document", "verify"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found: rows of epsilons, faults (a line each), and what could not be checked."""
+
+    rows: list[Row] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def verify(path: Path, key: Path | None = None) -> Report:
+    """Check a bundle's folder, its statement or a public page.
+
+    Args:
+        path: of it. What cannot be read as one is refused with a ValueError.
+        key: the file of an Ed25519 public key by which it has to be signed.
+    """
+    wanted = None if key is None else read_public_key(key)
+    document = read_document(path)
+    if faults := list(schema_faults(document)):
+        return Report(faults=faults)
+    faults = []
+    if digest(document) != document["statement"]["digest"]:
+        faults.append("digest: something was changed after it was published")
+    if problem := signature_problem(document, wanted):
+        faults.append(f"signature: {problem}")
+    rows, found = document_faults(document)
+    return Report(
+        rows,
+        [*faults, *found, *_file_faults(path, document)],
+        list(_notes(path, document, wanted is not None)),
+    )
+
+
+def document_faults(document: Document) -> tuple[list[Row], list[str]]:
+    """Everything that a document shows by itself, its seals left out: of a valid one."""
+    if early := [*consistency.name_faults(document), *shape_faults(document)]:
+        return [], early  # what follows goes through arms side by side
+    rows = list(cost_rows(document))
+    return rows, [*(fault for row in rows for fault in row.faults), *part_faults(document)]
+
+
+def part_faults(document: Document) -> Iterator[str]:
+    """What does not fit together, quick checks first."""
+    yield from consistency.term_faults(document)
+    if not consistency.own_code(document):
+        yield from consistency.setting_faults(document)
+    yield from consistency.round_faults(document)
+    yield from curve_faults(document)
+
+
+def schema_faults(document: Document) -> Iterator[str]:
+    """Where a document is not what the schema describes."""
+    validator = Draft202012Validator({**schema(), "$ref": "#/$defs/document"})
+    errors = sorted(validator.iter_errors(document), key=lambda error: error.json_path)
+    for error in errors[:MOST_SCHEMA_FAULTS]:
+        told = " ".join(error.message.split())
+        yield f"schema: {error.json_path.removeprefix('$.')}: {told[:200]}"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a statement; docs/ has a copy."""
+    text = resources.files("locksfl.experiment").joinpath(SCHEMA).read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _file_faults(path: Path, document: Document) -> Iterator[str]:
+    """What people read, made anew; and the models."""
+    own = consistency.own_code(document)
+    if is_page(path):
+        if not own and path.read_text("utf-8") != rendered(document):
+            yield f"{path.name}: shows something else than its data"
+        return
+    folder = path if path.is_dir() else path.parent
+    for name, expected in document["statement"]["models"].items():
+        file = folder / name
+        if not file.is_file():
+            yield f"{name}: missing"
+        elif hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+            yield f"{name}: another file than the one that was published"
+    if own:
+        return
+    try:
+        config = build_table(Config, json.loads(json.dumps(document["config"])), "")
+        text = statement_text(document["statement"], config)
+    except ValueError:  # told among the settings
+        return
+    if not (folder / TEXT).is_file() or (folder / TEXT).read_text("utf-8") != text:
+        yield f"{TEXT}: not the text of {STATEMENT}"
+
+
+def rendered(document: Document) -> str:
+    """The page of a document, made anew."""
+    page: str = importlib.import_module("locksfl.experiment.page").public_page(document)
+    return page
+
+
+def _notes(path: Path, document: Document, demanded: bool) -> Iterator[str]:
+    """What a reader should know beside the verdict."""
+    signature = document["statement"].get("signature")
+    if signature is None:
+        yield "not signed: the digest finds accidents, and a forger computes it anew"
+    else:
+        anybody = (
+            "" if demanded else "; anybody can make a key: ask the operator for theirs (--key)"
+        )
+        yield f"signed with the key {fingerprint(signature['public_key'])}{anybody}"
+    for name in consistency.own_code(document):
+        yield f"{name} is code of the operator's own: not imported, its terms taken as stated"
+    if is_page(path):
+        yield "a page comes without its models: not checked"
+    if document["statement"]["simulated"]:
+        yield "simulated: a seed was given, so this run protects nobody"

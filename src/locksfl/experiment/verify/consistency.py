@@ -1,0 +1,225 @@
+"""What the parts of a document say of each other: settings, terms, rounds and arms.
+
+The arms are planned anew from the public settings, with the noise that the statement names, and
+must have the terms of the statement. Code of the operator's own (a rule, an estimator) is never
+imported here, since whoever wrote the document chose its name: terms of such arms are taken as
+stated, and `own_code` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from locksfl._tables import build_table
+from locksfl.arm import MULTIPLIERS, Arm
+from locksfl.experiment.config import Config
+from locksfl.experiment.plan import plan_arms
+from locksfl.experiment.records import COUNTED
+from locksfl.experiment.sealing import Document
+from locksfl.experiment.statement import unit_text
+from locksfl.privacy.recompute import recomputed
+from locksfl.privacy.terms import Term, terms_of
+
+Record = dict[str, Any]
+
+
+def own_code(document: Document) -> list[str]:
+    """The rules and estimators that are code of the operator's own."""
+    words = (arm.get(part) for arm in document["config"]["arm"] for part in ("rule", "estimator"))
+    return sorted({word for word in words if isinstance(word, str) and ":" in word})
+
+
+def name_faults(document: Document) -> Iterator[str]:
+    """An arm that is missing in one place."""
+    statement = document["statement"]
+    names = [arm["name"] for arm in statement["arms"]]
+    settings = [arm.get("name") for arm in document["config"]["arm"]]
+    if settings != names:
+        yield f"the configuration has the arms {settings}, the statement {names}"
+    played = list(dict.fromkeys(line["arm"] for line in document["rounds"]))
+    if sorted(played) != sorted(names):
+        yield f"there are rounds of the arms {played}; the statement has {names}"
+    if sorted(statement["models"]) != sorted(f"model-{name}.npz" for name in names):
+        yield f"models {sorted(statement['models'])}: expected one for each arm of {names}"
+
+
+def setting_faults(document: Document) -> Iterator[str]:
+    """Settings that do not lead to the statement and its terms."""
+    statement = document["statement"]
+    try:
+        config: Config = build_table(Config, json.loads(json.dumps(document["config"])), "")
+        arms = _planned(config, statement)
+    except ValueError as error:
+        yield f"configuration: {error}"
+        return
+    privacy = config.privacy
+    expected = {
+        "name": config.name,
+        "tuned_without_privacy": privacy.tuned_without_privacy,
+        "accounting": privacy.accounting,
+        "no_guarantee": privacy.accounting != "sound",
+        "filter": privacy.filter,
+        "unit": unit_text(config),
+    }
+    for name, value in expected.items():
+        if statement[name] != value:
+            yield f"{name} = {statement[name]!r}: the configuration says {value!r}"
+    for told, arm in zip(statement["arms"], arms, strict=True):
+        yield from (f"arm {arm.name}: {fault}" for fault in _arm_faults(told, arm, config))
+        lines = [line for line in document["rounds"] if line["arm"] == arm.name]
+        yield from (f"arm {arm.name}: {fault}" for fault in _count_faults(lines, arm))
+
+
+def _planned(config: Config, statement: Record) -> list[Arm]:
+    multipliers = [
+        [*(arm.get(name) or 0.0 for name in MULTIPLIERS), *arm.get("ladder", ())]
+        for arm in statement["arms"]
+    ]
+    return plan_arms(config, multipliers)
+
+
+def _arm_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
+    names = ("rule", "estimator", "trust", "rounds", "clip_norm", "step")
+    expected = {name: getattr(arm, name) for name in names}
+    expected["asked_rounds"] = config.train.rounds
+    table = next(one for one in config.arm if one["name"] == arm.name)
+    expected |= {name: table[name] for name in MULTIPLIERS if name in table}
+    if arm.separation:
+        expected |= {"separation": arm.separation, "bands": arm.bands}
+    for name, value in expected.items():
+        if told.get(name) != value:
+            yield f"{name} = {told.get(name)!r}: the configuration says {value!r}"
+    noised = (arm.private, arm.releases_norms, arm.clip_quantile is not None)
+    for name, released in zip(MULTIPLIERS, noised, strict=True):
+        if (told.get(name) is not None) != (arm.private and released):
+            yield f"{name} = {told.get(name)!r}: not what the settings release"
+    if arm.ladder and told["noise_multiplier"] != arm.ladder[-1]:
+        yield f"noise_multiplier = {told['noise_multiplier']!r}: the last of the ladder is another"
+    alone = replace(arm, bands=min(1, arm.bands))  # what correlates noise takes seconds to compute
+    for who, terms in terms_of(alone).items():
+        if _without_bands(told["terms"][who]) != _without_bands(terms):
+            yield f"terms {who}: not those of the configuration and the stated noise"
+    yield from _claim_faults(told, arm, config)
+
+
+def _without_bands(terms: list[Term]) -> list[Term]:
+    """Whether the correlation of noise is sound is checked by itself: it costs nothing."""
+    return [{n: v for n, v in term.items() if n not in ("bands", "strategy")} for term in terms]
+
+
+def _claim_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
+    """A total that was asked for and is exceeded; an epsilon claimed without a guarantee."""
+    privacy, claimed = config.privacy, told["claimed_epsilon"]
+    if privacy.accounting == "sound":
+        if claimed is not None:
+            yield f"claimed_epsilon = {claimed!r}: nothing was claimed"
+        who = "SERVER" if arm.parts[2].guards_server else "PUBLIC"
+        limit = privacy.epsilon or privacy.max_epsilon
+        for cost in told["privacy"]:
+            if (cost["observer"], cost["relation"]) != (who, privacy.relation) or limit is None:
+                continue
+            if cost["epsilon"] is not None and cost["epsilon"] > limit * (1 + 1e-6):
+                yield f"epsilon {cost['epsilon']:.6g}: more than the {limit:g} that was asked for"
+        return
+    rate = {"sampling_rate": arm.uploads / arm.clients, "noise_multiplier": arm.noise_multiplier}
+    term = {"mechanism": "poisson-gaussian", **rate, "rounds": arm.rounds}
+    given = math.inf if claimed is None else claimed
+    if privacy.epsilon is not None and given > privacy.epsilon * (1 + 1e-6):
+        yield f"claimed_epsilon = {claimed!r}: more than the {privacy.epsilon:g} asked for"
+    found = recomputed([term], privacy.delta, "zero-out", privacy.accountant, given)
+    if problem := found.problem(given):
+        yield f"claimed_epsilon = {claimed!r}: {problem}"
+
+
+def _count_faults(lines: list[Record], arm: Arm) -> Iterator[str]:
+    """Counts of rounds that the settings fix, or that fit no number of parameters."""
+    rule, sizes = arm.parts[0], set()
+    for line in lines:
+        where = f"round {line['round']}"
+        if arm.controlled:
+            known = any(math.isclose(line["expected_cohort"], rung) for rung in arm.rungs)
+        else:
+            known = line["expected_cohort"] == arm.cohort
+        if not known:
+            yield f"{where}: expected_cohort {line['expected_cohort']:g}: not that of the settings"
+        fixed = not arm.counts and (rule.estimated_uploads is None or not arm.releases_norms)
+        if fixed and line["upload_estimate"] != arm.uploads:
+            yield f"{where}: upload_estimate {line['upload_estimate']:g}; it is {arm.uploads:g}"
+        if not arm.parts[2].guards_server:
+            continue
+        if missing := [name for name in (*COUNTED, "exhausted") if name not in line]:
+            yield f"{where}: {', '.join(missing)} missing"
+            continue
+        cohort, uploads, up, down = (line[name] for name in COUNTED)
+        if not uploads <= cohort <= arm.clients:
+            yield f"{where}: {uploads} uploads of {cohort} of {arm.clients} clients"
+        norms = cohort if arm.releases_norms else 0
+        sizes |= {down / 4 / cohort} if cohort else set()
+        sizes |= {(up / 4 - norms) / uploads} if uploads else set()
+    if len(sizes) > 1:
+        yield "bytes of rounds: they fit no one number of parameters"
+
+
+def term_faults(document: Document) -> Iterator[str]:
+    """Terms that are not those of the rounds that the arm states, or that no formula covers."""
+    for arm in document["statement"]["arms"]:
+        for who, terms in arm["terms"].items():
+            where = f"arm {arm['name']}: terms {who}"
+            for term in terms:
+                if term.get("rounds", arm["rounds"]) != arm["rounds"]:
+                    yield f"{where}: {term['rounds']} rounds; the arm has {arm['rounds']}"
+                if term["mechanism"] == "turns":
+                    yield from (f"{where}: {fault}" for fault in _strategy_faults(term, arm))
+
+
+def _strategy_faults(term: Term, arm: Record) -> Iterator[str]:
+    """What the cost of turns rests on: docs/accounting.md."""
+    strategy = term["strategy"]
+    if math.fsum(c * c for c in strategy) > 1 + 1e-9:
+        yield "the squares of the strategy sum to more than 1"
+    if not len(strategy) <= term["bands"] <= term["separation"]:
+        yield "the strategy has more coefficients than bands, or more bands than the separation"
+    if any(term[name] != arm.get(name) for name in ("bands", "strategy")):
+        yield "another strategy than the arm's"
+
+
+def round_faults(document: Document) -> Iterator[str]:
+    """Rounds that are missing, and figures of an arm that are not those of its rounds."""
+    evaluated = document["statement"]["held_out"]["public"]
+    for arm in document["statement"]["arms"]:
+        where = f"arm {arm['name']}"
+        lines = [line for line in document["rounds"] if line["arm"] == arm["name"]]
+        played = arm.get("played_rounds", arm["rounds"])
+        if [line["round"] for line in lines] != list(range(1, played + 1)):
+            yield f"{where}: expected the rounds 1 to {played}, each once"
+            continue
+        if not played <= arm["rounds"] <= arm["asked_rounds"]:
+            yield f"{where}: {played} of {arm['rounds']} of {arm['asked_rounds']} rounds"
+        for name in ("accuracy", "r2", "loss"):
+            if arm.get(name) != (last := lines[-1].get(name)):
+                yield f"{where}: {name} {arm.get(name)!r}; the last round has {last!r}"
+            if (name in arm or name in lines[-1]) and not evaluated:
+                yield f"{where}: {name} on records that are not public"
+        if "last_clip_norm" in arm and arm["last_clip_norm"] != lines[-1].get("clip_norm"):
+            yield f"{where}: last_clip_norm is not that of the last round"
+        sums = {
+            "expected_cohort": sum(line["expected_cohort"] for line in lines) / len(lines),
+            "upload_estimate": max(0, sum(line["upload_estimate"] for line in lines)),
+        }
+        for name, value in sums.items():
+            if not math.isclose(arm[name], value, rel_tol=1e-9):
+                yield f"{where}: {name} {arm[name]:g}; its rounds have {value:g}"
+        if "spent_so_far" in arm:
+            yield from (f"{where}: {fault}" for fault in _spent_faults(arm))
+
+
+def _spent_faults(arm: Record) -> Iterator[str]:
+    """No client has spent more than is guaranteed."""
+    for spent, most in zip(arm["spent_so_far"], arm["privacy"], strict=True):
+        known = spent["epsilon"] is not None and most["epsilon"] is not None
+        if known and spent["epsilon"] > most["epsilon"] * (1 + 1e-9):
+            yield f"spent {spent['epsilon']:.6g} of {most['epsilon']:.6g}"

@@ -1,0 +1,116 @@
+"""The public document of a bundle or a page: {"statement", "config", "rounds"}.
+
+Whatever cannot be read as one, and a statement of another format, is refused with one line.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from locksfl.experiment.publish import FORMAT
+from locksfl.experiment.sealing import Document
+
+STATEMENT, CONFIG, ROUNDS, TEXT = "statement.json", "config.toml", "rounds.jsonl", "STATEMENT.md"
+ELEMENT = "locks-public"  # the id of a page's <script type="application/json">
+
+
+def read_document(path: Path) -> Document:
+    """The document of a bundle's folder, of the statement in it, or of a public page."""
+    if path.is_dir():
+        path = path / STATEMENT
+    text = _text(path)
+    document = _of_page(path, text) if is_page(path) else _of_bundle(path, text)
+    statement = document.get("statement")
+    if not isinstance(statement, dict) or "arms" not in statement:
+        raise ValueError(f"{path}: not a statement of this program; expected a bundle or a page")
+    found = statement.get("format")
+    if found is None:
+        raise ValueError(
+            f"{path}: a statement of version 0.1, which has no terms to recompute an epsilon from; "
+            f"expected format {FORMAT} (publish the run again)"
+        )
+    if found != FORMAT:
+        raise ValueError(f"{path}: format {found!r}; this version reads format {FORMAT}")
+    return document
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is a page."""
+    return path.suffix.lower() in (".html", ".htm")
+
+
+def _of_bundle(path: Path, text: str) -> Document:
+    lines = _text(path.parent / ROUNDS).splitlines()
+    try:
+        config = tomllib.loads(_text(path.parent / CONFIG))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path.parent / CONFIG}: not valid TOML: {error}") from None
+    rounds = [_json(line, path.parent / ROUNDS) for line in lines]
+    return {"statement": _json(text, path), "config": config, "rounds": rounds}
+
+
+def _of_page(path: Path, text: str) -> Document:
+    finder = _Finder()
+    finder.feed(text)
+    finder.close()
+    if len(finder.found) != 1:
+        raise ValueError(
+            f"{path}: {len(finder.found)} elements <script id={ELEMENT!r}>; expected a public page "
+            "of this program, which has one"
+        )
+    document = _json(finder.found[0].replace("<\\/", "</"), path)
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: not a page of this program")
+    return document
+
+
+class _Finder(HTMLParser):
+    """Collects the texts of the elements with the document."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside = tag == "script" and dict(attrs).get("id") == ELEMENT
+        if self._inside:
+            self.found.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        del tag
+        self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.found[-1] += data
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file; expected a bundle or a page") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from None
+
+
+def _json(text: str, path: Path) -> Any:
+    """Strict JSON: a name twice, or a number that is none, could be read in two ways."""
+
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a name stands twice in one object")
+        return dict(pairs)
+
+    def no_number(word: str) -> Any:
+        raise ValueError(f"{word} is no number")
+
+    try:
+        return json.loads(text, object_pairs_hook=table, parse_constant=no_number)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not valid JSON ({error})") from None

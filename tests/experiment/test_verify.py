@@ -1,0 +1,383 @@
+"""`locks verify` believes no page: what was changed is found, and by what."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from jsonschema import Draft202012Validator
+
+from locksfl.experiment import verify as verifying
+from locksfl.experiment.publish import publish
+from locksfl.experiment.sealing import SEALS, sealed
+from locksfl.experiment.verify import (
+    document_faults,
+    part_faults,
+    read_document,
+    schema_faults,
+    verify,
+)
+from locksfl.experiment.verify.consistency import name_faults
+from locksfl.experiment.verify.epsilons import cost_rows, shape_faults
+from made_documents import KINDS, made_bundle, made_run, page
+from small_runs import call_locks, copied, new_path
+
+ROOT = Path(__file__).parents[2]
+OLD = Path(__file__).parents[1] / "old" / "bundle"
+PEM = serialization.Encoding.PEM
+BY = {
+    "coin, rate control": {"dp_accounting rdp"},
+    "dpis": {"dp_accounting rdp"},
+    "uniform by rdp, replace": {"dp_accounting rdp"},
+    "norm": {"locks pld"},
+    "adaptive clipping, norm": {"locks pld"},
+    "norm by rdp": {"locks rdp"},
+    "two arms": {"dp_accounting pld", "locks pld"},
+    "turns": {"dp_accounting gaussian"},
+    "turns beside coins": {"dp_accounting gaussian", "dp_accounting pld"},
+    "rate control beside coins": {"dp_accounting rdp", "dp_accounting pld", "locks rdp"},
+    "none": set(),
+}
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    """Pages here show nothing but their data."""
+    monkeypatch.setattr(verifying, "rendered", page)
+
+
+def write_page(document):
+    path = new_path().with_suffix(".html")
+    path.write_text(page(document), "utf-8")
+    return path
+
+
+def without_seals(document):
+    """The faults that are found although a forger has computed the digest anew."""
+    return list(schema_faults(document)) or document_faults(document)[1]
+
+
+def first_fault(document):
+    """The first of them: what is slow is computed only if nothing else finds it."""
+    rows = (fault for row in cost_rows(document) for fault in row.faults)
+    early = (schema_faults(document), name_faults(document), shape_faults(document))
+    for found in (*early, part_faults(document), rows):
+        if fault := next(iter(found), None):
+            return fault
+    return None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_arm_holds_and_the_accountant_is_named(kind):
+    report = verify(made_bundle(kind))
+    assert report.faults == []
+    local = {"dp_accounting gaussian"} if "local" in kind or kind == "as printed" else None
+    by = {row.by.split(" (")[0] for row in report.rows if row.found.by != "none"}
+    assert by == (local or BY.get(kind, {"dp_accounting pld"}))
+    document = read_document(made_bundle(kind))
+    assert without_seals(json.loads(json.dumps(document))) == []
+
+
+def test_the_command_and_its_answers(capsys):
+    """tests/experiment/test_publish.py has bundles of runs that were trained."""
+    folder = made_bundle("two arms")
+    told = call_locks(capsys, "verify", folder)
+    assert "holds: 12 epsilons follow from the public terms" in told
+    assert call_locks(capsys, "verify", folder / "statement.json") == told
+    answer = json.loads(call_locks(capsys, "verify", folder, "--json"))
+    assert answer["holds"]
+    assert len(answer["epsilons"]) == 12
+
+
+# A change of one field
+
+
+def leaves(value, path=()) -> Iterator[tuple]:
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from leaves(value[key], (*path, key))
+    else:
+        yield path
+
+
+def at(document, path):
+    for key in path:
+        document = document[key]
+    return document
+
+
+def changed(document, path, value):
+    """A copy with another value; None of `value` removes the field."""
+    found = copy.deepcopy(document)
+    here = at(found, path[:-1])
+    if value is REMOVED:
+        del here[path[-1]]
+    else:
+        here[path[-1]] = value
+    return found
+
+
+REMOVED = object()
+
+
+def other(value, words, chance):
+    """Another value, as near as a careless or a careful hand would have it."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + chance.choice([-1, 1])
+    if isinstance(value, float):
+        factor = 1 + chance.choice([-1, 1]) * chance.choice([0.001, 0.01, 0.05])
+        return value * factor or 0.01
+    if value is None:
+        return 1.0
+    return chance.choice([word for word in words if word != value])
+
+
+def one_change(document, chance):
+    """Where, and the document with one field changed or removed, or without an arm."""
+    paths = sorted(leaves(document), key=str)
+    kind = chance.random()
+    if kind < 0.05:
+        path = chance.choice(
+            [("statement", "arms", 0), ("statement", "arms", 1), ("config", "arm", 0)]
+        )
+        return path, changed(document, path, REMOVED)
+    path = chance.choice(paths)
+    if kind < 0.2:
+        return path, changed(document, path, REMOVED)
+    words = sorted({at(document, one) for one in paths if isinstance(at(document, one), str)})
+    return path, changed(document, path, other(at(document, path), words, chance))
+
+
+@pytest.mark.usefixtures("pages")
+@pytest.mark.parametrize("kind", ["two arms", "local, two arms"])
+def test_each_of_200_changes_of_one_field_is_found(kind, record_property):
+    """100 of each page. The digest finds them all, so that those are counted which are found by
+    recomputing and comparing alone."""
+    document, chance = read_document(made_bundle(kind)), random.Random(5)
+    assert verify(write_page(document)).faults == []
+    unsealed = 0
+    for number in range(100):
+        path, forged = one_change(document, chance)
+        try:
+            faults = verify(write_page(forged)).faults
+        except ValueError as error:  # refused: not a statement, or of another format
+            faults = [str(error)]
+        assert faults, (number, path)
+        assert all("\n" not in fault for fault in faults)
+        unsealed += any(not fault.startswith("digest") for fault in faults)
+    record_property("found_without_digest", unsealed)
+    assert unsealed >= 80
+
+
+FLATTERS = {  # the direction in which a field looks better
+    **dict.fromkeys(("epsilon", "delta", "sampling_rate", "second_rate", "rounds", "cohort"), -1),
+    **dict.fromkeys(("budget_epsilon", "budget_delta"), -1),
+    **dict.fromkeys(("noise_multiplier", "norm_multiplier", "clip_multiplier", "uploaders"), 1),
+    **dict.fromkeys(("first_multiplier", "update_multiplier", "separation"), 1),
+    "asked_rounds": -1,
+    "round": -1,
+    "claimed_epsilon": -1,
+}
+
+
+def flattered(document):
+    """(where, the document) with each field of privacy 5% better, seals computed anew."""
+    for path in leaves(document):
+        name, value = path[-1], at(document, path)
+        if isinstance(name, int) and path[-2] in ("ladder",):
+            name = "noise_multiplier"
+        counted = path[0] == "rounds" and name == "cohort"  # a released count of local trust
+        if name not in FLATTERS or value is None or counted:
+            continue
+        better = value * (1 + 0.05 * FLATTERS[name])
+        if isinstance(value, int):
+            better = value + FLATTERS[name] * max(1, round(0.05 * value))
+        yield path, changed(document, path, better)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_flatters_by_5_percent_is_found_without_the_digest(kind):
+    tried = 0
+    for path, forged in flattered(read_document(made_bundle(kind))):
+        assert first_fault(forged), path
+        tried += 1
+    assert tried >= 7
+
+
+def test_a_forger_who_changes_terms_and_epsilon_together_meets_the_settings():
+    document = read_document(made_bundle("uniform"))
+    better = read_document(made_bundle("limited"))["statement"]["arms"][0]
+    forged = copy.deepcopy(document)
+    arm = forged["statement"]["arms"][0]
+    arm["terms"], arm["privacy"] = better["terms"], better["privacy"]
+    forged["statement"]["all_arms_composed"] = better["privacy"]
+    assert any("terms PUBLIC" in fault for fault in without_seals(forged))
+
+
+# Versions, and what is no page
+
+
+def test_a_statement_of_0_1_is_refused_by_version(capsys):
+    call_locks(capsys, "verify", OLD, code=2)
+    with pytest.raises(ValueError, match=r"statement of version 0\.1, .*expected format 2"):
+        verify(OLD / "statement.json")
+    document = {"statement": json.loads((OLD / "statement.json").read_text())}
+    with pytest.raises(ValueError, match=r"version 0\.1"):
+        verify(write_page(document | {"config": {}, "rounds": []}))
+    newer = read_document(made_bundle("none"))
+    newer["statement"]["format"] = 3
+    with pytest.raises(ValueError, match="format 3; this version reads format 2"):
+        verify(write_page(newer))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("<p>hello</p>", "0 elements"),
+        ('<script id="locks-public">{}</script>' * 2, "2 elements"),
+        ('<script id="locks-public">{"a": 1, "a": 2}</script>', "stands twice"),
+        ('<script id="locks-public">{"a": NaN}</script>', "NaN is no number"),
+        ('<script id="locks-public">[]</script>', "not a page"),
+        ('<script id="locks-public">{"statement": 3}</script>', "not a statement"),
+    ],
+)
+def test_what_is_no_page_is_one_line(text, told, tmp_path):
+    (tmp_path / "x.html").write_text(text)
+    with pytest.raises(ValueError, match=told):
+        verify(tmp_path / "x.html")
+    with pytest.raises(ValueError, match="no such file"):
+        verify(tmp_path / "missing")
+
+
+def test_a_page_that_shows_something_else_than_its_data(pages, monkeypatch):
+    del pages
+    path = write_page(read_document(made_bundle("uniform")))
+    assert verify(path).faults == []
+    monkeypatch.setattr(verifying, "rendered", lambda document: page(document) + "<p>epsilon 1")
+    assert verify(path).faults == [f"{path.name}: shows something else than its data"]
+
+
+def test_files_of_a_bundle(tmp_path):
+    def damaged(change):
+        folder = tmp_path / "bundle"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(made_bundle("uniform"), folder)
+        change(folder)
+        return verify(folder).faults
+
+    assert damaged(lambda folder: None) == []
+    model = "model-arm.npz"
+    assert damaged(lambda f: (f / model).unlink()) == [f"{model}: missing"]
+    (fault,) = damaged(lambda f: (f / model).write_bytes(b"other"))
+    assert fault == f"{model}: another file than the one that was published"
+
+    def reword(folder):
+        text = (folder / "STATEMENT.md").read_text()
+        (folder / "STATEMENT.md").write_text(text.replace("2.610", "1.610"))
+
+    assert damaged(reword) == ["STATEMENT.md: not the text of statement.json"]
+
+
+def test_code_of_the_operators_own_is_not_imported(monkeypatch):
+    document = read_document(made_bundle("uniform"))
+    document["config"]["arm"][0]["rule"] = "antigravity:rule"
+    document["statement"]["arms"][0]["rule"] = "antigravity:rule"
+    monkeypatch.setattr("importlib.import_module", None)
+    assert document_faults(document)[1] == []
+    notes = verifying._notes(Path("x"), document, False)
+    assert any("antigravity:rule is code of the operator's own" in note for note in notes)
+
+
+# Signatures
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """The files of two private keys and of their public halves."""
+    files = []
+    for name in ("mine", "other"):
+        key = Ed25519PrivateKey.generate()
+        private, public = tmp_path / f"{name}.pem", tmp_path / f"{name}-public.pem"
+        plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        private.write_bytes(key.private_bytes(PEM, *plain))
+        public.write_bytes(
+            key.public_key().public_bytes(PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        )
+        files += [private, public]
+    return files
+
+
+@pytest.mark.usefixtures("pages")
+def test_signatures(keys, capsys):
+    mine, public, _, others = keys
+    folder = new_path()
+    call_locks(capsys, "publish", made_run("uniform"), folder, "--sign", mine)
+    told = call_locks(capsys, "verify", folder)
+    assert "signed with the key SHA256:" in told
+    assert "anybody can make a key" in told
+    assert "anybody" not in call_locks(capsys, "verify", folder, "--key", public)
+    call_locks(capsys, "verify", folder, "--key", others, code=1)
+    assert "signed by another key" in verify(folder, others).faults[0]
+    assert "not signed" in verify(made_bundle("uniform"), public).faults[0]
+
+    document = read_document(folder)
+    forged = changed(document, ("statement", "classes_public"), False)  # nothing else says so
+    assert without_seals(forged) == []
+    (fault,) = verify(write_page(sealed(forged) | {})).faults or [None]
+    assert fault is None  # a forger takes the signature away, and computes the digest anew ...
+    kept = sealed(forged)
+    kept["statement"]["signature"] = document["statement"]["signature"]
+    for path in (write_page(sealed(forged)), write_page(kept)):  # ... but cannot sign it
+        assert any("signature: " in fault for fault in verify(path, public).faults)
+    assert verify(write_page(kept)).faults == [
+        "signature: the signature is not that of this document"
+    ]
+
+
+def test_wrong_keys_are_refused_in_one_line(keys, tmp_path):
+    mine, public, *_ = keys
+    key = serialization.load_pem_private_key(mine.read_bytes(), None)
+    locked, curve = tmp_path / "locked.pem", tmp_path / "curve.pem"
+    secret = serialization.BestAvailableEncryption(b"word")
+    locked.write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, secret))
+    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    curve.write_bytes(ec.generate_private_key(ec.SECP256R1()).private_bytes(PEM, *plain))
+    for path, told in (
+        (locked, "has a password"),
+        (curve, "another kind"),
+        (public, "private key"),
+    ):
+        with pytest.raises(ValueError, match=rf"--sign .*{told}"):
+            publish(made_run("uniform"), tmp_path / "bundle", path)
+    assert not (tmp_path / "bundle").exists()
+    with pytest.raises(ValueError, match=r"--key .*expected a public key"):
+        verify(made_bundle("uniform"), mine)
+
+
+# The schema
+
+
+def test_the_schema_in_the_docs_is_the_one_that_is_used():
+    published = json.loads((ROOT / "docs" / "statement.schema.json").read_text())
+    Draft202012Validator.check_schema(published)
+    assert published == verifying.schema()
+    for kind in KINDS:  # a statement.json is valid by itself
+        told = json.loads((made_bundle(kind) / "statement.json").read_text())
+        Draft202012Validator(published).validate(told)
+        assert not Draft202012Validator(published).is_valid(told | {"cohort": 3})
+    assert set(SEALS) == {"digest", "signature"}
+
+
+def test_a_run_of_0_1_that_is_published_now_holds(tmp_path):
+    publish(copied(OLD.parent / "run"), tmp_path / "bundle")
+    assert verify(tmp_path / "bundle").faults == []
