@@ -24,8 +24,9 @@ from locksfl.experiment import public
 from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered
 from locksfl.experiment.folder import RunFolder, append_lines
+from locksfl.experiment.page import public_page
 from locksfl.experiment.plan import plan_arms
-from locksfl.experiment.statement import statement_text, unit_text
+from locksfl.experiment.statement import statement_text, statement_words, unit_text
 
 
 def publish(run: Path, target: Path) -> list[Path]:
@@ -35,11 +36,7 @@ def publish(run: Path, target: Path) -> list[Path]:
     if target.exists():
         raise ValueError(f"{target}: already exists; expected a new folder")
     config = folder.config
-    multipliers = [
-        [*(arm.get(name) or 0.0 for name in MULTIPLIERS), *arm.get("ladder", ())]
-        for arm in summary["arms"]
-    ]
-    arms = {arm.name: arm for arm in plan_arms(config, multipliers)}
+    arms = played_arms(config, summary)
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
@@ -50,6 +47,15 @@ def publish(run: Path, target: Path) -> list[Path]:
         shutil.rmtree(work, ignore_errors=True)
         raise
     return sorted(target.iterdir())
+
+
+def played_arms(config: Config, summary: dict[str, Any]) -> dict[str, Arm]:
+    """The arms of a finished run by name, with the noise that they had."""
+    multipliers = [
+        [*(arm.get(name) or 0.0 for name in MULTIPLIERS), *arm.get("ladder", ())]
+        for arm in summary["arms"]
+    ]
+    return {arm.name: arm for arm in plan_arms(config, multipliers)}
 
 
 def _fill(
@@ -64,6 +70,7 @@ def _fill(
     told = document["statement"]
     (work / "statement.json").write_text(json.dumps(told, indent=2) + "\n", "utf-8")
     (work / "STATEMENT.md").write_text(statement_text(told, config), "utf-8")
+    (work / "report.html").write_text(public_page(document), "utf-8")
 
 
 def public_document(
@@ -92,4 +99,5 @@ def public_document(
             for arm in summary["arms"]
         ],
     }
+    statement["words"] = statement_words(statement, config)
     return {"statement": statement, "config": public.public_table(config), "rounds": rounds}
