@@ -136,7 +136,7 @@ def costs_table(story: Story) -> Table:
             by = {cost["accountant"] for cost in mine.values()} - {"none"}
             epsilons = (epsilon_text(mine[who]["epsilon"], 3) for who in ("SERVER", "PUBLIC"))
             rows.append((name, relation, *epsilons, ", ".join(sorted(by)) or "–"))
-    heads = ("arm", "relation", "ε against SERVER", "ε against PUBLIC", "accountant")
+    heads = ("arm", "relation", "ε SERVER", "ε PUBLIC", "accountant")
     return Table(heads, rows, left=2)
 
 
