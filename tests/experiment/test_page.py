@@ -84,7 +84,12 @@ def test_the_public_page_is_a_function_of_its_document(tmp_path):
 def test_the_page_of_a_bundle_can_be_made_from_its_files():
     target = new_path()
     publish(finished(), target)
-    assert public_page(read_bundle(target)) == (target / "report.html").read_text("utf-8")
+    page = (target / "report.html").read_text("utf-8")
+    document = json.loads(element(page))
+    assert public_page(document | read_bundle(target)) == page
+    del document["statement"]["arms"][0]["privacy"]
+    with pytest.raises(ValueError, match=r"not what a public bundle .* tells \(KeyError"):
+        public_page(document)
 
 
 SEED, SCORE = 918273645, 0.918273

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ const figure = [...Bokeh.index.roots][0];
 const legend = [...figure.renderer_views.values()].find(one => one.model.type == "Legend");
 const place = figure.el.getBoundingClientRect();
 return [place.left + legend.bbox.left + 24, place.top + legend.bbox.top + 14];
+"""
+# what the pointer is told, in the order of the lines
+TIPS = """
+const found = place => [...place.querySelectorAll("*")].flatMap(one => one.shadowRoot
+  ? [...(one.className.includes("Tooltip") ? [one.shadowRoot.textContent] : []),
+     ...found(one.shadowRoot)] : []);
+return found(document);
 """
 SHOWN = """
 const figure = [...Bokeh.index.roots][0].model;
@@ -94,6 +102,25 @@ def test_a_click_on_the_legend_hides_a_line(driver, bundle):
     chain.perform()
     assert driver.execute_script(SHOWN) == [False, True, True]
     assert drawn(driver)[0] < before
+
+
+def test_a_line_tells_its_values(driver, bundle):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    open_page(driver, bundle / "report.html")
+    driver.execute_script('document.getElementById("figure-1").scrollIntoView({block: "center"})')
+    x, y, width = driver.execute_script(
+        'const place = document.getElementById("figure-1").getBoundingClientRect();'
+        "return [place.left, place.top, place.width]"
+    )
+    for step in (0, 1):  # it answers to a pointer that moves
+        chain = ActionChains(driver)
+        chain.w3c_actions.pointer_action.move_to_location(int(x + width / 2) + step, int(y) + 80)
+        chain.perform()
+    told = driver.execute_script(TIPS)
+    assert len(told) == 2
+    for arm, text in zip(("uniform", "locks"), told, strict=True):
+        assert re.search(rf"{arm}.*round.*\d.*accuracy.*0\.\d", text, re.DOTALL)
 
 
 def test_a_page_can_be_printed(driver, bundle):

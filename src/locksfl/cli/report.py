@@ -50,14 +50,16 @@ def _own_page(run: Path, public: bool) -> Path:
 
 def _page(runs: list[Path], public: bool) -> str:
     from locksfl.experiment.page import public_page, server_page, several_page
-    from locksfl.experiment.page.story import is_bundle, labels, read_run
+    from locksfl.experiment.page.story import is_bundle, labels, read_run, understood
 
     if len(runs) == 1:
         if public or is_bundle(runs[0]):
             return public_page(_document(runs[0]))
         return server_page(read_run(runs[0])[0])
-    stories = [_story(run, label, public) for run, label in zip(runs, labels(runs), strict=True)]
-    return several_page(stories, secret=not (public or all(map(is_bundle, runs))))
+    pairs = zip(runs, labels(runs), strict=True)
+    with understood():
+        stories = [_story(run, label, public) for run, label in pairs]
+        return several_page(stories, secret=not (public or all(map(is_bundle, runs))))
 
 
 def _story(run: Path, label: str, public: bool) -> Story:

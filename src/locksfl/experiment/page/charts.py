@@ -18,6 +18,7 @@ DASHES = ("solid", [9, 4], [2, 3], [9, 3, 2, 3], [14, 4], [5, 2, 1, 2, 1, 2])
 MOST_POINTS = 500  # of a line: more cannot be seen
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 HEIGHT, LEGEND_ROW = 300, 23  # pixels
+SIDES = ("left", "right", "above", "below")  # where a tip stands
 FEW = 4  # points that need marks to be seen
 
 
@@ -105,7 +106,7 @@ def _numbered(value: Any, numbers: dict[str, str]) -> Any:
 
 
 def _figure(chart: Chart) -> Any:
-    from bokeh.models import HoverTool, Legend, LegendItem
+    from bokeh.models.annotations import Legend, LegendItem
     from bokeh.plotting import figure
 
     plot = figure(
@@ -123,9 +124,7 @@ def _figure(chart: Chart) -> Any:
         LegendItem(label={"value": _short(line.label)}, renderers=_draw(plot, line))
         for line in chart.lines
     ]
-    shown = [item.renderers[0] for item in items]
-    tips = [("", "$name"), (chart.x, "@x{0,0.[000]}"), (chart.y, "@y{0,0.[0000]}")]
-    plot.add_tools(HoverTool(renderers=shown, tooltips=tips, mode="mouse", line_policy="nearest"))
+    _answer(plot, chart, items)
     legend = Legend(
         items=items,
         click_policy="hide",
@@ -164,6 +163,23 @@ def _figure(chart: Chart) -> Any:
     return plot
 
 
+def _answer(plot: Any, chart: Chart, items: Sequence[Any]) -> None:
+    """Tell the values below the pointer. A few lines all answer, each to a side of its own; of many
+    only the one that is touched."""
+    from bokeh.models import HoverTool
+
+    tips = [("line", "$name"), (chart.x, "@x{0,0.[000]}"), (chart.y, "@y{0,0.[0000]}")]
+    pairs = zip(items, chart.lines, strict=True)
+    shown = [item.renderers[0] for item, line in pairs if line.style is not None]
+    if len(shown) > len(SIDES):
+        plot.add_tools(HoverTool(renderers=shown, tooltips=tips))
+        return
+    for renderer, side in zip(shown, SIDES, strict=False):
+        plot.add_tools(
+            HoverTool(renderers=[renderer], tooltips=tips, mode="vline", attachment=side)
+        )
+
+
 def _draw(plot: Any, line: Line) -> list[Any]:
     """The line, then what belongs to it."""
     grey = line.style is None
@@ -195,7 +211,7 @@ def _y_range(chart: Chart) -> Any:
     low, high = min(values), max(values)
     low = 0.0 if chart.from_zero else max(low, -1.0) if high > -1.0 else low  # an R² may be huge
     room = max(0.05 * (high - low), (chart.least_range - (high - low)) / 2) or 0.5
-    return Range1d(low if chart.from_zero else low - room, high + room)
+    return Range1d(start=low if chart.from_zero else low - room, end=high + room)
 
 
 def _short(label: str, most: int = 40) -> str:

@@ -66,7 +66,7 @@ def summary_box(story: Story) -> Summary:
         _number(who, [cost for cost in costs if cost["observer"] == who], config, together)
         for who in AGAINST
     ]
-    played = sorted({arm.get("played_rounds", arm["rounds"]) for arm in story.arms})
+    played = sorted({int(arm.get("played_rounds", arm["rounds"])) for arm in story.arms})
     facts = [
         ("clients", f"{config['data']['clients']:,}"),
         ("rounds", " or ".join(f"{rounds:,}" for rounds in played)),
@@ -107,7 +107,7 @@ def promise(story: Story) -> list[Section]:
         said = Text("This bundle is of an earlier version: its STATEMENT.md has the words.")
         return [Section("What is promised", [said, costs_table(story)])]
     sees = [f"**{who.capitalize()}** {seen}." for who, seen in _in_order(words["sees"])]
-    who = [Text(words["trust"]), Listing(sees)]
+    who: list[Block] = [Text(words["trust"]), Listing(sees)]
     promised: list[Block] = [Text(words["short"]), Text(words["scope"])]
     if words["delta"]:
         promised.append(Text(words["delta"]))
@@ -146,7 +146,7 @@ def results(stories: Sequence[Story]) -> Section:
     if not scored:
         return Section("How good the models are", [Text(WITHHELD)])
     blocks: list[Block] = []
-    if not all(story.statement["held_out"]["public"] for story in scored):
+    if not all((story.statement.get("held_out") or {"public": True})["public"] for story in scored):
         blocks.append(Text(NOT_A_RELEASE))
     name = scored[0].score_name
     firsts = styles(stories)

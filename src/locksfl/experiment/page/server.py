@@ -31,6 +31,14 @@ SECRET = (
     "**The server's own page: do not pass it on.** It shows what was released to nobody. What may "
     "be shown is made by **locks publish RUN FOLDER**, with a report.html for the public in it."
 )
+AGAIN = {  # by engine
+    None: (f"{REPRODUCE} --out again", "In this folder. "),
+    "flower": (
+        "locks federation server config.toml --out again",
+        "In this folder, with the devices of the federation. ",
+    ),
+    "flower-simulation": ("locks federation demo --engine flower-simulation", ""),
+}
 BAND = ("0.1", "0.5", "0.9")  # the quantiles that are drawn: a band and its middle
 UNSEEN = (
     "This run has secret random numbers, and tells its own files nothing that was not released: no "
@@ -179,7 +187,8 @@ def _field(by_arm: dict[str, list[Record]], field: str) -> list[Line]:
     for style, (name, lines) in enumerate(by_arm.items()):
         there = [(line["round"], line[field]) for line in lines if line.get(field) is not None]
         if there:
-            found.append(Line(name, *zip(*there, strict=True), style=style))
+            rounds, values = zip(*there, strict=True)
+            found.append(Line(name, rounds, values, style))
     return found
 
 
@@ -215,11 +224,7 @@ def _environment(folder: RunFolder) -> list[Section]:
 
 def _again(story: Story) -> Section:
     """One command. What it gives depends on who has the random numbers."""
-    if story.config.get("engine") is not None:
-        command = "locks federation server config.toml"
-        said = "In this folder, with the devices of the federation. "
-    else:
-        command, said = f"{REPRODUCE} --out again", "In this folder. "
+    command, said = AGAIN[story.config.get("engine")]
     if story.statement["simulated"]:
         said += (
             "config.toml has the seed: the same versions on the same kind of machine give the same "

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from locksfl._text import epsilon_text
 from locksfl.experiment.page import sections
-from locksfl.experiment.page.blocks import Listing, Section, Table, Text, number_text
+from locksfl.experiment.page.blocks import Block, Listing, Section, Table, Text, number_text
 from locksfl.experiment.page.sheet import Sheet, render
 from locksfl.experiment.page.story import Record, Story
 
@@ -90,7 +90,7 @@ def _setting(table: dict[str, object], name: str) -> str:
 
 def _promises(stories: Sequence[Story]) -> Section:
     """For each run, all its epsilons and what its statement says in short."""
-    blocks = []
+    blocks: list[Block] = []
     for story in stories:
         words = story.statement.get("words")
         told = [words["trust"], words["short"], words["scope"]] if words else []

@@ -11,11 +11,15 @@ from typing import Any
 
 from locksfl.experiment.page import sections
 from locksfl.experiment.page.blocks import Code, Figure, Section, Summary, Text, pieces
-from locksfl.experiment.page.charts import bokeh_script, bokeh_version, figures_json
-from locksfl.experiment.page.story import Record, of_document
+from locksfl.experiment.page.charts import Chart, bokeh_script, bokeh_version, figures_json
+from locksfl.experiment.page.story import Record, of_document, understood
 
 DOCUMENT = "locks-public"  # the element that has a public page's document
 REPRODUCE = "locks run config.toml"
+AGAIN = (
+    "With the bundle's config.toml and the same data. A seed, if there was one, is not public: "
+    "another run has other random numbers and other models, and costs the same people once more."
+)
 
 
 @dataclass(frozen=True)
@@ -34,41 +38,33 @@ class Sheet:
 def public_page(document: Record) -> str:
     """The page of a public bundle: a function of what the bundle tells, to the byte."""
     document = json.loads(json.dumps(document, sort_keys=True))  # in one order
+    with understood():
+        return render(_public_sheet(document))
+
+
+def _public_sheet(document: Record) -> Sheet:
     story = of_document(document)
     told = story.statement
-    again = Section(
-        "To play it again",
-        [
-            Code(REPRODUCE),
-            Text(
-                "With the bundle's config.toml and the same data. The seed, if there was one, is "
-                "not public, so another run has other random numbers and other models; and it "
-                "costs the same people once more."
-            ),
+    return Sheet(
+        title=told["name"],
+        subtitle="Report of a private training run, for the public",
+        summaries=[sections.summary_box(story)],
+        warnings=(told.get("words") or {}).get("warnings", ()),
+        sections=[
+            *sections.promise(story),
+            sections.results([story]),
+            sections.asked([story]),
+            sections.budget([story]),
+            sections.configuration(story.config),
+            Section("To play it again", [Code(REPRODUCE), Text(AGAIN)]),
         ],
-    )
-    return render(
-        Sheet(
-            title=told["name"],
-            subtitle="Report of a private training run, for the public",
-            summaries=[sections.summary_box(story)],
-            warnings=(told.get("words") or {}).get("warnings", ()),
-            sections=[
-                *sections.promise(story),
-                sections.results([story]),
-                sections.asked([story]),
-                sections.budget([story]),
-                sections.configuration(story.config),
-                again,
-            ],
-            document=document,
-        )
+        document=document,
     )
 
 
 def render(sheet: Sheet) -> str:
     """The page as one file."""
-    charts = {}
+    charts: dict[str, Chart] = {}
     for section in sheet.sections:
         for block in section.blocks:
             if isinstance(block, Figure):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -112,6 +113,15 @@ def _point(line: Record, counts: Record) -> Point:
         counts["bytes_up"],
         line.get("clip_norm"),
     )
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Whatever a document lacks: one line, and no page."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"not what a public bundle of this program tells ({error!r})") from None
 
 
 def of_document(document: Record, label: str = "") -> Story:
