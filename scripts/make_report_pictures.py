@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from browser import browser, open_page  # noqa: E402  (of the tests, which look at pages too)
 
 TALL = {1280: 4200, 390: 5600}  # pixels that are kept, from the top
-COLOURS = 48
+COLOURS = 160
 
 
 def picture(driver: Any, page: Path, width: int, dark: bool) -> Image.Image:
@@ -47,7 +47,7 @@ def main() -> None:
             for dark in (False, True):
                 shot = picture(driver, page, width, dark).convert("RGB")
                 name = f"report-{width}-{'dark' if dark else 'light'}.png"
-                small = shot.quantize(COLOURS, dither=Image.Dither.NONE)
+                small = shot.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
                 small.save(ROOT / "docs" / name, optimize=True)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from locksfl.experiment.figures import COLOURS
 
@@ -18,7 +18,8 @@ DASHES = ("solid", [9, 4], [2, 3], [9, 3, 2, 3], [14, 4], [5, 2, 1, 2, 1, 2])
 MOST_POINTS = 500  # of a line: more cannot be seen
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 HEIGHT, LEGEND_ROW = 300, 23  # pixels
-SIDES = ("left", "right", "above", "below")  # where a tip stands
+Side = Literal["left", "right", "above", "below"]  # where a tip stands
+SIDES: tuple[Side, ...] = get_args(Side)
 FEW = 4  # points that need marks to be seen
 
 
@@ -137,11 +138,11 @@ def _figure(chart: Chart) -> Any:
         label_text_font_size="13px",
         label_standoff=8,
         glyph_width=36,
-        padding=4,
         margin=2,
         spacing=1,
         inactive_fill_alpha=0,
     )
+    legend.update(padding=4)
     plot.add_layout(legend, "below")
     for axis, label in ((plot.xaxis[0], chart.x), (plot.yaxis[0], chart.y)):
         axis.update(
@@ -181,7 +182,10 @@ def _answer(plot: Any, chart: Chart, items: Sequence[Any]) -> None:
 
 
 def _draw(plot: Any, line: Line) -> list[Any]:
-    """The line, then what belongs to it."""
+    """The line, then what belongs to it. Glyphs are added one by one: `plot.line` would make three
+    more for selections, which nobody can make here."""
+    from bokeh.models import ColumnDataSource, glyphs
+
     grey = line.style is None
     colour = GREY if line.style is None else COLOURS[line.style % len(COLOURS)]
     dash: Any = [2, 4] if line.style is None else DASHES[line.style % len(DASHES)]
@@ -191,16 +195,17 @@ def _draw(plot: Any, line: Line) -> list[Any]:
         """Every so many, and the last."""
         return [float(one) for one in [*values[:-1:stride], values[-1]]]
 
-    data = {"x": some(line.x), "y": some(line.y)}
+    source = ColumnDataSource({"x": some(line.x), "y": some(line.y)})
     width = 1.3 if grey or line.thin else 2.4
-    look = {"line_color": colour, "line_dash": dash, "line_width": width, "name": line.label}
-    drawn = [plot.line("x", "y", source=data, **look)]
+    look = glyphs.Line(x="x", y="y", line_color=colour, line_dash=dash, line_width=width)
+    drawn = [plot.add_glyph(source, look, name=line.label)]
     if len(line.x) < FEW and not grey:
-        drawn.append(plot.scatter("x", "y", source=data, color=colour, size=7))
+        marks = glyphs.Scatter(x="x", y="y", size=7, line_color=colour, fill_color=colour)
+        drawn.append(plot.add_glyph(source, marks))
     if line.low:
-        band = {"x": data["x"], "low": some(line.low), "high": some(line.high)}
-        fill = {"fill_color": colour, "fill_alpha": 0.15}
-        drawn.append(plot.varea("x", "low", "high", source=band, **fill))
+        band = ColumnDataSource({"x": some(line.x), "low": some(line.low), "high": some(line.high)})
+        area = glyphs.VArea(x="x", y1="low", y2="high", fill_color=colour, fill_alpha=0.15)
+        drawn.append(plot.add_glyph(band, area))
     return drawn
 
 
@@ -209,7 +214,9 @@ def _y_range(chart: Chart) -> Any:
 
     values = [v for line in chart.lines for v in (*line.y, *line.low, *line.high)] or [0.0, 1.0]
     low, high = min(values), max(values)
-    low = 0.0 if chart.from_zero else max(low, -1.0) if high > -1.0 else low  # an R² may be huge
+    low = (
+        min(0.0, low) if chart.from_zero else max(low, -1.0) if high > -1.0 else low
+    )  # R² has no end
     room = max(0.05 * (high - low), (chart.least_range - (high - low)) / 2) or 0.5
     return Range1d(start=low if chart.from_zero else low - room, end=high + room)
 

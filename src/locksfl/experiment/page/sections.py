@@ -62,11 +62,12 @@ def summary_box(story: Story) -> Summary:
     told, config = story.statement, story.config
     costs = told["all_arms_composed"]
     together = ", all arms together" if len(story.arms) > 1 else ""
+    together += ", simulated" if told["simulated"] else ""
     numbers = [
         _number(who, [cost for cost in costs if cost["observer"] == who], config, together)
         for who in AGAINST
     ]
-    played = sorted({int(arm.get("played_rounds", arm["rounds"])) for arm in story.arms})
+    played = sorted({int(arm.get("played_rounds") or arm["rounds"]) for arm in story.arms})
     facts = [
         ("clients", f"{config['data']['clients']:,}"),
         ("rounds", " or ".join(f"{rounds:,}" for rounds in played)),
@@ -77,7 +78,7 @@ def summary_box(story: Story) -> Summary:
         facts.append((f"{story.score_name}, {arm['name']}", decimal_text(score_of(arm))))
     if (constant := baseline(story)) is not None:
         facts.append(("a constant answer", decimal_text(constant)))
-    note = f"Protected is {told['unit']}." if any(one.unit for one in numbers) else ""
+    note = f"Unit of privacy: {told['unit']}." if any(one.unit for one in numbers) else ""
     return Summary(story.label or told["name"], numbers, facts, note)
 
 
