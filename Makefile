@@ -35,8 +35,9 @@ bench-peer-%:          ## an environment for each, with torch before what asks f
 	  benchmarks/.venv-$*/bin/python -m pip install --quiet $$torch; done
 	benchmarks/.venv-$*/bin/python -m pip install --quiet -r benchmarks/requirements-$*.txt
 
-docs: install          ## every picture in docs/, made anew
+docs: $(VENV)/.installed-test   ## every picture in docs/, made anew; it needs Chromium
 	$(BIN)/python scripts/make_pictures.py
+	$(BIN)/python scripts/make_report_pictures.py
 	$(BIN)/python -m benchmarks --show --json docs/performance.json --figure docs/performance.png
 
 QUICK := frontier clients cohorts natural shakespeare rounds two-classes records

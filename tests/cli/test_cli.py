@@ -167,7 +167,7 @@ def test_a_run_prints_its_table_and_where_it_is(locks, file, tmp_path):
     result = locks("run", file, "--out", out, "--seed", 3)
     assert result.code == 0
     assert result.err == ""
-    assert f"run folder: {out}  (figure: {out}/figure.png)\n" in result.out
+    assert f"run folder: {out}  (page: {out}/report.html)\n" in result.out
     assert f"{summary(out)['arms'][0]['accuracy']:.3f}" in result.out
     assert "simulated" in result.out
 

@@ -24,7 +24,8 @@ from small_runs import QUICK, ROUNDS, copied, finished, lines, new_path, quick, 
 
 FILES = {
     "config.toml", "rounds.jsonl", "diagnostics.jsonl", "summary.json", "environment.json",
-    "checkpoint.npz", "figure.png", "figure.svg", "model-uniform.npz", "model-locks.npz",
+    "checkpoint.npz", "figure.png", "figure.svg", "report.html", "model-uniform.npz",
+    "model-locks.npz",
 }  # fmt: skip
 
 

@@ -42,8 +42,8 @@ SECRETS = (
     "clipped_fraction", "signal_to_noise", "expected_weight", "dir",
 )  # fmt: skip
 BUNDLE = {
-    "STATEMENT.md", "config.toml", "model-locks.npz", "model-uniform.npz", "rounds.jsonl",
-    "statement.json",
+    "STATEMENT.md", "config.toml", "model-locks.npz", "model-uniform.npz", "report.html",
+    "rounds.jsonl", "statement.json",
 }  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def plant(run):
 def test_nothing_enters_a_bundle_but_what_is_listed(marked):
     """The bundle of a run that has the mark in all its files has it in none."""
     assert {path.name for path in marked.iterdir()} - found_in(marked) <= {
-        "figure.png", "figure.svg"
+        "figure.png", "figure.svg", "report.html"
     }  # fmt: skip
     folder = bundle(marked)
     assert found_in(folder) == set()

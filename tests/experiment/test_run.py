@@ -34,7 +34,9 @@ from small_runs import (
     summary,
 )
 
-EXACT = ("config.toml", "rounds.jsonl", "diagnostics.jsonl", "figure.png", "figure.svg")
+EXACT = (
+    "config.toml", "rounds.jsonl", "diagnostics.jsonl", "figure.png", "figure.svg", "report.html",
+)  # fmt: skip
 
 
 def without_seconds(run):

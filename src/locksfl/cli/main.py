@@ -27,6 +27,7 @@ from locksfl.cli.data import data_app
 from locksfl.cli.federation import federation_app
 from locksfl.cli.plan import plan
 from locksfl.cli.privacy import privacy_app
+from locksfl.cli.report import report
 from locksfl.cli.reproduce import reproduce
 from locksfl.cli.running import continue_run, open_unfinished, run_new
 from locksfl.cli.theory import theory_app
@@ -46,6 +47,7 @@ for commands in (data_app, privacy_app, theory_app, federation_app):
 privacy_app.command()(audit)
 app.command()(compare)
 app.command()(plan)
+app.command()(report)
 app.command()(reproduce)
 app.command()(tune)
 app.command()(verify)

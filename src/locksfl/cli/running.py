@@ -153,7 +153,7 @@ def show_run(
                 said = f"stopped; continue with: locks {again} --resume --out {folder.path}"
             console.print(said, highlight=False, markup=False, soft_wrap=True)
             raise typer.Exit(130) from None
-    where = f"run folder: {folder.path}  (figure: {folder.path / 'figure.png'})"
+    where = f"run folder: {folder.path}  (page: {folder.path / 'report.html'})"
     show(summary, as_json, lambda told: [summary_table(told), *map(Text, notes(told)), where])
 
 

@@ -6,6 +6,7 @@
                                                                             can see
     model-ARM.npz      the model                         figure.png, .svg
     environment.json   versions and devices              checkpoint.npz     state, ledger, secrets
+    report.html        all of it, as a page for the server's own eyes
 
 Whole files are replaced atomically. Lines are appended, and the checkpoint says up to where they
 count, so that a stopped run continues as if it had never stopped.

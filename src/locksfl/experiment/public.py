@@ -150,6 +150,8 @@ def public_round(line: Record, arm: Arm, evaluated: bool) -> Record:
         told |= _plain(line, ("clip_norm",), ())
     if arm.parts[2].guards_server:
         told |= _plain(line, (*COUNTED, "exhausted"), ())
+    elif estimated := line.get("public"):  # earlier versions had none
+        told["bytes_up_estimate"] = _plain(estimated, ("bytes_up",), ())["bytes_up"]
     return told
 
 

@@ -25,12 +25,12 @@ from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.experiment import public
 from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered
+from locksfl.experiment.documents import CONFIG, FORMAT, PAGE, ROUNDS, STATEMENT, TEXT, Document
 from locksfl.experiment.folder import RunFolder, append_lines
+from locksfl.experiment.page import public_page
 from locksfl.experiment.plan import plan_arms
-from locksfl.experiment.sealing import Document, read_private_key, sealed
-from locksfl.experiment.statement import statement_text, unit_text
-
-FORMAT = 2  # of a statement; those of 0.1 had no format and no terms
+from locksfl.experiment.sealing import read_private_key, sealed
+from locksfl.experiment.statement import statement_text, statement_words, unit_text
 
 
 def publish(run: Path, target: Path, sign: Path | None = None) -> list[Path]:
@@ -42,11 +42,7 @@ def publish(run: Path, target: Path, sign: Path | None = None) -> list[Path]:
     if target.exists():
         raise ValueError(f"{target}: already exists; expected a new folder")
     config = folder.config
-    multipliers = [
-        [*(arm.get(name) or 0.0 for name in MULTIPLIERS), *arm.get("ladder", ())]
-        for arm in summary["arms"]
-    ]
-    arms = {arm.name: arm for arm in plan_arms(config, multipliers)}
+    arms = played_arms(config, summary)
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
@@ -60,16 +56,24 @@ def publish(run: Path, target: Path, sign: Path | None = None) -> list[Path]:
     return sorted(target.iterdir())
 
 
+def played_arms(config: Config, summary: dict[str, Any]) -> dict[str, Arm]:
+    """The arms of a finished run by name, with the noise that they had."""
+    multipliers = [
+        [*(arm.get(name) or 0.0 for name in MULTIPLIERS), *arm.get("ladder", ())]
+        for arm in summary["arms"]
+    ]
+    return {arm.name: arm for arm in plan_arms(config, multipliers)}
+
+
 def _fill(work: Path, document: Document, models: dict[str, bytes], config: Config) -> None:
-    (work / "config.toml").write_text(tomli_w.dumps(document["config"]), "utf-8")
+    (work / CONFIG).write_text(tomli_w.dumps(document["config"]), "utf-8")
     for file, content in models.items():
         (work / file).write_bytes(content)
-    append_lines(work / "rounds.jsonl", document["rounds"])
+    append_lines(work / ROUNDS, document["rounds"])
     told = document["statement"]
-    (work / "statement.json").write_text(
-        json.dumps(told, indent=2, allow_nan=False) + "\n", "utf-8"
-    )
-    (work / "STATEMENT.md").write_text(statement_text(told, config), "utf-8")
+    (work / STATEMENT).write_text(json.dumps(told, indent=2, allow_nan=False) + "\n", "utf-8")
+    (work / TEXT).write_text(statement_text(told, config), "utf-8")
+    (work / PAGE).write_text(public_page(document), "utf-8")
 
 
 def public_models(folder: RunFolder, config: Config, arms: dict[str, Arm]) -> dict[str, bytes]:
@@ -109,4 +113,5 @@ def public_document(
         ],
         "models": {file: hashlib.sha256(content).hexdigest() for file, content in models.items()},
     }
+    statement["words"] = statement_words(statement, config)
     return sealed({"statement": statement, "config": public.public_table(config), "rounds": rounds})

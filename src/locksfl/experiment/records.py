@@ -94,7 +94,7 @@ def shown(record: dict[str, Any]) -> dict[str, Any]:
 def score_of(record: dict[str, Any]) -> float | None:
     """How good the model of a round, or of an arm, is on held-out records: its accuracy or, for
     numbers, R^2. None: not evaluated."""
-    found: float | None = record["accuracy"]
+    found: float | None = record.get("accuracy")
     return record.get("r2") if found is None else found
 
 

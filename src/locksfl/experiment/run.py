@@ -29,6 +29,7 @@ from locksfl.experiment.costs import epsilon_so_far
 from locksfl.experiment.diagnostics import compared_clients, likeness
 from locksfl.experiment.folder import RunFolder, environment
 from locksfl.experiment.metrics import held_out_metrics, score_by_client
+from locksfl.experiment.page import draw_page
 from locksfl.experiment.plan import claimed_epsilon, known_noise, plan_arms
 from locksfl.experiment.report import draw_diagnostics, draw_figure
 from locksfl.experiment.statement import unit_text
@@ -338,6 +339,7 @@ def run_experiment(
         draw_diagnostics(folder, summary)
     progress.save(folder, finished=True)
     coverage.settle(config, progress.arms, summary)  # no round can follow any more
+    draw_page(folder, summary)
     folder.write_json("summary.json", summary)
     return summary
 

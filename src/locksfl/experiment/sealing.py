@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-Document = dict[str, Any]
+from locksfl.experiment.documents import Document
 
 SEALS = ("digest", "signature")  # of a statement: what they are computed from has neither
 ALGORITHM = "Ed25519"

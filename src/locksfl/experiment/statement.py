@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 from locksfl._text import epsilon_text
@@ -9,6 +11,8 @@ from locksfl.data.datasets import has_users
 from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered_text
 from locksfl.methods import TRUSTS
+from locksfl.methods.trusts import View
+from locksfl.privacy import delta_warning
 
 MEANING = (
     "**Epsilon** limits what anybody can learn about one unit, even whether its data were used. "
@@ -19,7 +23,7 @@ MEANING = (
 )
 OBSERVERS = (
     "**SERVER** is whoever runs the training and sees every message. **PUBLIC** is everybody else: "
-    "they see the models and all of this bundle. An epsilon holds whatever else an observer "
+    "they see the models and all of the public bundle. An epsilon holds whatever else an observer "
     "knows, as long as nobody can predict a computer's cryptographic random numbers."
 )
 RELATIONS = (
@@ -29,9 +33,22 @@ RELATIONS = (
     "updates is included. The accountant is the method by which epsilon was computed."
 )
 ARMS = (
-    "An **arm** is one way of training, with a model of its own. This bundle has the models of all "
-    'arms, so what counts is "all arms together".'
+    "An **arm** is one way of training, with a model of its own. The public bundle has the models "
+    'of all arms, so what counts is "all arms together".'
 )
+SEEN = {  # by each observer, of the clients' messages
+    "SERVER": {
+        View.RAW: "sees every update as it is, and whose it is",
+        View.NOISED: "sees who takes part, and what each of them sends: an update and, where it is "
+        "asked for, its size, to which the client itself has added noise",
+    },
+    "PUBLIC": {
+        View.RAW: "sees the models, which were made without any noise",
+        View.NOISED: "sees the models, and is counted as if it saw all that the server sees",
+        View.AMPLIFIED: "sees the models, which are made of sums with noise; not who took part, "
+        "nor how many",
+    },
+}
 RESERVATIONS = {
     "filter": "filter: in each arm every client has a fixed budget, the epsilon of that arm. A "
     "client that could exceed it is not asked any more.",
@@ -54,6 +71,8 @@ RESERVATIONS = {
     "epsilons assume that the schedule was kept. The noise of a round may take back part of that "
     "of earlier rounds (bands): all rounds together are then charged as one release, and only "
     "simulations can be played so.",
+}
+WARNINGS = {
     "simulated": "simulated: a seed was given, so THIS RUN PROTECTS NOBODY. Its epsilons are what "
     "a run with secret random numbers would have.",
     "tuned_without_privacy": "tuned_without_privacy: settings (clip norm, step or rule) were "
@@ -70,7 +89,7 @@ NOT_COVERED = (
     "model (poisoning): within the limit on the size of its update or, where clients add their own "
     "noise, beyond it.",
     "**Other ways to look.** No epsilon covers timing, network traffic, access to the machines, or "
-    "the server's own files, which are not in this bundle and must stay secret.",
+    "the server's own files, which are not in the public bundle and must stay secret.",
 )
 
 
@@ -92,45 +111,105 @@ def unit_text(config: Config) -> str:
     )
 
 
-def statement_text(public: dict[str, Any], config: Config) -> str:
-    """The text of STATEMENT.md, of what `publish` writes to statement.json."""
+def statement_words(public: dict[str, Any], config: Config) -> dict[str, Any]:
+    """All that is said of a run's privacy, in sentences: the one source of STATEMENT.md and of
+    report.html. `**` marks what is bold.
+
+    Args:
+        public: what a bundle's statement.json tells; of a server's own run, the same fields.
+        config: the experiment.
+    """
     played = {arm.get("played_rounds", arm["rounds"]) for arm in public["arms"]}
     rounds = " or ".join(str(t) for t in sorted(played))
     early = "; ".join(filter(None, map(ended_early, public["arms"])))
-    lines = [f"# Privacy statement: {public['name']}", ""]
-    if public["no_guarantee"]:
-        claimed = max(arm["claimed_epsilon"] for arm in public["arms"])
-        lines += [
-            f"**NO GUARANTEE for the claimed epsilon of {claimed:.4g}**: it was computed as "
-            "printed in the paper, which is wrong (each client adds the noise of a trusted server, "
-            "and norms are not charged). The table below has the true cost.",
-            "",
-        ]
-    lines += [
-        TRUSTS[config.privacy.trust].statement,
-        *_in_short(public),
-        *_reservations(public, config),
+    trust = TRUSTS[config.privacy.trust]
+    return {
+        "warnings": _warnings(public, config),
+        "trust": trust.statement,
+        "short": _in_short(public),
+        "sees": {"SERVER": SEEN["SERVER"][trust.server], "PUBLIC": SEEN["PUBLIC"][trust.public]},
+        "reservations": _reservations(public, config),
+        "scope": f"Unit of privacy: {public['unit']}. There are {config.data.clients} clients. "
+        f"Training took {rounds} rounds{f' ({early})' if early else ''}; {_who_was_asked(config)}",
+        "delta": _delta(config),
+        "factor": _factor(public),
+        "meaning": [MEANING, OBSERVERS, RELATIONS, *([ARMS] if len(public["arms"]) > 1 else [])],
+        "not_protected": [
+            f"{OTHER_RUNS}{covered_text(public['covers'])}",
+            *_about_the_data(public, config),
+            *NOT_COVERED,
+        ],
+    }
+
+
+def statement_text(public: dict[str, Any], config: Config) -> str:
+    """The text of STATEMENT.md, of what `publish` writes to statement.json."""
+    words = statement_words(public, config)
+    first = (*words["warnings"], words["trust"], words["short"], *words["reservations"])
+    guaranteed = (words["scope"], words["delta"], *words["meaning"], words["factor"])
+    lines = [
+        f"# Privacy statement: {public['name']}",
+        *_apart(first),
         "",
         "## What is protected, and from whom",
+        *_apart(guaranteed),
         "",
-        f"Unit of privacy: {public['unit']}. There are {config.data.clients} clients. Training "
-        f"took {rounds} rounds{f' ({early})' if early else ''}; {_who_was_asked(config)}",
-        "",
-        MEANING,
-        "",
-        OBSERVERS,
-        "",
-        RELATIONS,
-        "",
-        *([ARMS, ""] if len(public["arms"]) > 1 else []),
         *_table(public),
         "",
         "## What is not protected",
         "",
-        f"* {OTHER_RUNS}{covered_text(public['covers'])}",
-        *(f"* {text}" for text in (*_about_the_data(public, config), *NOT_COVERED)),
+        *(f"* {text}" for text in words["not_protected"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _apart(paragraphs: Iterable[str]) -> list[str]:
+    return [line for text in paragraphs if text for line in ("", text)]
+
+
+def _warnings(public: dict[str, Any], config: Config) -> list[str]:
+    """What a reader must not miss."""
+    said = []
+    if public["no_guarantee"]:
+        claimed = max(arm["claimed_epsilon"] for arm in public["arms"])
+        said.append(
+            f"**NO GUARANTEE for the claimed epsilon of {claimed:.4g}**: it was computed as "
+            "printed in the paper, which is wrong (each client adds the noise of a trusted server, "
+            "and norms are not charged). The table below has the true cost."
+        )
+    said += [text for key, text in WARNINGS.items() if public[key]]
+    if TRUSTS[config.privacy.trust].private and config.data.clients:
+        said.append(delta_warning(config.privacy.delta, config.data.clients) or "")
+    return [text for text in said if text]
+
+
+def _factor(public: dict[str, Any]) -> str:
+    """What the smallest epsilon of the table means, as a factor."""
+    known = [cost for cost in public["all_arms_composed"] if cost["epsilon"] is not None]
+    if not known:
+        return ""
+    least = min(known, key=lambda cost: cost["epsilon"])
+    factor = math.exp(min(least["epsilon"], 700.0))
+    told = f"{float(f'{factor:.2g}'):,.4g}" if factor < 1e4 else f"{float(f'{factor:.2g}'):,.0f}"
+    if factor > 1e12:
+        told = "a million millions or more"
+    promises = ", which promises little" if least["epsilon"] > 10 else ""
+    return (
+        f"The smallest epsilon here is {_epsilon(least)} ({least['observer']}, "
+        f"{least['relation']}): a factor of about {told}{promises}."
+    )
+
+
+def _delta(config: Config) -> str:
+    """How delta was chosen, and what it would allow."""
+    delta, clients = config.privacy.delta, config.data.clients
+    if not TRUSTS[config.privacy.trust].private or not clients:
+        return ""
+    return (
+        f"Delta is {delta:g}: who runs the training sets it beforehand (privacy.delta). With that "
+        "probability nothing is promised, so it should be far below 1 / clients, which is "
+        f"{1 / clients:g} here."
+    )
 
 
 def ended_early(arm: dict[str, Any]) -> str | None:
@@ -151,7 +230,7 @@ def _who_was_asked(config: Config) -> str:
     return taken if all(turns) else f"where an arm has a separation, {taken} In other arms, {drawn}"
 
 
-def _in_short(public: dict[str, Any]) -> list[str]:
+def _in_short(public: dict[str, Any]) -> str:
     """The numbers of the table that a reader should look for, for each observer."""
     composed = public["all_arms_composed"]
     costs: dict[str, list[dict[str, Any]]] = {cost["observer"]: [] for cost in composed}
@@ -159,7 +238,7 @@ def _in_short(public: dict[str, Any]) -> list[str]:
         costs[cost["observer"]].append(cost)
     told = "; ".join(f"against {who}, {_protection(found)}" for who, found in costs.items())
     whole = ", for all arms together" if len(public["arms"]) > 1 else ""
-    return ["", f"**In short{whole}:** {told}. Delta is {composed[0]['delta']:g}."]
+    return f"**In short{whole}:** {told}. Delta is {composed[0]['delta']:g}."
 
 
 def _protection(costs: list[dict[str, Any]]) -> str:
@@ -182,7 +261,7 @@ def _reservations(public: dict[str, Any], config: Config) -> list[str]:
     said["stop_after"] = any(map(ended_early, public["arms"]))
     said["noise_follows"] = any(a.noise_follows and not a.noise_multiplier for a in config.arms())
     holds = {**public, **said}
-    return [part for key, text in RESERVATIONS.items() if holds[key] for part in ("", text)]
+    return [text for key, text in RESERVATIONS.items() if holds[key]]
 
 
 def _table(public: dict[str, Any]) -> list[str]:
@@ -248,7 +327,7 @@ def _held_out(held_out: dict[str, Any]) -> str:
     return (
         f"**Held-out people.** To measure accuracy, {who} held out. Their data were not used for "
         "training, and no epsilon covers them. Accuracy and loss on their data are therefore "
-        "withheld from this bundle. If anything was chosen by looking at these figures (when to "
-        "stop, which model to publish), that choice reveals something about these people, and no "
-        "epsilon covers it."
+        "withheld from the public bundle. If anything was chosen by looking at these figures "
+        "(when to stop, which model to publish), that choice reveals something about these people, "
+        "and no epsilon covers it."
     )

@@ -14,7 +14,6 @@ None of this shows that the training was done as the settings say: docs/verify.m
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,8 +25,9 @@ from jsonschema import Draft202012Validator
 
 from locksfl._tables import build_table
 from locksfl.experiment.config import Config
+from locksfl.experiment.documents import PAGE, STATEMENT, TEXT, Document, is_page, read_document
+from locksfl.experiment.page.sheet import drawn_by, generator, public_page
 from locksfl.experiment.sealing import (
-    Document,
     digest,
     fingerprint,
     read_public_key,
@@ -36,7 +36,6 @@ from locksfl.experiment.sealing import (
 from locksfl.experiment.statement import statement_text
 from locksfl.experiment.verify import consistency
 from locksfl.experiment.verify.epsilons import Row, cost_rows, curve_faults, shape_faults
-from locksfl.experiment.verify.reading import STATEMENT, TEXT, is_page, read_document
 
 SCHEMA = "statement.schema.json"
 MOST_SCHEMA_FAULTS = 5
@@ -70,11 +69,10 @@ def verify(path: Path, key: Path | None = None) -> Report:
     if problem := signature_problem(document, wanted):
         faults.append(f"signature: {problem}")
     rows, found = document_faults(document)
-    return Report(
-        rows,
-        [*faults, *found, *_file_faults(path, document)],
-        list(_notes(path, document, wanted is not None)),
-    )
+    faults += found
+    if not faults:  # else what is shown is wrong anyway
+        faults = list(_file_faults(path, document))
+    return Report(rows, faults, list(_notes(path, document, wanted is not None)))
 
 
 def document_faults(document: Document) -> tuple[list[Row], list[str]]:
@@ -112,10 +110,8 @@ def schema() -> dict[str, Any]:
 
 def _file_faults(path: Path, document: Document) -> Iterator[str]:
     """What people read, made anew; and the models."""
-    own = consistency.own_code(document)
     if is_page(path):
-        if not own and path.read_text("utf-8") != rendered(document):
-            yield f"{path.name}: shows something else than its data"
+        yield from _page_faults(path, document)
         return
     folder = path if path.is_dir() else path.parent
     for name, expected in document["statement"]["models"].items():
@@ -124,21 +120,23 @@ def _file_faults(path: Path, document: Document) -> Iterator[str]:
             yield f"{name}: missing"
         elif hashlib.sha256(file.read_bytes()).hexdigest() != expected:
             yield f"{name}: another file than the one that was published"
-    if own:
+    if (folder / PAGE).is_file():
+        yield from _page_faults(folder / PAGE, document)
+    else:
+        yield f"{PAGE}: missing"
+    if consistency.own_code(document):
         return
-    try:
-        config = build_table(Config, json.loads(json.dumps(document["config"])), "")
-        text = statement_text(document["statement"], config)
-    except ValueError:  # told among the settings
-        return
+    config = build_table(Config, json.loads(json.dumps(document["config"])), "")
+    text = statement_text(document["statement"], config)
     if not (folder / TEXT).is_file() or (folder / TEXT).read_text("utf-8") != text:
         yield f"{TEXT}: not the text of {STATEMENT}"
 
 
-def rendered(document: Document) -> str:
-    """The page of a document, made anew."""
-    page: str = importlib.import_module("locksfl.experiment.page").public_page(document)
-    return page
+def _page_faults(path: Path, document: Document) -> Iterator[str]:
+    """A page is a function of its document, to the byte, for one version of what draws it."""
+    text = path.read_text("utf-8")
+    if drawn_by(text) == generator() and text != public_page(document):
+        yield f"{path.name}: shows something else than its data"
 
 
 def _notes(path: Path, document: Document, demanded: bool) -> Iterator[str]:
@@ -153,6 +151,12 @@ def _notes(path: Path, document: Document, demanded: bool) -> Iterator[str]:
         yield f"signed with the key {fingerprint(signature['public_key'])}{anybody}"
     for name in consistency.own_code(document):
         yield f"{name} is code of the operator's own: not imported, its terms taken as stated"
+    page = path if is_page(path) else (path if path.is_dir() else path.parent) / PAGE
+    if page.is_file() and (other := drawn_by(page.read_text("utf-8"))) != generator():
+        yield (
+            f"{page.name} was drawn by {other or 'an unknown program'}, and here is {generator()}: "
+            "what it shows was NOT COMPARED with its data"
+        )
     if is_page(path):
         yield "a page comes without its models: not checked"
     if document["statement"]["simulated"]:

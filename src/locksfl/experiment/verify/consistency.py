@@ -17,10 +17,10 @@ from typing import Any
 from locksfl._tables import build_table
 from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.experiment.config import Config
-from locksfl.experiment.plan import plan_arms
+from locksfl.experiment.documents import Document
+from locksfl.experiment.publish import played_arms
 from locksfl.experiment.records import COUNTED
-from locksfl.experiment.sealing import Document
-from locksfl.experiment.statement import unit_text
+from locksfl.experiment.statement import statement_words, unit_text
 from locksfl.privacy.recompute import recomputed
 from locksfl.privacy.terms import Term, terms_of
 
@@ -52,7 +52,7 @@ def setting_faults(document: Document) -> Iterator[str]:
     statement = document["statement"]
     try:
         config: Config = build_table(Config, json.loads(json.dumps(document["config"])), "")
-        arms = _planned(config, statement)
+        arms = list(played_arms(config, statement).values())
     except ValueError as error:
         yield f"configuration: {error}"
         return
@@ -68,18 +68,12 @@ def setting_faults(document: Document) -> Iterator[str]:
     for name, value in expected.items():
         if statement[name] != value:
             yield f"{name} = {statement[name]!r}: the configuration says {value!r}"
+    if statement["words"] != statement_words(statement, config):
+        yield "words: not those of this statement and these settings"
     for told, arm in zip(statement["arms"], arms, strict=True):
         yield from (f"arm {arm.name}: {fault}" for fault in _arm_faults(told, arm, config))
         lines = [line for line in document["rounds"] if line["arm"] == arm.name]
         yield from (f"arm {arm.name}: {fault}" for fault in _count_faults(lines, arm))
-
-
-def _planned(config: Config, statement: Record) -> list[Arm]:
-    multipliers = [
-        [*(arm.get(name) or 0.0 for name in MULTIPLIERS), *arm.get("ladder", ())]
-        for arm in statement["arms"]
-    ]
-    return plan_arms(config, multipliers)
 
 
 def _arm_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:

@@ -11,10 +11,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from locksfl.experiment.publish import FORMAT
-from locksfl.experiment.sealing import Document
+Document = dict[str, Any]
 
+FORMAT = 2  # of a statement; those of 0.1 had no format and no terms
 STATEMENT, CONFIG, ROUNDS, TEXT = "statement.json", "config.toml", "rounds.jsonl", "STATEMENT.md"
+PAGE = "report.html"
 ELEMENT = "locks-public"  # the id of a page's <script type="application/json">
 
 

@@ -1,0 +1,84 @@
+"""`locks report`: the page of a run anew, or several runs and bundles side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from locksfl.cli.console import option
+from locksfl.experiment.documents import PAGE
+
+if TYPE_CHECKING:
+    from locksfl.experiment.page import Story
+
+
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, or public bundles.")]
+
+
+def report(
+    runs: Runs,
+    out: Annotated[
+        Path | None, option(f"A new file. Default: {PAGE} of the run; of several, in this folder.")
+    ] = None,
+    public: Annotated[bool, option("Show only what a public bundle may have.", "--public")] = False,
+) -> None:
+    """Write a page for people who were not there: of one run, or of several side by side."""
+    from locksfl._files import write_atomically
+
+    if out is not None or len(runs) > 1:
+        target = out or Path(PAGE)
+        if target.exists():
+            raise ValueError(f"--out {target}: already exists; expected a new file")
+    else:
+        target = _own_page(runs[0], public)
+    write_atomically(target, _page(runs, public).encode())
+    print(f"wrote {target}")
+
+
+def _own_page(run: Path, public: bool) -> Path:
+    """Where the page of one run is. One that is public is not written beside secrets, where it
+    would be taken for theirs, nor into a bundle, which is finished."""
+    from locksfl.experiment.page.story import is_bundle
+
+    if public:
+        raise ValueError(f"--public: {run / PAGE} is the server's own; expected --out FILE")
+    if is_bundle(run):
+        raise ValueError(f"{run}: a public bundle stays as it is; expected --out FILE")
+    return run / PAGE
+
+
+def _page(runs: list[Path], public: bool) -> str:
+    from locksfl.experiment.page import public_page, server_page, several_page
+    from locksfl.experiment.page.story import is_bundle, labels, read_run, understood
+
+    if len(runs) == 1:
+        if public or is_bundle(runs[0]):
+            return public_page(_document(runs[0]))
+        return server_page(read_run(runs[0])[0])
+    pairs = zip(runs, labels(runs), strict=True)
+    with understood():
+        stories = [_story(run, label, public) for run, label in pairs]
+        return several_page(stories, secret=not (public or all(map(is_bundle, runs))))
+
+
+def _story(run: Path, label: str, public: bool) -> Story:
+    from locksfl.experiment.page.story import is_bundle, of_document, of_run, read_run
+
+    if public or is_bundle(run):
+        return of_document(_document(run), label)
+    return of_run(*read_run(run), label)
+
+
+def _document(run: Path) -> dict[str, Any]:
+    """What may be shown of a run, or what a bundle shows."""
+    from locksfl.experiment.documents import read_document
+    from locksfl.experiment.page.story import is_bundle, read_run
+    from locksfl.experiment.publish import played_arms, public_document
+
+    if is_bundle(run):
+        return read_document(run)
+    folder, summary = read_run(run)
+    config = folder.config
+    return public_document(folder, config, summary, played_arms(config, summary))

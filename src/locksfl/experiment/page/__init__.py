@@ -1,0 +1,25 @@
+"""report.html: what a run did and what it promises, for people who were not there.
+
+One file that needs no network, no server and no program but a browser. There are two of them:
+
+* the server's page stands in the run folder and has its secrets in it;
+* the public page is a part of the bundle, and a function of what the bundle tells
+  (`publish.public_document`) and of nothing else: the same document gives the same bytes.
+
+`story` reads either, `sections` and `server` say it in blocks, `charts` draws with Bokeh, which is
+imported only there, and `sheet` puts all into the template.
+"""
+
+from locksfl.experiment.page.server import draw_page, server_page
+from locksfl.experiment.page.several import several_page
+from locksfl.experiment.page.sheet import public_page
+from locksfl.experiment.page.story import Story, read_run
+
+__all__ = [
+    "Story",
+    "draw_page",
+    "public_page",
+    "read_run",
+    "server_page",
+    "several_page",
+]

@@ -1,0 +1,316 @@
+"""What both pages say of a run: the promise first, then what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import inf, isfinite
+from typing import Any
+
+import tomli_w
+
+from locksfl._text import epsilon_text, size_text
+from locksfl.experiment.metrics import BASELINES
+from locksfl.experiment.page.blocks import (
+    Block,
+    Code,
+    Figure,
+    Listing,
+    Number,
+    Section,
+    Summary,
+    Table,
+    Text,
+    decimal_text,
+    number_text,
+)
+from locksfl.experiment.page.charts import Chart, Line, level
+from locksfl.experiment.page.story import Record, Story
+from locksfl.experiment.records import score_of
+from locksfl.methods import TRUSTS
+from locksfl.methods.releases import RELATIONS
+
+AGAINST = {  # in the order in which they are shown
+    "PUBLIC": ("Against the public", "whoever sees the models and nothing else"),
+    "SERVER": ("Against the server", "whoever runs the training"),
+}
+METRICS = (  # name in the summary, in words, and that of a constant answer
+    ("accuracy", "accuracy", "baseline"),
+    ("r2", "R²", "baseline"),
+    ("gain", "better than a constant answer by", ""),
+    ("balanced_accuracy", "balanced accuracy", ""),
+    ("auc", "AUC", ""),
+    ("f1", "F1", ""),
+    ("f1_micro", "F1, micro", ""),
+    ("f1_macro", "F1, macro", ""),
+    ("exact_match", "exact match", "baseline_exact_match"),
+    ("calibration_error", "calibration error", ""),
+    ("rmse", "root mean square error", "baseline_rmse"),
+    ("mae", "mean absolute error", "baseline_mae"),
+    ("loss", "loss", ""),
+)
+WITHHELD = (
+    "Accuracy is withheld: it was measured on people who were held out, and no epsilon covers them."
+)
+NOT_A_RELEASE = (
+    "**Not a release:** it was measured on people who were held out. No epsilon covers them, so "
+    "neither these figures nor a choice made by looking at them may leave the server."
+)
+
+
+def summary_box(story: Story) -> Summary:
+    """The numbers that a reader looks for."""
+    told, config = story.statement, story.config
+    costs = told["all_arms_composed"]
+    together = ", all arms together" if len(story.arms) > 1 else ""
+    together += ", simulated" if told["simulated"] else ""
+    numbers = [
+        _number(who, [cost for cost in costs if cost["observer"] == who], config, together)
+        for who in AGAINST
+    ]
+    played = sorted({int(arm.get("played_rounds") or arm["rounds"]) for arm in story.arms})
+    facts = [
+        ("clients", f"{config['data']['clients']:,}"),
+        ("rounds", " or ".join(f"{rounds:,}" for rounds in played)),
+        ("delta", f"{costs[0]['delta']:g}"),
+        ("data", str(config["data"]["name"])),
+    ]
+    for arm in story.arms if story.scored else ():
+        facts.append((f"{story.score_name}, {arm['name']}", decimal_text(score_of(arm))))
+    if (constant := baseline(story)) is not None:
+        facts.append(("a constant answer", decimal_text(constant)))
+    note = f"Unit of privacy: {told['unit']}." if any(one.unit for one in numbers) else ""
+    return Summary(story.label or told["name"], numbers, facts, note)
+
+
+def _number(who: str, costs: Sequence[Record], config: Record, together: str) -> Number:
+    against, about = AGAINST[who]
+    if all(cost["epsilon"] is None for cost in costs):
+        return Number(against, "no protection", "", about)
+    relation = config["privacy"].get("relation", "zero-out")
+    large, *others = sorted(costs, key=lambda cost: cost["relation"] != relation)
+    besides = "; ".join(
+        f"{epsilon_text(other['epsilon'])} ({other['relation']})" for other in others
+    )
+    unit = f"epsilon ({large['relation']}){together}"
+    return Number(against, epsilon_text(large["epsilon"]), unit, f"{besides}. {about.capitalize()}")
+
+
+def baseline(story: Story) -> float | None:
+    """The score of a constant answer, where it is known."""
+    found: float | None = (story.arms[0].get("metrics") or {}).get("baseline")
+    return found
+
+
+def promise(story: Story) -> list[Section]:
+    """The privacy statement."""
+    words = story.statement["words"]
+    sees = [f"**{who.capitalize()}** {seen}." for who, seen in _in_order(words["sees"])]
+    who: list[Block] = [Text(words["trust"]), Listing(sees)]
+    promised: list[Block] = [Text(words["short"]), Text(words["scope"])]
+    if words["delta"]:
+        promised.append(Text(words["delta"]))
+    promised += [Text(text) for text in (*words["meaning"], words["factor"]) if text]
+    promised += [costs_table(story), *map(Text, words["reservations"])]
+    return [
+        Section("Who learns what", who),
+        Section("What is promised, and for whom", promised),
+        Section("What is not promised", [Listing(words["not_protected"])]),
+    ]
+
+
+def _in_order(sees: dict[str, str]) -> list[tuple[str, str]]:
+    return [(who, sees[who]) for who in ("SERVER", "PUBLIC")]
+
+
+def costs_table(story: Story) -> Table:
+    """Every epsilon: arms, observers, relations."""
+    arms = [(arm["name"], arm["privacy"]) for arm in story.arms]
+    if len(arms) > 1:
+        arms.append(("all arms together", story.statement["all_arms_composed"]))
+    rows = []
+    for name, costs in arms:
+        for relation in RELATIONS:
+            mine = {cost["observer"]: cost for cost in costs if cost["relation"] == relation}
+            by = {cost["accountant"] for cost in mine.values()} - {"none"}
+            epsilons = (epsilon_text(mine[who]["epsilon"], 3) for who in ("SERVER", "PUBLIC"))
+            rows.append((name, relation, *epsilons, ", ".join(sorted(by)) or "–"))
+    heads = ("arm", "relation", "ε SERVER", "ε PUBLIC", "accountant")
+    return Table(heads, rows, left=2)
+
+
+def results(stories: Sequence[Story]) -> Section:
+    """How good the models are, by what it took."""
+    scored = [story for story in stories if story.scored]
+    if not scored:
+        return Section("How good the models are", [Text(WITHHELD)])
+    blocks: list[Block] = []
+    if not all((story.statement.get("held_out") or {"public": True})["public"] for story in scored):
+        blocks.append(Text(NOT_A_RELEASE))
+    name = scored[0].score_name
+    firsts = styles(stories)
+    for axis, pick, caption in (
+        ("round", lambda p: p.round, "By round. A click on a name hides its line."),
+        ("epsilon spent", lambda p: p.epsilon, "By what the rounds so far have spent of epsilon."),
+    ):
+        lines = [
+            line
+            for story in scored
+            for line in story.lines(pick, lambda p: p.score, firsts[story.label])
+        ]
+        if lines:
+            blocks.append(Figure(_scores(axis, name, lines, scored), caption))
+    lines = [line for story in scored for line in story.by_megabyte(firsts[story.label])]
+    if lines:
+        told = "." if _exact(scored) else ", estimated from releases: the true count is secret."
+        chart = _scores("sent by all clients (MB)", name, lines, scored)
+        blocks.append(Figure(chart, f"By what all clients have sent{told}"))
+    return Section("How good the models are", [*blocks, *_metrics(scored)])
+
+
+def styles(stories: Sequence[Story]) -> dict[str, int]:
+    """The style of each story's first line, so that no two lines of a figure look alike."""
+    firsts, count = {}, 0
+    for story in stories:
+        firsts[story.label] = count
+        count += len(story.arms)
+    return firsts
+
+
+def _scores(axis: str, name: str, lines: list[Line], stories: Sequence[Story]) -> Chart:
+    constants = {constant for story in stories if (constant := baseline(story)) is not None}
+    levels = [level("a constant answer", constant, lines) for constant in sorted(constants)]
+    return Chart(axis, name, [*lines, *levels], least_range=0.1)
+
+
+def _metrics(stories: Sequence[Story]) -> list[Block]:
+    """The metrics of the last models, a column for each arm, each beside a constant answer."""
+    columns = [(f"{story.label}{arm['name']}", arm) for story in stories for arm in story.arms]
+    found = {label: {**(arm.get("metrics") or {}), **_last(arm)} for label, arm in columns}
+    rows = []
+    for name, words, constant in METRICS:
+        if any(name in told for told in found.values()):
+            same = {told.get(constant) for told in found.values()} if constant else set()
+            beside = decimal_text(same.pop()) if len(same) == 1 else ""
+            rows.append((words, *(decimal_text(told.get(name)) for told in found.values()), beside))
+    blocks: list[Block] = [Table(("", *found, "a constant answer"), rows)]
+    unsure = [
+        f"**{label}** is NOT SHOWN TO BE BETTER than a constant answer (95%: {low:+.3f} to "
+        f"{told['gain_high']:+.3f})."
+        for label, told in found.items()
+        if (low := told.get("gain_low")) is not None and low <= 0
+    ]
+    kind = next((story.statement.get("task") for story in stories), None)
+    what = BASELINES.get(str(kind), "the best answer that is always the same")
+    blocks.append(
+        Text(f"A constant answer ({what}) is the least that a model has to be better than.")
+    )
+    return [*blocks, *([Listing(unsure)] if unsure else [])]
+
+
+def _last(arm: Record) -> Record:
+    """The score as the rounds have it, if there is one."""
+    return {name: arm[name] for name in ("accuracy", "r2", "loss") if arm.get(name) is not None}
+
+
+def asked(stories: Sequence[Story]) -> Section:
+    """Who was asked and who uploaded, in numbers that may be shown."""
+    lines, rows = [], []
+    firsts = styles(stories)
+    for story in stories:
+        first = firsts[story.label]
+        lines += story.lines(lambda p: p.round, lambda p: p.uploads, first, ": uploaded")
+        lines += story.lines(lambda p: p.round, lambda p: p.asked, first, ": asked", thin=True)
+        for arm in story.arms:
+            points = story.points[arm["name"]]
+            sent = [point.bytes_up for point in points]
+            total = None if None in sent else size_text(sum(one or 0 for one in sent))
+            rows.append(
+                (
+                    f"{story.label}{arm['name']}",
+                    f"{sum(point.asked for point in points) / len(points):,.1f}",
+                    f"{max(0, sum(point.uploads for point in points)) / len(points):,.1f}",
+                    number_text(total),
+                )
+            )
+    heads = ("arm", "asked a round", "uploaded a round", "sent by all")
+    secret = (
+        "Where the server adds the noise, who took part and how many they were is its secret: "
+        "these are the expected numbers of clients asked, and uploads estimated from what was "
+        "released with noise, which may fall below zero."
+    )
+    exact = "Every client's messages carry its own noise, so these counts are exact."
+    figure = Figure(Chart("round", "clients", lines, from_zero=True), "Clients in each round.")
+    told = Text(exact if _exact(stories) else secret)
+    return Section("Who was asked, and who uploaded", [figure, Table(heads, rows), told])
+
+
+def _exact(stories: Sequence[Story]) -> bool:
+    """Whether all counts may be shown as they are."""
+    return all(TRUSTS[story.config["privacy"]["trust"]].guards_server for story in stories)
+
+
+def budget(stories: Sequence[Story]) -> Section:
+    """What the rounds spent, up to the line that they must not cross."""
+    firsts = styles(stories)
+    lines = [
+        line
+        for story in stories
+        for line in story.lines(lambda p: p.round, lambda p: p.epsilon, firsts[story.label])
+    ]
+    if not lines:
+        none = Text("Nothing was spent that could be counted: no noise was added, and no epsilon.")
+        return Section("What the budget was, and what was spent", [none])
+    limits = {
+        float(limit)
+        for story in stories
+        for name in ("epsilon", "max_epsilon")
+        if isfinite(limit := story.config["privacy"].get(name, inf))
+    }
+    levels = [level("budget of an arm", limit, lines) for limit in sorted(limits)]
+    relations = sorted({story.config["privacy"].get("relation", "zero-out") for story in stories})
+    chart = Chart("round", f"epsilon ({', '.join(relations)})", [*lines, *levels], from_zero=True)
+    caption = (
+        "Epsilon of the rounds so far, of each arm by itself, against the observer from whom this "
+        "training protects. The promise is that of all planned rounds."
+    )
+    blocks: list[Block] = [Figure(chart, caption)]
+    for story in stories:
+        if covers := story.statement.get("covers"):
+            blocks += _population(covers)
+    return Section("What the budget was, and what was spent", blocks)
+
+
+def _population(covers: Record) -> list[Block]:
+    """All runs over the same people, as their journal has them."""
+    total, runs = covers["total"], covers["runs"]
+    said = (
+        f"The journal of population **{covers['population']}** allows all runs over these people "
+        f"epsilon {total['epsilon']:g} in total. So far they have used {covers['share']:.1%} of it."
+    )
+    rows = [(run["run"], epsilon_text(run["epsilon"]), f"{run['share']:.1%}") for run in runs]
+    spent = [100 * part for part in accumulate(run["share"] for run in runs)]
+    line = Line(covers["population"], range(1, len(runs) + 1), spent, style=0)
+    chart = Chart("run", "% of the total", [line, level("the total", 100, [line])], from_zero=True)
+    caption = "What all runs over the same people have used of the total that was fixed for them."
+    table = Table(("run", "epsilon by itself", "of the total"), rows)
+    return [Text(said), Figure(chart, caption), table]
+
+
+def configuration(config: Record) -> Section:
+    """The experiment, as a file that can be run."""
+    return Section("Configuration", [Code(tomli_w.dumps(config))])
+
+
+def differences(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A configuration as one level of names: arms by their own."""
+    flat: dict[str, Any] = {}
+    for name, value in tables.items():
+        if name == "arm" and isinstance(value, list):
+            for arm in value:
+                flat |= differences(arm, f"arm.{arm.get('name', '')}.")
+        elif isinstance(value, dict):
+            flat |= differences(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

@@ -1,0 +1,122 @@
+"""A page from its parts: the template, the figures and, in a public one, what it was made of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata, resources
+from typing import Any
+
+from locksfl.experiment.documents import ELEMENT
+from locksfl.experiment.page import sections
+from locksfl.experiment.page.blocks import Code, Figure, Section, Summary, Text, pieces
+from locksfl.experiment.page.charts import Chart, bokeh_script, figures_json
+from locksfl.experiment.page.story import Record, of_document, understood
+
+REPRODUCE = "locks run config.toml"
+AGAIN = (
+    "With the bundle's config.toml and the same data. A seed, if there was one, is not public: "
+    "another run has other random numbers and other models, and costs the same people once more."
+)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """All that a page says."""
+
+    title: str
+    subtitle: str
+    summaries: Sequence[Summary]
+    sections: Sequence[Section]
+    warnings: Sequence[str] = ()
+    secret: str = ""  # why it must not be passed on
+    document: Record | None = None
+
+
+def public_page(document: Record) -> str:
+    """The page of a public bundle: a function of what the bundle tells, to the byte."""
+    document = json.loads(json.dumps(document, sort_keys=True))  # in one order
+    with understood():
+        return render(_public_sheet(document))
+
+
+def _public_sheet(document: Record) -> Sheet:
+    story = of_document(document)
+    told = story.statement
+    return Sheet(
+        title=told["name"],
+        subtitle="Report of a private training run, for the public",
+        summaries=[sections.summary_box(story)],
+        warnings=told["words"]["warnings"],
+        sections=[
+            *sections.promise(story),
+            sections.results([story]),
+            sections.asked([story]),
+            sections.budget([story]),
+            sections.configuration(story.config),
+            Section("To play it again", [Code(REPRODUCE), Text(AGAIN)]),
+        ],
+        document=document,
+    )
+
+
+def render(sheet: Sheet) -> str:
+    """The page as one file."""
+    charts: dict[str, Chart] = {}
+    for section in sheet.sections:
+        for block in section.blocks:
+            if isinstance(block, Figure):
+                charts[f"figure-{len(charts) + 1}"] = block.chart
+    figures = figures_json(charts) if charts else None
+    return _template().render(
+        sheet=sheet,
+        places=iter(charts),
+        figures=None if figures is None else in_script(figures),
+        bokeh=_bokeh() if charts else "",
+        document=None if sheet.document is None else in_script(sheet.document),
+        document_id=ELEMENT,
+        generator=generator(),
+        pieces=pieces,
+        next=next,
+    )
+
+
+def generator() -> str:
+    """What draws pages here: another version draws other bytes."""
+    return f"locks-fl {metadata.version('locks-fl')}, Bokeh {metadata.version('bokeh')}"
+
+
+def drawn_by(page: str) -> str | None:
+    """What has drawn a page, by its own word."""
+    found = re.search(r'<meta name="generator" content="([^"]*)">', page)
+    return found and found[1]
+
+
+def in_script(value: Any) -> Any:
+    """JSON that can stand in a script element: nothing in it ends the element, or hides its end.
+    An infinite setting (privacy.epsilon without privacy) is Python's Infinity."""
+    from markupsafe import Markup
+
+    text = json.dumps(value, separators=(",", ":"))
+    return Markup(text.replace("</", "<\\/").replace("<!--", "\\u003c!--"))
+
+
+@cache
+def _bokeh() -> Any:
+    from markupsafe import Markup
+
+    return Markup(bokeh_script())
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, StrictUndefined
+
+    text = resources.files("locksfl.experiment.page").joinpath("template.html").read_text("utf-8")
+    inside = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return inside.from_string(text)

@@ -1,0 +1,182 @@
+"""What a page tells of one run, in one form: of a public document, or of a server's run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from locksfl.experiment import public
+from locksfl.experiment.config import Config, to_table
+from locksfl.experiment.coverage import covered
+from locksfl.experiment.documents import STATEMENT
+from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.page.charts import Line
+from locksfl.experiment.records import score_of, shown
+from locksfl.experiment.statement import statement_words, unit_text
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One round of an arm; counts may be estimates."""
+
+    round: int
+    score: float | None
+    epsilon: float | None
+    asked: float
+    uploads: float
+    bytes_up: float | None
+    clip_norm: float | None  # that of the round, if it adapts
+
+
+@dataclass(frozen=True)
+class Story:
+    """A run as a page tells it. `label` tells it from the others on a page."""
+
+    label: str
+    statement: Record  # as in statement.json; of a server's own run, with more in it
+    config: Record
+    points: dict[str, list[Point]]  # by arm
+
+    @property
+    def arms(self) -> list[Record]:
+        """What each arm came to."""
+        found: list[Record] = self.statement["arms"]
+        return found
+
+    @property
+    def score_name(self) -> str:
+        """Accuracy, or for numbers R²."""
+        return "R²" if "r2" in self.arms[0] else "accuracy"
+
+    @property
+    def scored(self) -> bool:
+        """Whether any round may tell how good its model is."""
+        return any(point.score is not None for line in self.points.values() for point in line)
+
+    def lines(
+        self,
+        x: Callable[[Point], float | None],
+        y: Callable[[Point], float | None],
+        first: int = 0,
+        named: str = "",
+        **look: Any,
+    ) -> list[Line]:
+        """A line for each arm that has both; `first` is the style of the first."""
+        found = []
+        for number, arm in enumerate(self.arms):
+            points = self.points[arm["name"]]
+            pairs = [(a, b) for p in points if (a := x(p)) is not None and (b := y(p)) is not None]
+            if pairs:
+                label = f"{self.label}{arm['name']}{named}"
+                xs, ys = zip(*pairs, strict=True)
+                found.append(Line(label, xs, ys, style=first + number, **look))
+        return found
+
+    def by_megabyte(self, first: int = 0) -> list[Line]:
+        """The score by what all clients have sent, in MB."""
+        sent = {
+            name: list(accumulate((point.bytes_up or 0) / 1e6 for point in points))
+            for name, points in self.points.items()
+        }
+        if any(point.bytes_up is None for points in self.points.values() for point in points):
+            return []
+        whole = {
+            name: [replace(p, bytes_up=total) for p, total in zip(points, sent[name], strict=True)]
+            for name, points in self.points.items()
+        }
+        return replace(self, points=whole).lines(
+            lambda point: point.bytes_up, lambda point: point.score, first
+        )
+
+
+def _point(line: Record, counts: Record) -> Point:
+    return Point(
+        line["round"],
+        score_of(line),
+        line["epsilon"],
+        counts["cohort"],
+        counts["uploads"],
+        counts["bytes_up"],
+        line.get("clip_norm"),
+    )
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Whatever a document lacks: one line, and no page."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"not what a public bundle of this program tells ({error!r})") from None
+
+
+def of_document(document: Record, label: str = "") -> Story:
+    """What a public document tells."""
+    statement = document["statement"]
+    points: dict[str, list[Point]] = {arm["name"]: [] for arm in statement["arms"]}
+    for line in document["rounds"]:
+        counts = {
+            "cohort": line.get("cohort", line["expected_cohort"]),
+            "uploads": line.get("uploads", line["upload_estimate"]),
+            "bytes_up": line.get("bytes_up", line.get("bytes_up_estimate")),
+        }
+        points[line["arm"]].append(_point(line, counts))
+    return Story(label, statement, document["config"], points)
+
+
+def of_run(folder: RunFolder, summary: Record, label: str = "") -> Story:
+    """What the server knows. Counts are still those that may be shown: it is the sections of the
+    server alone that have true ones."""
+    config = folder.config
+    points: dict[str, list[Point]] = {arm["name"]: [] for arm in summary["arms"]}
+    for line in folder.lines("rounds.jsonl"):
+        points[line["arm"]].append(_point(line, shown(line)))
+    statement = own_statement(config, summary)
+    return Story(label, statement, to_table(config), points)
+
+
+def own_statement(config: Config, summary: Record) -> Record:
+    """A run's summary with the fields and the words of a public statement."""
+    held_out = public.held_out(summary, config)
+    try:
+        covers, lost = covered(summary), None
+    except (OSError, ValueError) as error:  # the journal is on another machine
+        covers, lost = None, f"The journal of the population could not be read ({error})."
+    told = {
+        **summary,
+        "unit": unit_text(config),
+        "held_out": held_out,
+        "classes_public": bool(summary.get("classes_public", held_out["public"])),
+        "released_statistics": summary.get("released_statistics", []),
+        "covers": covers,
+    }
+    words = statement_words(told, config)
+    if lost:
+        words["warnings"].append(lost)
+    return {**told, "words": words}
+
+
+def read_run(path: Path) -> tuple[RunFolder, Record]:
+    """The folder of a finished run, and its summary."""
+    folder = RunFolder.open(path)
+    return folder, folder.summary()
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder is what `locks publish` made."""
+    return (path / STATEMENT).is_file()
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """A name for each of several runs: its folder's, numbered where two are alike."""
+    names = [path.resolve().name for path in paths]
+    return [
+        name if names.count(name) == 1 else f"{name} ({number})"
+        for number, name in enumerate(names, 1)
+    ]

@@ -1,0 +1,280 @@
+"""The words of the pages: what each must say, and what the public one must not."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from locksfl.experiment.documents import ELEMENT, read_document
+from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.page import charts, public_page, server, server_page
+from locksfl.experiment.publish import played_arms, public_document, publish
+from locksfl.privacy.population import PopulationJournal, Total
+from small_runs import (
+    QUICK,
+    call_locks,
+    copied,
+    finished,
+    imported,
+    lines,
+    new_path,
+    over,
+    parse_config,
+    play,
+    quick,
+    run_experiment,
+    summary,
+)
+
+OLD = Path(__file__).parents[1] / "old" / "run"
+
+
+def document_of(run):
+    folder = RunFolder.open(run)
+    told, config = folder.summary(), folder.config
+    return public_document(folder, config, told, played_arms(config, told))
+
+
+def words(page):
+    """All of a page but BokehJS, in which any number may stand."""
+    return page.replace(charts.bokeh_script(), "")
+
+
+def element(page):
+    found = re.findall(
+        f'<script type="application/json" id="{ELEMENT}">(.*?)</script>', page, re.DOTALL
+    )
+    assert len(found) == 1
+    assert page.count(ELEMENT) == 1
+    return found[0]
+
+
+DRAW = """
+import json, sys
+import locksfl.cli.main, locksfl.experiment.run
+from locksfl.experiment.page import public_page
+assert "bokeh" not in sys.modules  # it is imported only to draw
+sys.stdout.buffer.write(public_page(json.load(open(sys.argv[1]))).encode())
+"""
+
+
+def test_the_public_page_is_a_function_of_its_document(tmp_path):
+    """The same bytes in another process, in another order of keys, and after other figures."""
+    document = document_of(finished())
+    first = public_page(document)
+    server_page(RunFolder.open(finished()))  # Bokeh goes on numbering its models
+    assert public_page(document) == first
+    assert json.loads(element(first)) == document
+    (tmp_path / "document.json").write_text(json.dumps(document, sort_keys=True))
+    command = [sys.executable, "-c", DRAW, tmp_path / "document.json"]
+    told = subprocess.run(command, capture_output=True, check=True)
+    assert told.stdout.decode() == first
+    # and of nothing less
+    document["rounds"][0]["upload_estimate"] += 1
+    assert public_page(document) != first
+
+
+def test_the_page_of_a_bundle_can_be_made_from_its_files():
+    target = new_path()
+    publish(finished(), target)
+    page = (target / "report.html").read_text("utf-8")
+    document = json.loads(element(page))
+    assert public_page(document | read_document(target)) == page
+    del document["statement"]["arms"][0]["privacy"]
+    with pytest.raises(ValueError, match=r"not what a public bundle .* tells \(KeyError"):
+        public_page(document)
+
+
+SEED, SCORE = 918273645, 0.918273
+
+
+def test_no_planted_secret_is_in_the_public_page():
+    """Marked texts are planted in test_publish; these are numbers, over people who are held out."""
+    run = copied(play(over(imported())))
+    before = public_page(document_of(run))
+    text = (run / "config.toml").read_text("utf-8")
+    assert "seed = 3\n" in text
+    (run / "config.toml").write_text(text.replace("seed = 3\n", f"seed = {SEED}\n"), "utf-8")
+    scores = dict.fromkeys(("accuracy", "loss"), SCORE)
+    told = summary(run)
+    for arm in told["arms"]:
+        arm |= scores | {"cohort": SEED, "uploads": SEED, "bytes_up": SEED, "seconds": SCORE}
+        arm["metrics"] = dict.fromkeys(arm["metrics"], SCORE)
+    (run / "summary.json").write_text(json.dumps(told))
+    secrets = scores | {"cohort": SEED, "uploads": SEED, "bytes_up": SEED}
+    found = [line | secrets for line in lines(run)]
+    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in found))
+    seen = [
+        line | {"clipped_fraction": SCORE, "signal_to_noise": SCORE}
+        for line in lines(run, "diagnostics.jsonl")
+    ]
+    (run / "diagnostics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in seen))
+    page = public_page(document_of(run))
+    assert page == before
+    assert "Accuracy is withheld" in page
+    marks = (str(SEED), f"{SEED:,}", str(SCORE), "0.918")
+    assert not any(mark in words(page) for mark in marks)
+    own = words(server_page(RunFolder.open(run)))  # the test can fail
+    assert all(mark in own for mark in marks)
+    assert "Not a release" in own
+
+
+def test_the_statement_comes_first_and_leaves_nothing_out():
+    page = words(public_page(document_of(finished())))
+    order = (
+        "THIS RUN PROTECTS NOBODY", "Against the public", "Against the server", "no protection",
+        "Who learns what", "What is promised", "1 / clients", "What is not promised",
+        "Held-out records", "Manipulation", "How good the models are", "Who was asked",
+        "What the budget was", "Configuration", "To play it again", "locks run config.toml",
+    )  # fmt: skip
+    places = [page.index(part) for part in order]
+    assert places == sorted(places)
+    assert "do not pass it on" not in page
+    assert "ε PUBLIC" in page
+
+
+def test_the_words_are_those_of_the_statement():
+    target = new_path()
+    publish(finished(), target)
+    said = (target / "STATEMENT.md").read_text("utf-8")
+    told = json.loads((target / "statement.json").read_text())["words"]
+    every = [one for part in told.values() for one in ([part] if isinstance(part, str) else part)]
+    sees = {*told["sees"]}
+    assert [one for one in every if one not in said and one not in sees] == []
+
+
+def test_a_large_delta_is_warned_of():
+    warned = "delta = 0.1 is not below 1 / clients = 0.0833333"
+    run = copied(quick())
+    assert "is not below" not in words(public_page(document_of(run)))
+    text = (run / "config.toml").read_text("utf-8")
+    assert "delta = 1e-05\n" in text
+    (run / "config.toml").write_text(text.replace("delta = 1e-05\n", "delta = 0.1\n"), "utf-8")
+    assert warned in words(public_page(document_of(run)))
+    assert warned in words(server_page(RunFolder.open(run)))
+
+
+def test_the_server_s_page_says_what_it_knows_and_what_not():
+    told = words((finished() / "report.html").read_text("utf-8"))
+    for part in (
+        "do not pass it on", "locks publish", "The ledger has", "signal to noise", "share clipped",
+        "Environment", "jaxlib", "locks run config.toml --out again", "config.toml has the seed",
+    ):  # fmt: skip
+        assert part in told
+    assert ELEMENT not in told
+    secret = words((quick(seed=None) / "report.html").read_text("utf-8"))
+    assert "tells its own files nothing that was not released" in secret
+    assert "share clipped" not in secret
+    assert "sum of norms, with noise" in secret
+    assert "the random numbers are gone" in secret
+    assert "THIS RUN PROTECTS NOBODY" not in secret
+    local = words((finished("local") / "report.html").read_text("utf-8"))
+    assert "these counts are exact" in local
+    none = words((finished("none") / "report.html").read_text("utf-8"))
+    assert none.count("no protection") >= 2
+    assert "Nothing was spent that could be counted" in none
+
+
+def test_a_page_of_a_long_run_is_below_3_megabytes():
+    """100 rounds of two arms, as the embedded run has; lines are thinned, not cut."""
+    run = copied(finished())
+    for name in ("rounds.jsonl", "diagnostics.jsonl"):
+        every = [line for line in lines(run, name) if "arm" in line]
+        more = [line | {"round": line["round"] + 4 * n} for n in range(25) for line in every]
+        more.sort(key=lambda line: (line["arm"], line["round"]))
+        (run / name).write_text("".join(json.dumps(line) + "\n" for line in more))
+    assert len(server_page(RunFolder.open(run)).encode()) < 3e6
+    assert len(public_page(document_of(run)).encode()) < 3e6
+    line = charts.Line("long", range(10_001), range(10_001), 0)
+    drawn = charts.figures_json({"place": charts.Chart("x", "y", [line])})
+    text = json.dumps(drawn)
+    assert "10000.0" in text
+    assert len(text) < 30_000
+
+
+def test_a_page_that_cannot_be_drawn_loses_no_run(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr(server, "render", broken)
+    config = parse_config(QUICK, (), 3)
+    folder = RunFolder.create(new_path(), config)
+    with pytest.warns(RuntimeWarning, match=r"report.html was not written .*no ink.*locks report"):
+        run_experiment(config, folder)
+    assert folder.finished
+    assert not (folder.path / "report.html").exists()
+    monkeypatch.undo()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        server.draw_page(folder, folder.summary())
+    assert (folder.path / "report.html").is_file()
+
+
+def test_the_journal_of_a_population_has_its_budget_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCKS_POPULATIONS", str(tmp_path))
+    total = Total(epsilon=2000.0, delta=1e-5, relation="zero-out", order=1.5)
+    PopulationJournal.make("clinic", total).close()
+    run = play(parse_config(QUICK, ["privacy.population=clinic"]))
+    told = words((run / "report.html").read_text("utf-8"))
+    assert "The journal of population <strong>clinic</strong> allows" in told
+    assert "the total (100)" in told
+    (tmp_path / "clinic.sqlite").rename(tmp_path / "elsewhere")
+    assert "could not be read" in words(server_page(RunFolder.open(run)))
+
+
+def test_report_writes_pages_of_one_run_and_of_several(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, bundle = copied(finished()), tmp_path / "bundle"
+    before = (run / "report.html").read_bytes()
+    (run / "report.html").unlink()
+    assert call_locks(capsys, "report", run) == f"wrote {run}/report.html\n"
+    assert (run / "report.html").read_bytes() == before
+    publish(run, bundle)
+    call_locks(capsys, "report", run, "--public", "--out", "mine.html")
+    assert Path("mine.html").read_bytes() == (bundle / "report.html").read_bytes()
+    call_locks(capsys, "report", OLD, "--out", "old.html")
+    assert "of an earlier version" not in Path("old.html").read_text("utf-8")
+
+    assert call_locks(capsys, "report", run, quick(), OLD) == "wrote report.html\n"
+    told = words(Path("report.html").read_text("utf-8"))
+    for part in ("do not pass it on", "Not at equal epsilon", "What differs", "arm.locks.uploads"):
+        assert part in told
+    call_locks(capsys, "report", run, bundle, "--public", "--out", "both.html")
+    told = words(Path("both.html").read_text("utf-8"))
+    assert "do not pass it on" not in told
+    assert "Not at equal" not in told
+    assert "Their configurations are the same" in told
+
+
+def test_report_refuses_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    publish(quick(), tmp_path / "bundle")
+    (tmp_path / "there.html").write_text("mine")
+    for given, told in (
+        (("bundle",), "bundle: a public bundle stays as it is; expected --out FILE"),
+        ((quick(), "--public"), "is the server's own; expected --out FILE"),
+        ((quick(), "--out", "there.html"), "--out there.html: already exists"),
+        (("nowhere",), "nowhere: not a run folder"),
+    ):
+        capsys.readouterr()
+        with pytest.raises(AssertionError, match=re.escape(told)):  # its code is not 0
+            call_locks(capsys, "report", *given)
+    (tmp_path / "bundle" / "statement.json").write_text("{")
+    with pytest.raises(AssertionError, match="not valid JSON"):
+        call_locks(capsys, "report", "bundle", "--out", "new.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "there.html"]
+
+
+def test_lines_differ_by_colour_and_by_dash():
+    many = [charts.Line(str(style), (0, 1), (0, 1), style) for style in range(6)]
+    text = json.dumps(charts.figures_json({"place": charts.Chart("x", "y", many)}))
+    dashes = set(re.findall(r'"line_dash": (\[[^\]]*\]|"\w+")', text))
+    colours = set(re.findall(r'"line_color": \{?[^#]*?"(#\w+)"', text))
+    assert len(dashes) >= 5  # a solid one is not told
+    assert len(colours - {charts.GREY}) == 6

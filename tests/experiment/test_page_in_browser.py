@@ -1,0 +1,165 @@
+"""The pages in a real browser: they draw, complain of nothing, and ask nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from browser import browser, complaints, drawn, open_page, requests
+from locksfl.experiment.documents import read_document
+from locksfl.experiment.page import public_page, server_page
+from locksfl.experiment.page.story import read_run
+from locksfl.experiment.publish import publish
+from small_runs import finished, new_path, quick
+
+SERVER, PUBLIC = 9, 5  # figures
+WIDTHS = "return [document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]"
+PAPER = "return getComputedStyle(document.body).backgroundColor"
+# where the first legend of a page is, and whether the line that its first entry names is shown
+LEGEND = """
+const figure = [...Bokeh.index.roots][0];
+const legend = [...figure.renderer_views.values()].find(one => one.model.type == "Legend");
+const place = figure.el.getBoundingClientRect();
+return [place.left + legend.bbox.left + 24, place.top + legend.bbox.top + 14];
+"""
+# what the pointer is told, in the order of the lines
+TIPS = """
+const found = place => [...place.querySelectorAll("*")].flatMap(one => one.shadowRoot
+  ? [...(one.className.includes("Tooltip") ? [one.shadowRoot.textContent] : []),
+     ...found(one.shadowRoot)] : []);
+return found(document);
+"""
+SHOWN = """
+const figure = [...Bokeh.index.roots][0].model;
+return figure.below.find(one => one.type == "Legend").items.map(one => one.renderers[0].visible);
+"""
+
+
+@pytest.fixture(scope="module")
+def driver():
+    with browser() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def bundle():
+    target = new_path()
+    publish(finished(), target)
+    return target
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_draw_and_ask_for_nothing(driver, bundle, width, dark):
+    for path, figures in ((finished() / "report.html", SERVER), (bundle / "report.html", PUBLIC)):
+        open_page(driver, path, width, dark)
+        found = drawn(driver)
+        assert len(found) == figures
+        assert min(found) > 1000
+        assert complaints(driver) == []
+        assert requests(driver) == [path.resolve().as_uri()]
+        whole, body, inner = driver.execute_script(WIDTHS)
+        assert inner == width
+        assert max(whole, body) <= width
+        lightness = sum(json.loads(f"[{driver.execute_script(PAPER)[4:-1]}]")) / 3
+        assert lightness < 60 if dark else lightness > 200
+
+
+def test_a_page_that_asks_complains_or_is_too_wide_is_seen(driver, bundle, tmp_path):
+    """The checks of this file can fail."""
+    text = (bundle / "report.html").read_text("utf-8")
+    policy = text[text.index("<meta http-equiv") : text.index("<title>")]
+    asks = '<img src="http://127.0.0.1:9/planted.png"><div style="width:2000px">.</div></main>'
+    faulty = tmp_path / "faulty.html"
+    faulty.write_text(text.replace(policy, "").replace("</main>", asks), "utf-8")
+    open_page(driver, faulty, 390)
+    assert "http://127.0.0.1:9/planted.png" in requests(driver)
+    assert complaints(driver)
+    assert driver.execute_script(WIDTHS)[0] > 390
+    # the same with the page's own policy: the browser refuses to ask
+    faulty.write_text(text.replace("</main>", asks), "utf-8")
+    open_page(driver, faulty)
+    assert any("Content Security Policy" in line for line in complaints(driver))
+    # without its figures
+    faulty.write_text(text.replace("Bokeh.embed.embed_items", "void"), "utf-8")
+    open_page(driver, faulty)
+    assert drawn(driver) == [0] * PUBLIC
+
+
+def test_a_click_on_the_legend_hides_a_line(driver, bundle):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    open_page(driver, bundle / "report.html")
+    driver.execute_script('document.getElementById("figure-1").scrollIntoView({block: "center"})')
+    before = drawn(driver)[0]
+    assert driver.execute_script(SHOWN) == [True] * 3
+    x, y = driver.execute_script(LEGEND)
+    chain = ActionChains(driver)
+    chain.w3c_actions.pointer_action.move_to_location(int(x), int(y)).click()
+    chain.perform()
+    assert driver.execute_script(SHOWN) == [False, True, True]
+    assert drawn(driver)[0] < before
+
+
+def test_a_line_tells_its_values(driver, bundle):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    open_page(driver, bundle / "report.html")
+    driver.execute_script('document.getElementById("figure-1").scrollIntoView({block: "center"})')
+    x, y, width = driver.execute_script(
+        'const place = document.getElementById("figure-1").getBoundingClientRect();'
+        "return [place.left, place.top, place.width]"
+    )
+    for step in (0, 1):  # it answers to a pointer that moves
+        chain = ActionChains(driver)
+        chain.w3c_actions.pointer_action.move_to_location(int(x + width / 2) + step, int(y) + 80)
+        chain.perform()
+    told = driver.execute_script(TIPS)
+    assert len(told) == 2
+    for arm, text in zip(("uniform", "locks"), told, strict=True):
+        assert re.search(rf"{arm}.*round.*\d.*accuracy.*0\.\d", text, re.DOTALL)
+
+
+def test_a_page_can_be_printed(driver, bundle):
+    open_page(driver, bundle / "report.html", dark=True)
+    answer = driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": False})
+    printed = base64.b64decode(answer["data"])
+    assert printed.startswith(b"%PDF")
+    assert len(printed) > 50_000
+
+
+NAMES = (
+    "<script>window.hit = 1</script>",
+    "</script><script>window.hit = 2</script>",
+    "<!--<script>",
+)
+
+
+def test_names_are_words_and_no_program(driver, bundle, tmp_path):
+    """Names of runs and arms cannot be written so; a document from elsewhere may have them."""
+    for name in NAMES:
+        text = json.dumps(read_document(bundle)).replace('"uniform"', json.dumps(name))
+        document = json.loads(text.replace('"small"', json.dumps(name)))
+        path = tmp_path / "named.html"
+        path.write_text(public_page(document), "utf-8")
+        open_page(driver, path)
+        assert complaints(driver) == []
+        assert len(drawn(driver)) == PUBLIC
+        assert driver.execute_script("return window.hit") is None
+        assert driver.execute_script('return document.querySelector("h1").textContent') == name
+        element = 'return JSON.parse(document.getElementById("locks-public").textContent)'
+        assert driver.execute_script(element) == document
+
+
+def test_a_run_without_a_seed_and_one_of_version_0_1_have_pages(driver, tmp_path):
+    old = Path(__file__).parents[1] / "old" / "run"
+    for run in (quick(seed=None), old):
+        path = tmp_path / f"{run.name}.html"
+        path.write_text(server_page(read_run(run)[0]), "utf-8")
+        open_page(driver, path)
+        assert min(drawn(driver)) > 1000
+        assert complaints(driver) == []
