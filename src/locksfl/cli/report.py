@@ -10,7 +10,7 @@ import typer
 from locksfl.cli.console import option
 
 if TYPE_CHECKING:
-    from locksfl.experiment.page import Story
+    from locksfl.experiment.page.story import Story
 
 FILE = "report.html"
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or public bundles.")]
