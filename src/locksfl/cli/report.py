@@ -11,7 +11,7 @@ from locksfl.cli.console import option
 from locksfl.experiment.documents import PAGE
 
 if TYPE_CHECKING:
-    from locksfl.experiment.page import Story
+    from locksfl.experiment.page.story import Story
 
 
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or public bundles.")]

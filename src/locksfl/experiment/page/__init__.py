@@ -13,13 +13,5 @@ imported only there, and `sheet` puts all into the template.
 from locksfl.experiment.page.server import draw_page, server_page
 from locksfl.experiment.page.several import several_page
 from locksfl.experiment.page.sheet import public_page
-from locksfl.experiment.page.story import Story, read_run
 
-__all__ = [
-    "Story",
-    "draw_page",
-    "public_page",
-    "read_run",
-    "server_page",
-    "several_page",
-]
+__all__ = ["draw_page", "public_page", "server_page", "several_page"]

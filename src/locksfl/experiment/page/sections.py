@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from math import inf, isfinite
-from typing import Any
 
 import tomli_w
 
@@ -105,7 +104,7 @@ def baseline(story: Story) -> float | None:
 def promise(story: Story) -> list[Section]:
     """The privacy statement."""
     words = story.statement["words"]
-    sees = [f"**{who.capitalize()}** {seen}." for who, seen in _in_order(words["sees"])]
+    sees = [f"**{who.capitalize()}** {words['sees'][who]}." for who in ("SERVER", "PUBLIC")]
     who: list[Block] = [Text(words["trust"]), Listing(sees)]
     promised: list[Block] = [Text(words["short"]), Text(words["scope"])]
     if words["delta"]:
@@ -117,10 +116,6 @@ def promise(story: Story) -> list[Section]:
         Section("What is promised, and for whom", promised),
         Section("What is not promised", [Listing(words["not_protected"])]),
     ]
-
-
-def _in_order(sees: dict[str, str]) -> list[tuple[str, str]]:
-    return [(who, sees[who]) for who in ("SERVER", "PUBLIC")]
 
 
 def costs_table(story: Story) -> Table:
@@ -300,17 +295,3 @@ def _population(covers: Record) -> list[Block]:
 def configuration(config: Record) -> Section:
     """The experiment, as a file that can be run."""
     return Section("Configuration", [Code(tomli_w.dumps(config))])
-
-
-def differences(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A configuration as one level of names: arms by their own."""
-    flat: dict[str, Any] = {}
-    for name, value in tables.items():
-        if name == "arm" and isinstance(value, list):
-            for arm in value:
-                flat |= differences(arm, f"arm.{arm.get('name', '')}.")
-        elif isinstance(value, dict):
-            flat |= differences(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat

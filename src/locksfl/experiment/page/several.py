@@ -72,7 +72,7 @@ def _rounded(value: float | None) -> str:
 
 def _differences(stories: Sequence[Story]) -> Section:
     """The settings in which the runs are not alike."""
-    flat = [sections.differences(story.config) for story in stories]
+    flat = [_flat(story.config) for story in stories]
     names = list(dict.fromkeys(name for table in flat for name in table))
     rows = [
         (name, *(_setting(table, name) for table in flat))
@@ -82,6 +82,20 @@ def _differences(stories: Sequence[Story]) -> Section:
     alike = Text("Their configurations are the same.")
     heads = ("setting", *(story.label for story in stories))
     return Section("What differs", [Table(heads, rows, left=1 + len(stories)) if rows else alike])
+
+
+def _flat(table: Record, prefix: str = "") -> Record:
+    """A configuration as one level of names: arms by their own."""
+    flat: Record = {}
+    for name, value in table.items():
+        if name == "arm" and isinstance(value, list):
+            for arm in value:
+                flat |= _flat(arm, f"arm.{arm.get('name', '')}.")
+        elif isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def _setting(table: dict[str, object], name: str) -> str:
