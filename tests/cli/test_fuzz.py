@@ -232,6 +232,7 @@ REFUSED: dict[str, dict[str, str]] = {  # what would take long, or wait for othe
     "run": {"file": MISSING},
     "compare": {"paths": MISSING},
     "tune": {"file": MISSING},
+    "verify": {"file": MISSING},
     "export": {"model": MISSING, "file": "model.npz"},
     "reproduce": {"--tuned": MISSING},
     "privacy spent": {"population": MISSING},

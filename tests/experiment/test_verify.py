@@ -160,7 +160,7 @@ def one_change(document, chance):
 
 
 @pytest.mark.parametrize("kind", ["two arms", "local, two arms"])
-def test_each_of_200_changes_of_one_field_is_found(kind, record_property):
+def test_each_of_200_changes_of_one_field_is_found(kind):
     """100 of each page. The digest finds them all, so that those are counted which are found by
     recomputing and comparing alone."""
     document, chance = read_document(made_bundle(kind)), random.Random(5)
@@ -177,8 +177,7 @@ def test_each_of_200_changes_of_one_field_is_found(kind, record_property):
         assert faults, (number, path)
         assert all("\n" not in fault for fault in faults)
         unsealed += any(not fault.startswith("digest") for fault in faults)
-    record_property("found_without_digest", unsealed)
-    assert unsealed >= 80
+    assert unsealed >= 80  # 83 and 91 when this was written
 
 
 FLATTERS = {  # the direction in which a field looks better
@@ -350,11 +349,10 @@ def test_signatures(keys, capsys):
     document = read_document(folder)
     forged = changed(document, ("statement", "classes_public"), False)  # nothing else says so
     assert without_seals(forged) == []
-    (fault,) = verify(write_page(sealed(forged) | {})).faults or [None]
-    assert fault is None  # a forger takes the signature away, and computes the digest anew ...
+    assert verify(write_page(sealed(forged))).faults == []  # without the signature, a new digest
     kept = sealed(forged)
     kept["statement"]["signature"] = document["statement"]["signature"]
-    for path in (write_page(sealed(forged)), write_page(kept)):  # ... but cannot sign it
+    for path in (write_page(sealed(forged)), write_page(kept)):
         assert any("signature: " in fault for fault in verify(path, public).faults)
     assert verify(write_page(kept)).faults == [
         "signature: the signature is not that of this document"
