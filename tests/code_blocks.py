@@ -27,7 +27,7 @@ import typer
 from locksfl.cli.main import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "sh", "console", "toml", "json", "text"}
 PLACEHOLDERS = {"DATA": "people", "POPULATION": "patients"}
 ELSEWHERE = {  # commands too long to run here, on whatever page, and what plays them

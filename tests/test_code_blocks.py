@@ -33,6 +33,7 @@ from code_blocks import (
 from locksfl.cli.main import example_config
 from locksfl.data.recipe import Recipe
 from locksfl.experiment.config import parse_config
+from locksfl.federation.device.policy import Policy
 from locksfl.privacy.population import PopulationJournal, Total
 from small_runs import call_locks, copied, finished
 
@@ -194,9 +195,14 @@ class Player:
 
     def play_toml(self, block: Block) -> None:
         given = tomllib.loads(block.text)
+        (file,) = block.marked("file") or [""]
         if "columns" in given:
-            Recipe.read(given if "public" not in given else Path(block.marked("file")[0]))
-        else:
+            Recipe.read(Path(file))
+        elif file == "policy.toml":
+            Policy.read(Path(file))
+        elif "arm" in given:
+            parse_config(block.text)
+        else:  # a part of an experiment
             changes = [f"{t}.{k}={value(v)}" for t, told in given.items() for k, v in told.items()]
             parse_config(example_config(), changes)
 
@@ -272,6 +278,9 @@ BROKEN = {
     "no such command": "<!-- not run: slow -->\n```sh\nlocks runn\n```",
     "another program": "```sh\npip install x\n```",
     "a setting that is not there": '```toml\n[model]\nnames = "softmax"\n```',
+    "a policy": "<!-- file: policy.toml -->\n```toml\nepsilon = 8.0\n```",
+    "a recipe": "<!-- file: r.toml -->\n```toml\n[columns.a]\nscale = 'data'\n```",
+    "an experiment": "```toml\n[[arm]]\nname = 'a'\nchorus = 3\n```",
     "json": "```json\n{1}\n```",
     "a language that nobody knows": "```rust\nfn\n```",
     "a figure": "```console\n$ locks theory optimal --norms 1,2,3,4,10 --uploads 2\n"
