@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run install test test-long test-federation test-wheel test-all lint bench bench-peers docs \
+.PHONY: run install test test-long test-federation test-wheel test-all lint bench bench-peers docs pictures \
   results results-quick lock clean
 
 run: install           ## the embedded digits: 100 clients as in the paper, then 10,000 small ones
@@ -35,7 +35,10 @@ bench-peer-%:          ## an environment for each, with torch before what asks f
 	  benchmarks/.venv-$*/bin/python -m pip install --quiet $$torch; done
 	benchmarks/.venv-$*/bin/python -m pip install --quiet -r benchmarks/requirements-$*.txt
 
-docs: $(VENV)/.installed-test   ## every picture in docs/, made anew; it needs Chromium
+docs: $(VENV)/.installed-docs   ## the site, from docs/ into site/html; a warning is an error
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs site/html
+
+pictures: $(VENV)/.installed-test   ## every picture in docs/, made anew; it needs Chromium
 	$(BIN)/python scripts/make_pictures.py
 	$(BIN)/python scripts/make_report_pictures.py
 	$(BIN)/python -m benchmarks --show --json docs/performance.json --figure docs/performance.png
@@ -69,4 +72,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e ".[flower,test,lint]"
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) -e ".[docs]"
 	touch $@

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -239,46 +237,6 @@ def test_recipes_that_are_refused(recipe, expected):
         features(recipe)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
-
-
-def block(mark, kind):
-    """The block after a mark in docs/data.md."""
-    return re.search(rf"{mark}.*?```{kind}\n(.*?)```", PAGE, re.DOTALL).group(1)
-
-
-def test_the_recipe_in_the_docs_is_one(journal, tmp_path):
-    path = tmp_path / "recipe.toml"
-    path.write_text(block("<!-- recipe", "toml"))
-    (tmp_path / "census.csv").write_text("income\n10\n30\n")
-    names = ("age", "income", "weight", "city", "joined", "dose")
-    data = pa.table(
-        {
-            "user": [1, 2, 3, 4],
-            "age": [30.0, None, 50.0, 60.0],
-            "income": [20.0, None, 10.0, 30.0],
-            "weight": [70.0, 80.0, 90.0, 60.0],
-            "city": ["Oslo", "Bern", None, "Rome"],
-            "joined": ["31.12.2020", "01.02.2010", "03.04.2015", "05.06.2000"],
-            "dose": [0.0, 0.5, 1.0, 2.0],
-            "y": [0, 1, 0, 1],
-        }
-    )
-    made = locksfl.from_table(
-        data, client="user", label="y", classes=2, recipe=path, features=names, test_share=0.25
-    )
-    assert made.features.shape == (3, 2 + 1 + 1 + 4 + 2 + 1)
-    assert np.isfinite(made.features).all()
-    with journal() as book:
-        assert book.runs[0].epsilon == pytest.approx(0.2, rel=1e-2)
-
-
-def test_the_example_in_the_docs_runs():
-    names = {}
-    exec(block("<!-- tables example", "python"), names)
-    assert names["result"].accuracy > 0.6
 
 
 @pytest.mark.parametrize("text", ["columns = 3", "[columns", "[colums.a]\nmissing = 1", None])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import csv
 import math
-import re
-from pathlib import Path
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from locksfl.experiment.writers import COLUMNS, csv_writer, tensorboard_writer, values_of
+from locksfl.experiment.writers import COLUMNS, csv_writer, tensorboard_writer
 
 SECRET = {"cohort": 31, "uploads": 17, "bytes_up": 1, "bytes_down": 2}
 PUBLIC = {"cohort": 30.0, "uploads": 19.5, "bytes_up": 10, "bytes_down": 20}
@@ -62,24 +60,3 @@ def test_tensorboard_has_the_same_numbers(tmp_path):
     assert ("locks/epsilon", 2) not in found  # infinite
     assert 31.0 not in found.values()
     assert 17.0 not in found.values()
-
-
-def test_the_recipes_for_other_trackers_run():
-    """docs/library.md: numbers only, with the round as the step."""
-    page = Path(__file__).parents[2] / "docs" / "library.md"
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S)
-    (code,) = (block for block in blocks if "to_mlflow" in block)
-    seen = []
-
-    class Tracker:
-        @staticmethod
-        def log(values, step):
-            seen.append((values, step))
-
-        log_metrics = log
-
-    names = {"values_of": values_of, "mlflow": Tracker, "wandb": Tracker}
-    exec(compile(code, str(page), "exec"), names)
-    for name in ("to_mlflow", "to_wandb"):
-        names[name](RECORDS[0])
-    assert seen == [({"epsilon": 0.5, **PUBLIC}, 1)] * 2

@@ -93,7 +93,7 @@ def train(
     Args:
         population: whose records, dealt to clients.
         model: a name of `locksfl.models`, "package.module:function", or a model.
-        rounds: T.
+        rounds: how many, T.
         local: each client's work in a round.
         optimizer: the server's step.
         trust: who adds the noise.
