@@ -5,6 +5,7 @@ What a page says, in comments directly above a block (invisible to its readers):
     <!-- run with: run --set train.rounds=2 -->  appended to every `locks run` of the block
     <!-- output of: locks run --seed 0 -->       what prints this block of output
     <!-- file: nets.py -->                       the block is this file
+    <!-- exit code: 1 -->                        of its `locks` commands; their errors are output too
     <!-- not run: REASON -->                     the block is not run; its commands are parsed
     <!-- not run (reproduce): REASON -->         one command of the block is not run
 
@@ -36,7 +37,7 @@ ELSEWHERE = {  # commands too long to run here, on whatever page, and what plays
     "privacy audit": "tests/audit",
     "reproduce": "tests/paper",
 }
-MARK = re.compile(r"<!-- (run with|output of|file|not run(?: \([^)]*\))?): (.*?) -->")
+MARK = re.compile(r"<!-- (run with|output of|exit code|file|not run(?: \([^)]*\))?): (.*?) -->")
 
 
 @dataclass(frozen=True)

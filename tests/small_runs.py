@@ -119,7 +119,7 @@ def shared() -> Iterator[None]:
 
 
 def call_locks(capsys: Any, *arguments: object, code: int = 0) -> str:
-    """`locks ...` in this process, sharing: what it printed."""
+    """`locks ...` in this process, sharing: what it printed, with its errors where they are wanted."""
     capsys.readouterr()
     with mock.patch.object(sys, "argv", ["locks", *map(str, arguments)]), shared():
         try:
@@ -129,7 +129,7 @@ def call_locks(capsys: Any, *arguments: object, code: int = 0) -> str:
             ended = end.code or 0
     out, err = capsys.readouterr()
     assert ended == code, err
-    return str(out)
+    return str(out + err) if code else str(out)
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -208,13 +210,14 @@ class Player:
 
     def play_sh(self, block: Block) -> None:
         for command, shown in commands(block):
-            if command.startswith("mkdir "):
-                Path(command.split()[1]).mkdir()
+            if command.split()[0] in ("mkdir", "openssl", "sed"):
+                subprocess.run(shlex.split(command), check=True, capture_output=True)
                 continue
             words = words_of(command)
             assert words is not None, f"{block.place}: {command}: not run, and not marked as such"
             if not block.skips(words):
-                self.printed = self.locks([*words, *block.added(words)])
+                (code,) = block.marked("exit code") or [0]
+                self.printed = self.locks([*words, *block.added(words)], int(code))
                 wrong = alike(shown, self.printed, figures=not block.added(words))
                 assert not wrong, f"{block.place}: {wrong}\n{self.printed}"
 
@@ -227,7 +230,7 @@ class Player:
         wrong = alike(block.text, self.printed, figures)
         assert not wrong, f"{block.place}: {wrong}\n{self.printed}"
 
-    def locks(self, words: list[str]) -> str:
+    def locks(self, words: list[str], code: int = 0) -> str:
         words = [PLACEHOLDERS.get(word, word) for word in words]
         if "people" in words and not Path("people").exists():
             call_locks(self.capsys, "data", "import", "people.csv", "--client=user_id", "--label=y")
@@ -237,7 +240,7 @@ class Player:
             ended = Path("runs").glob("*/summary.json")
             newest = max(ended, key=lambda summary: summary.stat().st_mtime_ns).parent
             words = [word.replace("runs/...", str(newest)) for word in words]
-        return call_locks(self.capsys, *words)
+        return call_locks(self.capsys, *words, code=code)
 
 
 def value(told: Any) -> str:
