@@ -14,7 +14,8 @@ import typer
 from locksfl._text import table_of
 from locksfl._validate import one_of
 from locksfl.cli.console import Changes, Json, Out, group, option, show
-from locksfl.cli.running import continue_run, interrupt, open_unfinished, run_new
+from locksfl.cli.running import continue_run, open_unfinished, run_new
+from locksfl.cli.stopping import STOPPED, interrupt
 from locksfl.federation import require
 
 federation_app = group(
@@ -150,7 +151,7 @@ def server(
         if file is None:
             raise ValueError("FILE is missing: expected an experiment (locks init)")
         config = as_federation(read_config(file, changes or (), seed))
-        place.public_keys(config.data.clients)
+        place.check(config.data.clients)
         run_new(config, out, as_json, play, again)
         return
     if file or changes or seed is not None or out is None:
@@ -210,7 +211,7 @@ def client(
         node.serve(lambda text: print(text, flush=True))
     except KeyboardInterrupt:
         print("stopped; the ledger is kept")
-        raise typer.Exit(130) from None
+        raise typer.Exit(STOPPED) from None
 
 
 @federation_app.command("ledger")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from locksfl.federation import settings
@@ -17,7 +17,11 @@ PARENT = "LOCKS_PARENT"  # in the environment: a parent may end before its child
 
 
 def start(
-    command: list[str], home: Path, log: Path, environment: Mapping[str, str] | None = None
+    command: list[str],
+    home: Path,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    sockets: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a command of this module, "superlink" or "client" with its options, as a child that
     ends with this process. Ctrl-C is for this process: it stops them."""
@@ -29,6 +33,7 @@ def start(
             stdout=out,
             stderr=out,
             start_new_session=True,
+            pass_fds=sockets,
         )
 
 

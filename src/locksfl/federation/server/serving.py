@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from locksfl.arm import Arm
@@ -15,8 +15,9 @@ from locksfl.data.population import Population
 from locksfl.experiment.config import Config, to_table
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.run import Prepared, run_experiment
-from locksfl.federation import certificates, settings
+from locksfl.federation import settings
 from locksfl.federation.server.engine import Federation
+from locksfl.federation.server.place import KeyFolder, Place
 from locksfl.federation.wire import Network
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 from locksfl.models.build import Model
@@ -24,36 +25,6 @@ from locksfl.privacy.journal import experiment_id
 
 Say = Callable[[str], None]
 OnRound = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a server listens, which clients it knows, and how long it waits."""
-
-    certs: Path
-    keys: Path  # a folder of public keys, one per client, numbered by the order of their names
-    port: int = 8000
-    host: str = "127.0.0.1"
-    seconds: float = 60.0  # the deadline of a stage
-    wait: float = 60.0  # for nodes to connect, before the first round
-
-    def public_keys(self, clients: int | None) -> list[bytes]:
-        """Every client's key; n is fixed, so there must be as many keys as clients."""
-        certificates.check_server(self.certs)
-        paths = sorted(self.keys.glob("*.pub"))
-        if len(paths) != clients:
-            raise ValueError(
-                f"--keys {self.keys}: {len(paths)} public keys (*.pub), expected one for each of "
-                f"data.clients = {clients}"
-            )
-        found = [certificates.read_public_key(path) for path in paths]
-        for i, (key, path) in enumerate(zip(found, paths, strict=True)):
-            if key in found[:i]:
-                raise ValueError(
-                    f"{path}: the same key as {paths[found.index(key)].name}; expected a different "
-                    "key per client"
-                )
-        return found
 
 
 def as_federation(config: Config, engine: str = "flower") -> Config:
@@ -120,27 +91,31 @@ def serve(
     from locksfl.federation.server.grid import GridNetwork
     from locksfl.federation.server.superlink import SuperLink
 
+    now = KeyFolder(place.keys)
+
+    def revoked() -> set[int]:
+        return {number for number, key in enumerate(keys) if key not in now.now()}
+
     say("starting the SuperLink")
-    with SuperLink(home, place.certs, place.port, place.host) as link:
-        nodes = link.register(keys)
-        started()
-        _wait_for(nodes, link.online, place.wait, say)
-        with link.run() as grid:
-            engine = federation_engine(
-                config,
-                folder,
-                place.seconds,
-                lambda size: GridNetwork(grid, nodes, size, check=link.check),
-            )
-            return run_experiment(
-                config,
-                folder,
-                prepared=prepared,
-                resume=resume,
-                on_round=on_round,
-                say=say,
-                engine=engine,
-            )
+    try:
+        with SuperLink(home, place, list(keys)) as link:
+            nodes = link.register()
+            started()
+            _wait_for(nodes, link.online, place.wait, say)
+            with link.run() as grid:
+                network = partial(GridNetwork, grid, nodes, check=link.check, revoked=revoked)
+                return run_experiment(
+                    config,
+                    folder,
+                    prepared=prepared,
+                    resume=resume,
+                    on_round=on_round,
+                    say=say,
+                    engine=federation_engine(config, folder, place.seconds, network),
+                )
+    finally:
+        if not folder.begun:  # then nothing of the folder is kept
+            shutil.rmtree(home, ignore_errors=True)
 
 
 def _wait_for(nodes: list[int], online: Callable[[], set[int]], wait: float, say: Say) -> None:
