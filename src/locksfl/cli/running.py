@@ -104,12 +104,15 @@ def show_run(
     from locksfl.experiment.records import score_of
     from locksfl.experiment.report import notes, summary_table
     from locksfl.experiment.run import run_experiment
+    from locksfl.federation.server.allowed import policy_for, terms_line
     from locksfl.federation.wire import LostLink
     from locksfl.methods import TRUSTS
 
     federation = config.engine is not None
     if federation and not TRUSTS[config.privacy.trust].guards_server:
         say_beside(f"trust {config.privacy.trust}: this server sees raw updates")
+    if federation and again and prepared is not None:
+        say_beside(terms_line(policy_for(config, prepared.arms)))
 
     def stopped() -> str:
         if not folder.begun:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from locksfl.cli.console import say_beside
+from locksfl.federation.child import kill_all
 
 SECONDS = 8.0  # for an orderly end
 STOPPED = 130
@@ -24,8 +25,7 @@ def interrupt(number: int, frame: object) -> None:
 def stopping(told: Callable[[], str]) -> Iterator[None]:
     """Ctrl-C and SIGTERM raise KeyboardInterrupt here. Whatever that meets (a call that waits, a
     library that drops it), the process has ended SECONDS later, or at once if it is told again:
-    then with the line `told()`. Files are written atomically, so that nothing is lost by it, and
-    children end with their parent (federation/child.py).
+    then with the line `told()`. Files are written atomically, so that nothing is lost by it.
 
     A thread reads the signals too, from a pipe that is written when they arrive: Python's handlers
     wait for the main thread, and that is the one which may be stuck.
@@ -39,6 +39,7 @@ def stopping(told: Callable[[], str]) -> Iterator[None]:
     def end() -> None:
         if not left.is_set():  # else the command has told it
             say_beside(told())
+        kill_all()
         os._exit(STOPPED)
 
     def watch() -> None:

@@ -15,6 +15,8 @@ from locksfl.federation import settings
 WATCH_SECONDS = 0.2
 PARENT = "LOCKS_PARENT"  # in the environment: a parent may end before its child can ask for its id
 
+_started: list[subprocess.Popen[bytes]] = []
+
 
 def start(
     command: list[str],
@@ -26,7 +28,7 @@ def start(
     """Start a command of this module, "superlink" or "client" with its options, as a child that
     ends with this process. Ctrl-C is for this process: it stops them."""
     with log.open("ab") as out:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "locksfl.cli.child", *command],
             env={**settings(home), **(environment or {}), PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
@@ -35,6 +37,8 @@ def start(
             start_new_session=True,
             pass_fds=sockets,
         )
+    _started.append(process)
+    return process
 
 
 def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
@@ -48,6 +52,13 @@ def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def kill_all() -> None:
+    """End whatever was started here and still runs, even what hangs or was paused."""
+    for process in _started:
+        if process.returncode is None:
+            process.kill()
 
 
 def end_with_parent() -> None:

@@ -64,6 +64,8 @@ class GridNetwork:
                 number = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if number is not None and not _gone(reply):
                     answers[number] = to_answer(reply, self._size)
+            away = self._revoked()
+            waiting = {i: number for i, number in waiting.items() if number not in away}
             if waiting:
                 self._check()
                 time.sleep(PULL_SECONDS)

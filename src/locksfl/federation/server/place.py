@@ -24,6 +24,7 @@ class Place:
     host: str = "127.0.0.1"
     seconds: float = 60.0  # the deadline of a stage
     wait: float = 60.0  # for nodes to connect, before the first round
+    log_format: str = "text"
 
     def check(self, clients: int | None) -> None:
         """Refuse keys that do not match, and a port that is taken, before anything is made."""

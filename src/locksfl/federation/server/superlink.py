@@ -145,14 +145,17 @@ class SuperLink:
             nodes = control.ListNodes(flower.control.ListNodesRequest()).nodes_info
         return {int(node.node_id) for node in nodes if node.status == "online"}
 
-    def seen(self) -> dict[bytes, float]:
-        """When each device last called."""
-        answer = httpx.get(
-            f"https://{self.address}{SEEN}",
-            headers={SECRET: self._header.value},
-            verify=ssl.create_default_context(cadata=self._ca.decode("ascii")),
-        )
-        return {bytes.fromhex(key): when for key, when in answer.json()["seen"].items()}
+    def seen(self) -> dict[int, float]:
+        """When each device last called; by its number, the place of its key."""
+        numbers = {key.hex(): number for number, key in enumerate(self.keys)}
+        with suppress(httpx.HTTPError):  # to know it is no reason to end a run
+            answer = httpx.get(
+                f"https://{self.address}{SEEN}",
+                headers={SECRET: self._header.value},
+                verify=ssl.create_default_context(cadata=self._ca.decode("ascii")),
+            )
+            return {numbers[key]: when for key, when in answer.json()["seen"].items()}
+        return {}
 
     @contextmanager
     def run(self) -> Iterator[Grid]:
