@@ -65,7 +65,8 @@ def _on_this_machine(seconds: float, config: Any, folder: Any, **options: Any) -
 
     from locksfl.federation import certificates
     from locksfl.federation.demo import free_port, make_devices, running_clients
-    from locksfl.federation.server.serving import Place, serve
+    from locksfl.federation.server.place import Place
+    from locksfl.federation.server.serving import serve
 
     with tempfile.TemporaryDirectory(prefix="locks-federation-") as name, ExitStack() as stack:
         temporary, port = Path(name), free_port()
@@ -146,7 +147,8 @@ def server(
     require()
     one_of(FORMATS, **{"--log-format": log_format})
     from locksfl.experiment.config import read_config
-    from locksfl.federation.server.serving import Place, as_federation, serve
+    from locksfl.federation.server.place import Place
+    from locksfl.federation.server.serving import as_federation, serve
     from locksfl.privacy.ledger import LEDGER
 
     place = Place(certs, keys, port, host, seconds, wait, log_format)
@@ -183,13 +185,23 @@ def _logged(play: Any, log_format: str, *given: Any, **options: Any) -> Any:
 
 
 @federation_app.command("status")
-def show_status(run: Run, as_json: Json = False) -> None:
+def show_status(
+    run: Run,
+    prometheus: Annotated[
+        bool, option("Print it in Prometheus' text format instead.", "--prometheus")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """How a federation's run stands: its rounds, and for each device when it was last seen, its
     answers, refusals and missing rounds. For the server's operator; no bundle has it."""
     from locksfl.experiment.folder import RunFolder
-    from locksfl.federation.server.devices import status
+    from locksfl.federation.server.devices import metrics, status
 
-    show(status(RunFolder.open(run)), as_json, status_parts, wide=True)
+    told = status(RunFolder.open(run))
+    if prometheus:
+        print(metrics(told), end="")
+    else:
+        show(told, as_json, status_parts, wide=True)
 
 
 @federation_app.command("policy")

@@ -1,7 +1,8 @@
 """Every import from Flower that Flower does not document, and nothing else.
 
 pyproject.toml pins the one version with which these are known to work. A new version of Flower may
-change this file, and its uses in node.py (Fleet API) and superlink.py (Control and Runtime APIs).
+change this file, and its uses in node.py (Fleet API), superlink.py (Control and Runtime APIs) and
+gate.py (paths, headers and signatures of the Fleet API).
 What Flower documents (flwr.app, flwr.clientapp, flwr.serverapp, flwr.simulation) is imported where
 it is used. Only locksfl.federation imports flwr.
 
@@ -66,7 +67,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from flwr.superlink.grid import HttpGrid

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import ssl
 from base64 import b64encode
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from loopback import Loopback, processes_with
 
 from locksfl.experiment.folder import RunFolder
 from locksfl.federation import certificates, flower
+from locksfl.federation.server.devices import status
 from locksfl.federation.server.gate import SECRET
 
 pytestmark = pytest.mark.federation
@@ -49,6 +51,17 @@ def post(loop, path, message=None, headers=None, length=None, port=None):
     status = connection.getresponse().status
     connection.close()
     return status
+
+
+def endless_header(loop):
+    """What comes back."""
+    context = ssl.create_default_context(cafile=str(loop.certs / certificates.CA))
+    with (
+        socket.create_connection(("127.0.0.1", loop.port)) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+    ):
+        secure.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nx: " + b"x" * 100_000)
+        return secure.recv(1)
 
 
 def superlink(loop):
@@ -115,6 +128,7 @@ def strangers_are_refused(loop):
         assert post(loop, "/v1/fleet/deactivate-node", headers=headers) in (401, 403)
     assert post(loop, "/v1/fleet/push-object", headers=stranger, length=10**12) == 403
     assert post(loop, "/v1/fleet/push-object", headers=own, length=10**12) == 413
+    assert endless_header(loop) == b""
     forged = [Message(metadata=Metadata(src_node_id=6))]
     reply = fleet.PushMessagesRequest(node=node, messages_list=forged)
     assert post(loop, "/v1/fleet/push-messages", reply, own) == 403
@@ -122,7 +136,7 @@ def strangers_are_refused(loop):
 
 def test_strangers_keys_and_ends(tmp_path):
     with Loopback(tmp_path, nodes=2, rounds=2000) as loop:
-        server = loop.server("--seconds", "60")
+        server = loop.server("--seconds", "60", "--log-format", "json")
         loop.client(0)
         revoked = loop.client(1)
         loop.until("a first round", lambda: rounds(loop))
@@ -130,6 +144,9 @@ def test_strangers_keys_and_ends(tmp_path):
         later_round(loop, answered=2)
 
         # a key that is removed is a client that is away; one that is added waits
+        before = status(RunFolder.open(loop.run))
+        assert before["state"] == "running"
+        assert all(device["last_seen"] for device in before["devices"])
         (loop.keys / "node-001.pub").rename(tmp_path / "node-001.pub")
         (tmp_path / "stranger.pub").rename(loop.keys / "stranger.pub")
         assert revoked.wait(60) == 2
@@ -137,25 +154,30 @@ def test_strangers_keys_and_ends(tmp_path):
         later_round(loop, answered=1)  # sooner than the deadline: nobody waits for it
         assert rounds(loop)[-1]["stages"]["norm"]["missing"] == 1
         assert post(loop, "/v1/fleet/pull-messages", None, signed(tmp_path / "stranger.key")) == 503
+        staying, away = status(RunFolder.open(loop.run))["devices"]
+        assert staying["missing"] == []
+        assert away["missing"]
+        assert "update: answered" in loop.log("client-0.log")
 
         # a SuperLink that is killed
         os.kill(superlink(loop), signal.SIGKILL)
         assert server.wait(60) == 2
-        told = loop.log("server.log").splitlines()[-1]
+        told, log = loop.log("server.log").splitlines()[-1], loop.run / "flower" / "server.log"
         assert "the SuperLink has ended (killed by SIGKILL)" in told
         assert f"--resume --out {loop.run}" in told
         assert RunFolder.open(loop.run).load_checkpoint()
+        last = json.loads(log.read_text().splitlines()[-1])
+        assert last["level"] == "ERROR"
+        assert "killed by SIGKILL" in last["message"]
 
-        # and one that hangs: Ctrl-C, twice
-        (tmp_path / "node-001.pub").rename(loop.keys / "node-001.pub")
-        (loop.keys / "stranger.pub").unlink()
+        # the run goes on with the clients that it has left; another one hangs: Ctrl-C, twice
         played = len(rounds(loop))
         again = loop.server("--seconds", "60", "--wait", "0", "--resume")
-        loop.client(1)
         loop.until("a round of the resumed run", lambda: len(rounds(loop)) > played)
         os.kill(superlink(loop), signal.SIGSTOP)
         again.send_signal(signal.SIGINT)
         again.send_signal(signal.SIGINT)
         assert again.wait(60) == 130
+        assert "stopped; continue with: locks federation server" in loop.log("server.log")
         loop.until("the end of all", lambda: not processes_with("gate.json"))
         assert RunFolder.open(loop.run).load_checkpoint()

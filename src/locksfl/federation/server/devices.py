@@ -126,3 +126,32 @@ def status(folder: RunFolder) -> dict[str, Any]:
         "rounds": {name: [played, config.train.rounds] for name, played in rounds.items()},
         **read_devices(folder.path),
     }
+
+
+def metrics(told: dict[str, Any]) -> str:
+    """A status in the text format of Prometheus, for its node exporter's textfile collector."""
+    run = {"run": told["run"]}
+    rows = [("run_running", run, int(told["state"] == "running"))]
+    for arm, (played, planned) in told["rounds"].items():
+        rows.append(("rounds_played", {**run, "arm": arm}, played))
+        rows.append(("rounds_planned", {**run, "arm": arm}, planned))
+    for device in told["devices"]:
+        which = {**run, "device": device["name"]}
+        if device["last_seen"]:
+            seen = datetime.fromisoformat(device["last_seen"])
+            rows.append(("device_last_seen_seconds", which, int(seen.timestamp())))
+        rows.append(("device_answered", which, device["answered"]))
+        rows.append(("device_errors", which, device["errors"]))
+        missing = sum(last - first + 1 for first, last in device["missing"])
+        rows.append(("device_missing_rounds", which, missing))
+        for code, count in device["refused"].items():
+            rows.append(("device_refused", {**which, "code": code}, count))
+    lines = [f"locks_{name}{{{_labels(labels)}}} {value}" for name, labels, value in rows]
+    return "\n".join(sorted(lines)) + "\n"  # the lines of one metric belong together
+
+
+def _labels(labels: dict[str, str]) -> str:
+    def quoted(value: str) -> str:
+        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    return ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items())

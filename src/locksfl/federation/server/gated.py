@@ -21,17 +21,27 @@ from locksfl.federation import flower
 from locksfl.federation.server.gate import Gate
 from locksfl.federation.server.place import KeyFolder
 
-FIRST_SECONDS = 20.0  # from a connection to the end of its first request's header
+FIRST_SECONDS, HEADER_BYTES = 20.0, 64 * 1024  # until the first request's header has ended
 CONNECTIONS = 256, 8  # and so many for each device: it has one for messages, one for its heartbeat
 
 
 class Hurried(HttpToolsProtocol):
-    """Connections that never ask for anything are closed."""
+    """Connections that never ask for anything, or whose header does not end, are closed. (A later
+    request on a connection comes from a device that has passed: refusals close it.)"""
+
+    _received = 0
 
     def connection_made(self, transport):  # type: ignore[no-untyped-def]
         """As uvicorn's, with a deadline for the first request."""
         super().connection_made(transport)
         self.loop.call_later(FIRST_SECONDS, self._expire)
+
+    def data_received(self, data: bytes) -> None:
+        """As uvicorn's, with a limit for the first header."""
+        super().data_received(data)
+        self._received += len(data)
+        if self._received > HEADER_BYTES:
+            self._expire()
 
     def _expire(self) -> None:
         if self.cycle is None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from locksfl._files import write_atomically
 from locksfl.federation import certificates
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,18 @@ class Place:
         """Refuse keys that do not match, and a port that is taken, before anything is made."""
         self.public_keys(clients)
         listen(self.host, self.port).close()
+
+    def members(self, clients: int | None, path: Path) -> dict[bytes, str]:
+        """The clients of a run, by their keys: noted in a file when it begins. A run that goes on
+        has the same, whatever has become of their keys meanwhile."""
+        if path.is_file():
+            certificates.check_server(self.certs)
+            noted: dict[str, str] = json.loads(path.read_text("utf-8"))
+            return {bytes.fromhex(key): name for key, name in noted.items()}
+        found = self.public_keys(clients)
+        noted = {key.hex(): name for key, name in found.items()}
+        write_atomically(path, json.dumps(noted).encode(), secret=True)
+        return found
 
     def public_keys(self, clients: int | None) -> dict[bytes, str]:
         """Every client's key and name; n is fixed, so there must be as many keys as clients."""

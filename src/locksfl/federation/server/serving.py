@@ -91,7 +91,6 @@ def serve(
     started: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Play the experiment on the registered nodes. `started` is called when nodes can connect."""
-    keys = place.public_keys(config.data.clients)
     home = folder.path / "flower"
     home.mkdir(mode=0o700, exist_ok=True)
     os.environ.update(settings(home))
@@ -101,13 +100,15 @@ def serve(
     now = KeyFolder(place.keys)
 
     def revoked() -> set[int]:
-        return {number for number, key in enumerate(keys) if key not in now.now()}
+        valid = now.now()
+        return {number for number, key in enumerate(keys) if key not in valid}
 
     def tell(record: dict[str, Any]) -> None:
         logs.say(round_line(record, config.train.rounds), **record)
         on_round(record)
 
     with logging_to(place.log_format, home / "server.log"), _kept_if_begun(folder, home):
+        keys = place.members(config.data.clients, home / "members.json")
         where = f"{place.host}:{place.port}"
         logs.say(f"starting a server for {len(keys)} devices on {where}", run=str(folder.path))
         say("starting the SuperLink")

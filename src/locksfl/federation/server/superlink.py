@@ -154,7 +154,8 @@ class SuperLink:
                 headers={SECRET: self._header.value},
                 verify=ssl.create_default_context(cadata=self._ca.decode("ascii")),
             )
-            return {numbers[key]: when for key, when in answer.json()["seen"].items()}
+            told = answer.raise_for_status().json()["seen"]
+            return {numbers[key]: when for key, when in told.items()}
         return {}
 
     @contextmanager
@@ -172,7 +173,7 @@ class SuperLink:
 
         heart = flower.HeartbeatSender(beat)
         heart.start()
-        status = "failed"
+        status: str | None = "failed"
         try:
             answer = client.PullTaskInput(flower.runtime.PullTaskInputRequest())
             run, identity = flower.run_from_proto(answer.run), flower.TaskIdentity
@@ -182,12 +183,15 @@ class SuperLink:
             grid.set_run(run)
             yield grid
             status = "completed"
+        except httpx.TransportError:  # it has ended, or hangs: there is no one to tell
+            status = None
+            raise
         finally:
-            with suppress(httpx.HTTPError):  # it has ended: there is no one to tell
-                client.PushTaskOutput(
-                    flower.runtime.PushTaskOutputRequest(sub_status=status, details="")
-                )
-            heart.stop()
+            if status is not None:
+                with suppress(httpx.HTTPError):
+                    output = flower.runtime.PushTaskOutputRequest(sub_status=status, details="")
+                    client.PushTaskOutput(output)
+                heart.stop()
             grid.close()
 
     def _task(self) -> str:
