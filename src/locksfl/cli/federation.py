@@ -211,6 +211,7 @@ def write_policy(
     out: Annotated[Path | None, option("A new file. Default: print it.")] = None,
 ) -> None:
     """Write the policy that allows exactly this experiment, once, and nothing more."""
+    require()
     from locksfl.experiment.config import read_config
     from locksfl.experiment.plan import plan_arms
     from locksfl.federation.server.allowed import policy_text

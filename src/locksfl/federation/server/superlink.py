@@ -167,7 +167,7 @@ class SuperLink:
         client = grid._runtime_client
 
         def beat() -> bool:  # if the run is no more, the next question is refused and says so
-            with suppress(httpx.HTTPError):
+            with suppress(httpx.HTTPError, RuntimeError):  # or the client is closed
                 client.SendTaskHeartbeat(flower.runtime.SendTaskHeartbeatRequest())
             return True
 
