@@ -190,6 +190,10 @@ def show_status(
     prometheus: Annotated[
         bool, option("Print it in Prometheus' text format instead.", "--prometheus")
     ] = False,
+    port: Annotated[
+        int | None,
+        option("Show it as a page on this machine, and /metrics, until Ctrl-C.", min=0, max=65535),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """How a federation's run stands: its rounds, and for each device when it was last seen, its
@@ -198,7 +202,13 @@ def show_status(
     from locksfl.federation.server.devices import metrics, status
 
     told = status(RunFolder.open(run))
-    if prometheus:
+    if port is not None:
+        from locksfl.federation.server.page import page_server
+
+        with page_server(run, port) as pages:
+            print(f"http://127.0.0.1:{pages.server_address[1]}/", flush=True)
+            pages.serve_forever()
+    elif prometheus:
         print(metrics(told), end="")
     else:
         show(told, as_json, status_parts, wide=True)

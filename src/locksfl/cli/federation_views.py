@@ -8,12 +8,13 @@ from typing import Any
 from locksfl._text import table_of
 
 COUNTS = ("rounds", "norms", "updates", "open")
-HEADS = ("device", "last seen", "last answer", "answered", "refused", "errors", "missing rounds")
 
 
 def status_parts(told: dict[str, Any]) -> Iterator[Any]:
     """A run's status for a person."""
     from rich.box import SIMPLE
+
+    from locksfl.federation.server.devices import HEADS, device_cells
 
     rounds = ", ".join(f"{arm} {done} of {all_}" for arm, (done, all_) in told["rounds"].items())
     yield f"{told['run']}: {told['state']}; rounds: {rounds}"
@@ -21,31 +22,7 @@ def status_parts(told: dict[str, Any]) -> Iterator[Any]:
         yield "no device has been asked yet"
         return
     yield f"as of {told['time']}; a stage waits {told['seconds']:g} s for answers"
-    heads = (
-        "device",
-        "last seen",
-        "last answer",
-        "answered",
-        "refused",
-        "errors",
-        "missing rounds",
-    )
-    yield table_of(heads, map(_device_row, told["devices"]), left=3, box=SIMPLE, padding=0)
-
-
-def _device_row(device: dict[str, Any]) -> tuple[str, ...]:
-    last = device["last_answer"]
-    refused = ", ".join(f"{code} {count}" for code, count in device["refused"].items())
-    spans = (str(a) if a == b else f"{a}-{b}" for a, b in device["missing"])
-    return (
-        device["name"],
-        device["last_seen"] or "never",
-        f"round {last['round']} {last['stage']}: {last['answer']}" if last else "none",
-        str(device["answered"]),
-        refused,
-        str(device["errors"]),
-        ", ".join(spans),
-    )
+    yield table_of(HEADS, map(device_cells, told["devices"]), left=3, box=SIMPLE, padding=0)
 
 
 def ledger_parts(view: dict[str, Any]) -> Iterator[Any]:

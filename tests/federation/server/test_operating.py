@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import stat
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +23,8 @@ from locksfl.federation import logs
 from locksfl.federation.demo import experiment_text
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused
 from locksfl.federation.server.allowed import policy_for, policy_text, terms_line
-from locksfl.federation.server.devices import DEVICES, Watched, status
+from locksfl.federation.server.devices import DEVICES, Watched, _new, status
+from locksfl.federation.server.page import page, page_server
 from locksfl.federation.server.rounds import round_terms
 from locksfl.federation.server.serving import as_federation, round_line
 from locksfl.federation.telling import told_of
@@ -90,6 +93,33 @@ def test_status_tells_what_became_of_every_question(folder):
     assert values['locks_device_missing_rounds{run,device="carol"}'] == "3"
     assert values['locks_device_last_seen_seconds{run,device="bob"}'] == "0"
     assert values['locks_rounds_planned{run,arm="locks"}'] == "3"
+    with page_server(folder.path, 0) as pages:
+        threading.Thread(target=pages.serve_forever, daemon=True).start()
+        port = pages.server_address[1]
+        assert fetched(port, "/metrics") == (200, printed.output)
+        code, text = fetched(port, "/")
+        assert code == 200
+        assert "<td>carol</td>" in text
+        assert "1-2, 5" in text
+        assert fetched(port, "/config.toml")[0] == 404
+        assert fetched(port, "/", host=f"evil.example:{port}")[0] == 403
+        with pytest.raises(ValueError, match=f"--port {port}"):
+            page_server(folder.path, port)
+        pages.shutdown()
+
+
+def fetched(port, path, host=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", path, headers={} if host is None else {"Host": host})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def test_names_are_text_on_the_page():
+    device = _new("<script>alert(1)</script>")
+    told = {"run": "<b>", "state": "running", "rounds": {}, "time": None, "devices": [device]}
+    assert "<script>" not in page(told)
+    assert "<b>" not in page(told)
 
 
 def test_nobody_else_can_read_it(folder):

@@ -19,6 +19,7 @@ from locksfl.federation.telling import refusal_name
 from locksfl.federation.wire import Answer, Network, Question
 
 DEVICES = Path("flower") / "devices.json"
+HEADS = ("device", "last seen", "last answer", "answered", "refused", "errors", "missing rounds")
 Seen = Callable[[], Mapping[int, float]]  # by the client's number: when it last called
 
 
@@ -111,8 +112,10 @@ def status(folder: RunFolder) -> dict[str, Any]:
     if config.engine is None:
         raise ValueError(f"{folder.path}: not a federation's run; expected one of a server")
     rounds = {arm.name: 0 for arm in config.arms()}
-    for line in folder.lines("rounds.jsonl"):
-        rounds[line["arm"]] = line["round"]
+    written = (folder.path / "rounds.jsonl").read_text("utf-8")
+    for line in written[: written.rfind("\n") + 1].splitlines():  # a server may be writing the last
+        record = json.loads(line)
+        rounds[record["arm"]] = record["round"]
     state = "finished" if folder.finished else "stopped"
     if state == "stopped":
         try:
@@ -126,6 +129,22 @@ def status(folder: RunFolder) -> dict[str, Any]:
         "rounds": {name: [played, config.train.rounds] for name, played in rounds.items()},
         **read_devices(folder.path),
     }
+
+
+def device_cells(device: dict[str, Any]) -> tuple[str, ...]:
+    """A device's row, under HEADS."""
+    last = device["last_answer"]
+    refused = ", ".join(f"{code} {count}" for code, count in device["refused"].items())
+    spans = (str(a) if a == b else f"{a}-{b}" for a, b in device["missing"])
+    return (
+        device["name"],
+        device["last_seen"] or "never",
+        f"round {last['round']} {last['stage']}: {last['answer']}" if last else "none",
+        str(device["answered"]),
+        refused,
+        str(device["errors"]),
+        ", ".join(spans),
+    )
 
 
 def metrics(told: dict[str, Any]) -> str:

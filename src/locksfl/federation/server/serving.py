@@ -64,7 +64,8 @@ def federation_engine(
     """What `run_experiment` takes; `network` is called with the number of parameters."""
 
     def build(population: Population, model: Model, plans: list[Arm]) -> Federation:
-        logs.say(terms_line(policy := policy_for(config, plans)), **policy)
+        policy = policy_for(config, plans)
+        logs.say(terms_line(policy), **policy)
         return Federation(
             population,
             model,
