@@ -54,7 +54,7 @@ def page_server(run: Path, port: int) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            own = self.server.server_address[1]
+            own = self.connection.getsockname()[1]
             if self.headers.get("Host") not in (f"{LOOPBACK}:{own}", f"localhost:{own}"):
                 self.send_error(403)
                 return

@@ -123,10 +123,14 @@ class SuperLink:
         code, log = self._process.poll(), self.home / "superlink.log"
         if code is not None:
             how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            return LostLink(f"the SuperLink has ended ({how}); its log: {log}")
+            lines = log.read_text("utf-8", "replace").split("\n") if log.is_file() else []
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+            return LostLink(f"the SuperLink has ended ({how}); its log, {log}, ends: {last[:200]}")
         if isinstance(error, httpx.HTTPStatusError):
-            told = f"refused {error.request.url.path} ({error.response.status_code})"
-            return LostLink(f"the SuperLink {told}: its run has been stopped; its log: {log}")
+            status = error.response.status_code
+            why = ": its run has been stopped" if status in (401, 403) else ""
+            told = f"refused {error.request.url.path} ({status}){why}"
+            return LostLink(f"the SuperLink {told}; its log: {log}")
         return LostLink(f"the SuperLink does not answer ({error!r}); its log: {log}")
 
     @property
