@@ -9,7 +9,7 @@ import sys
 import pytest
 
 STUBBORN = """
-import sys, threading, time
+import signal, sys, threading
 from locksfl.cli import stopping
 stopping.SECONDS = float(sys.argv[1])
 with stopping.stopping(lambda: "stopped; continue so"):
@@ -17,15 +17,13 @@ with stopping.stopping(lambda: "stopped; continue so"):
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):  # as what drops every interrupt
+            signal.signal(number, lambda *_: None)
         print("heard", flush=True)
-    while True:  # as a library that drops the interrupt, and tries for ever
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            pass
+    threading.Event().wait()
 """
 ORDERLY = """
-import threading, time
+import threading
 from locksfl.cli import stopping
 try:
     with stopping.stopping(lambda: "never told"):
