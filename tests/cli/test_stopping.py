@@ -13,8 +13,8 @@ import signal, sys, threading
 from locksfl.cli import stopping
 stopping.SECONDS = float(sys.argv[1])
 with stopping.stopping(lambda: "stopped; continue so"):
-    print("up", flush=True)
     try:
+        print("up", flush=True)
         threading.Event().wait()
     except KeyboardInterrupt:
         for number in (signal.SIGINT, signal.SIGTERM):  # as what drops every interrupt
