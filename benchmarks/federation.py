@@ -24,7 +24,8 @@ from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.run import prepare
 from locksfl.federation import certificates, demo
 from locksfl.federation.server import grid
-from locksfl.federation.server.serving import Place, as_federation, serve
+from locksfl.federation.server.place import Place
+from locksfl.federation.server.serving import as_federation, serve
 from locksfl.federation.wire import Answer, Question
 
 EMPTY = 5

@@ -73,7 +73,9 @@ def client(made, tmp_path, *flags, **changes):
         "data": made / "data.npz",
         "experiment": made / "experiment.toml",
     } | changes
-    given = {f"--{name}": value for name, value in options.items() if value is not None}
+    given = {
+        f"--{name.replace('_', '-')}": value for name, value in options.items() if value is not None
+    }
     return ["client", *flags, *[part for pair in given.items() for part in pair]]
 
 
@@ -115,6 +117,25 @@ def tls_server(certs):
 def test_a_server_without_certificate(made, tmp_path):
     told = refused("server", made / "experiment.toml", "--certs", tmp_path, "--keys", made / "keys")
     assert told.startswith(f"{tmp_path / 'ca.pem'}: no such file; expected a server's certificate")
+
+
+def test_a_taken_port_is_named_and_leaves_no_folder(made, tmp_path):
+    options = ["--certs", made / "certs", "--keys", made / "keys", "--out", tmp_path / "run"]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        line = refused("server", made / "experiment.toml", *options, "--port", port)
+    assert line == f"--port {port}: already in use on 127.0.0.1; expected a free port"
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_format_of_the_log(made, tmp_path):
+    options = ["--certs", made / "certs", "--keys", made / "keys", "--out", tmp_path / "run"]
+    line = refused("server", made / "experiment.toml", *options, "--log-format", "yaml")
+    assert "--log-format" in line
+    assert "'yaml'" in line
+    assert "--log-format" in refused(*client(made, tmp_path, log_format="yaml"))
 
 
 def test_a_server_with_an_expired_certificate(made, tmp_path):

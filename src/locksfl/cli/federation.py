@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from locksfl._text import table_of
+from locksfl._files import write_atomically
 from locksfl._validate import one_of
-from locksfl.cli.console import Changes, Json, Out, group, option, show
-from locksfl.cli.running import continue_run, interrupt, open_unfinished, run_new
+from locksfl.cli.console import Changes, Json, Out, Run, group, option, show
+from locksfl.cli.federation_views import ledger_parts, status_parts
+from locksfl.cli.running import continue_run, open_unfinished, run_new
+from locksfl.cli.stopping import STOPPED, interrupt
 from locksfl.federation import require
+from locksfl.federation.logs import FORMATS, logging_to, say
 
 federation_app = group(
     "federation", "Train on real devices that guard their own privacy, over Flower."
 )
 
+LogFormat = Annotated[str, option("Of the log: text, or json.", "--log-format")]
 Seconds = Annotated[float, option("How long a stage waits for answers.", min=0.1)]
-COUNTS = ("rounds", "norms", "updates", "open")
 
 
 @federation_app.command()
@@ -62,7 +65,8 @@ def _on_this_machine(seconds: float, config: Any, folder: Any, **options: Any) -
 
     from locksfl.federation import certificates
     from locksfl.federation.demo import free_port, make_devices, running_clients
-    from locksfl.federation.server.serving import Place, serve
+    from locksfl.federation.server.place import Place
+    from locksfl.federation.server.serving import serve
 
     with tempfile.TemporaryDirectory(prefix="locks-federation-") as name, ExitStack() as stack:
         temporary, port = Path(name), free_port()
@@ -135,22 +139,26 @@ def server(
     seed: Annotated[int | None, option("Makes the run a simulation.")] = None,
     out: Out = None,
     resume: Annotated[bool, option("Continue the run in --out.", "--resume")] = False,
+    log_format: LogFormat = "text",
     as_json: Json = False,
 ) -> None:
-    """Play an experiment on the devices that are registered here."""
+    """Play an experiment on the devices that are registered here. The log is in the run folder and,
+    where no terminal shows the progress, on stderr."""
     require()
+    one_of(FORMATS, **{"--log-format": log_format})
     from locksfl.experiment.config import read_config
-    from locksfl.federation.server.serving import Place, as_federation, serve
+    from locksfl.federation.server.place import Place
+    from locksfl.federation.server.serving import as_federation, serve
     from locksfl.privacy.ledger import LEDGER
 
-    place = Place(certs, keys, port, host, seconds, wait)
+    place = Place(certs, keys, port, host, seconds, wait, log_format)
     again = f"federation server --certs {certs} --keys {keys} --host {host} --port {port}"
-    play = partial(serve, place=place)
+    play = partial(_logged, partial(serve, place=place), log_format)
     if not resume:
         if file is None:
             raise ValueError("FILE is missing: expected an experiment (locks init)")
         config = as_federation(read_config(file, changes or (), seed))
-        place.public_keys(config.data.clients)
+        place.check(config.data.clients)
         run_new(config, out, as_json, play, again)
         return
     if file or changes or seed is not None or out is None:
@@ -166,6 +174,68 @@ def server(
             "and charged once; expected the ledger of the rounds played so far"
         )
     continue_run(folder, as_json, play, again)
+
+
+def _logged(play: Any, log_format: str, *given: Any, **options: Any) -> Any:
+    """Play, with a log beside it where no bars are shown."""
+    if sys.stderr.isatty():
+        return play(*given, **options)
+    with logging_to(log_format):
+        return play(*given, **options)
+
+
+@federation_app.command("status")
+def show_status(
+    run: Run,
+    prometheus: Annotated[
+        bool, option("Print it in Prometheus' text format instead.", "--prometheus")
+    ] = False,
+    port: Annotated[
+        int | None,
+        option("Show it as a page on this machine, and /metrics, until Ctrl-C.", min=0, max=65535),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """How a federation's run stands: its rounds, and for each device when it was last seen, its
+    answers, refusals and missing rounds. For the server's operator; no bundle has it."""
+    from locksfl.experiment.folder import RunFolder
+    from locksfl.federation.server.devices import metrics, status
+
+    told = status(RunFolder.open(run))
+    if port is not None:
+        from locksfl.federation.server.page import page_server
+
+        with page_server(run, port) as pages:
+            print(f"http://127.0.0.1:{pages.server_address[1]}/", flush=True)
+            pages.serve_forever()
+    elif prometheus:
+        print(metrics(told), end="")
+    else:
+        show(told, as_json, status_parts, wide=True)
+
+
+@federation_app.command("policy")
+def write_policy(
+    file: Annotated[Path, typer.Argument(help="The experiment.")],
+    changes: Changes = None,
+    out: Annotated[Path | None, option("A new file. Default: print it.")] = None,
+) -> None:
+    """Write the policy that allows exactly this experiment, once, and nothing more."""
+    require()
+    from locksfl.experiment.config import read_config
+    from locksfl.experiment.plan import plan_arms
+    from locksfl.federation.server.allowed import policy_text
+    from locksfl.federation.server.serving import as_federation
+
+    config = as_federation(read_config(file, changes or ()))
+    if out is not None and out.exists():
+        raise ValueError(f"--out {out}: already exists; expected a new file")
+    text = policy_text(config, plan_arms(config))
+    if out is None:
+        print(text, end="")
+    else:
+        write_atomically(out, text.encode())
+        print(f"wrote {out}")
 
 
 @federation_app.command()
@@ -187,9 +257,11 @@ def client(
         bool,
         option("Create the ledger, a new budget: at the first start, never again.", "--new-ledger"),
     ] = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Take part, on a device of one's own: answer what the policy allows, and count it."""
     require()
+    one_of(FORMATS, **{"--log-format": log_format})
     # a device trains one client: no GPU memory taken beforehand
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from locksfl.federation import certificates
@@ -203,14 +275,17 @@ def client(
     print(told, flush=True)
     from locksfl.federation.device.client_app import client_app
     from locksfl.federation.device.node import Node
+    from locksfl.federation.telling import told_of
 
     signal.signal(signal.SIGTERM, interrupt)
-    node = Node(server, ca, key, client_app(lambda context: device), poll)
+    answering = told_of(device)
+    node = Node(server, ca, key, client_app(lambda context: answering), poll)
     try:
-        node.serve(lambda text: print(text, flush=True))
+        with logging_to(log_format):
+            node.serve(say)
     except KeyboardInterrupt:
         print("stopped; the ledger is kept")
-        raise typer.Exit(130) from None
+        raise typer.Exit(STOPPED) from None
 
 
 @federation_app.command("ledger")
@@ -237,7 +312,7 @@ def show_ledger(
     if key is None:
         if new_ledger or accept:
             raise ValueError("--key is missing: expected the node's key, beside which it is noted")
-        show(ledger_view(ledger, allowed), as_json, _ledger_parts)
+        show(ledger_view(ledger, allowed), as_json, ledger_parts)
         return
     witness = Witness(ledger, key)
     if new_ledger:
@@ -246,23 +321,4 @@ def show_ledger(
         witness.accept()
     with witness.open(whole=True) as opened:
         view = view_of(opened, allowed)
-    show(view, as_json, _ledger_parts)
-
-
-def _ledger_parts(view: dict[str, Any]) -> Iterator[Any]:
-    """A device's ledger for a person: one row per run, and what is left."""
-    from rich.box import SIMPLE
-
-    heads = ("run", *COUNTS, "noise", "norm noise", "of budget")
-    rows = (
-        (
-            row["run"],
-            *(str(row[name]) for name in COUNTS),
-            f"{row['noise_multiplier']:.4g}",
-            "" if row["norm_multiplier"] is None else f"{row['norm_multiplier']:.4g}",
-            "" if row["share"] is None else f"{row['share']:.1%}",
-        )
-        for row in view["runs"]
-    )
-    yield table_of(heads, rows, left=1, box=SIMPLE, padding=0)
-    yield view["message"]
+    show(view, as_json, ledger_parts)

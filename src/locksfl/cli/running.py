@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from locksfl.cli.console import say_beside, show, warn
+from locksfl.cli.stopping import STOPPED, stopping
 
 if TYPE_CHECKING:
     from locksfl.experiment.config import Config
@@ -103,12 +104,23 @@ def show_run(
     from locksfl.experiment.records import score_of
     from locksfl.experiment.report import notes, summary_table
     from locksfl.experiment.run import run_experiment
+    from locksfl.federation.server.allowed import policy_for, terms_line
+    from locksfl.federation.wire import LostLink
     from locksfl.methods import TRUSTS
 
-    if config.engine is not None:  # a federation's server
-        signal.signal(signal.SIGTERM, interrupt)
-        if not TRUSTS[config.privacy.trust].guards_server:
-            say_beside(f"trust {config.privacy.trust}: this server sees raw updates")
+    federation = config.engine is not None
+    if federation and not TRUSTS[config.privacy.trust].guards_server:
+        say_beside(f"trust {config.privacy.trust}: this server sees raw updates")
+    if federation and again and prepared is not None:
+        say_beside(terms_line(policy_for(config, prepared.arms)))
+
+    def stopped() -> str:
+        if not folder.begun:
+            return NOT_BEGUN
+        if again is None:
+            return f"stopped; the rounds that were played are in {folder.path}"
+        return f"stopped; continue with: locks {again} --resume --out {folder.path}"
+
     console, resume = Console(stderr=as_json), prepared is None
     columns = (
         "{task.description:<20}",
@@ -118,7 +130,11 @@ def show_run(
         "{task.fields[status]}",
     )
     # beside JSON, stderr is for a person who watches, or for the one line of an error
-    with folder.held(), Bars(*columns, console=console, quiet=as_json) as bars:
+    with (
+        stopping(stopped) if federation else nullcontext(),
+        folder.held(),
+        Bars(*columns, console=console, quiet=as_json) as bars,
+    ):
         tasks = {
             arm.name: bars.add_task(arm.name, total=config.train.rounds, status="")
             for arm in config.arms()
@@ -145,19 +161,10 @@ def show_run(
             )
         except KeyboardInterrupt:
             bars.stop()
-            if not folder.begun:
-                said = NOT_BEGUN
-            elif again is None:
-                said = f"stopped; the rounds that were played are in {folder.path}"
-            else:
-                said = f"stopped; continue with: locks {again} --resume --out {folder.path}"
-            console.print(said, highlight=False, markup=False, soft_wrap=True)
-            raise typer.Exit(130) from None
+            console.print(stopped(), highlight=False, markup=False, soft_wrap=True)
+            raise typer.Exit(STOPPED) from None
+        except LostLink as error:
+            bars.stop()
+            raise ValueError(f"{error}; {stopped()}") from None
     where = f"run folder: {folder.path}  (page: {folder.path / 'report.html'})"
     show(summary, as_json, lambda told: [summary_table(told), *map(Text, notes(told)), where])
-
-
-def interrupt(number: int, frame: object) -> None:
-    """SIGTERM is Ctrl-C: what was started is stopped."""
-    del number, frame
-    raise KeyboardInterrupt

@@ -6,13 +6,18 @@
     client_app.py    the device's half: Flower's ClientApp around the guard
     node.py          the process on a device: a SuperNode that runs only this package's app
     superlink.py     the server's SuperLink: starts it, registers its nodes, begins a run
+    gate.py          the filter before the SuperLink: who may call what; gated.py, their process
+    place.py         where a server listens, and the keys that it knows
+    devices.py       what a server knows of each device, for `locks federation status`
+    allowed.py       what an experiment asks of a device's policy
+    logs.py          logs as text or JSON; telling.py, a device's answers in words
     certificates.py  TLS certificates and node keys
 
     flower.py        every import from Flower that Flower does not document
 
 Only this package imports flwr, and each module imports only what it uses: `rounds.py` needs none.
-Interfaces that Flower does not document are used by node.py and superlink.py, for the one version
-that pyproject.toml pins.
+Interfaces that Flower does not document are used by node.py, superlink.py and gate.py, for the one
+version that pyproject.toml pins.
 """
 
 from __future__ import annotations

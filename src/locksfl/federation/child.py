@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from locksfl.federation import settings
@@ -15,21 +15,30 @@ from locksfl.federation import settings
 WATCH_SECONDS = 0.2
 PARENT = "LOCKS_PARENT"  # in the environment: a parent may end before its child can ask for its id
 
+_started: list[subprocess.Popen[bytes]] = []
+
 
 def start(
-    command: list[str], home: Path, log: Path, environment: Mapping[str, str] | None = None
+    command: list[str],
+    home: Path,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    sockets: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a command of this module, "superlink" or "client" with its options, as a child that
     ends with this process. Ctrl-C is for this process: it stops them."""
     with log.open("ab") as out:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "locksfl.cli.child", *command],
             env={**settings(home), **(environment or {}), PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
             start_new_session=True,
+            pass_fds=sockets,
         )
+    _started.append(process)
+    return process
 
 
 def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
@@ -43,6 +52,13 @@ def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def kill_all() -> None:
+    """End whatever was started here and still runs, even what hangs or was paused."""
+    for process in _started:
+        if process.returncode is None:
+            process.kill()
 
 
 def end_with_parent() -> None:

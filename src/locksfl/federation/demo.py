@@ -4,7 +4,6 @@ its own data file, policy, ledger and process."""
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 import subprocess
@@ -15,16 +14,13 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 
-from locksfl.arm import Arm
 from locksfl.experiment.config import Config, to_table
 from locksfl.experiment.run import Prepared
 from locksfl.federation import certificates, child
 from locksfl.federation.device.files import DeviceFiles
-from locksfl.methods import TRUSTS
-from locksfl.privacy.gdp import epsilon_from_mu
+from locksfl.federation.server.allowed import policy_for
 
 POLLS_A_SECOND = 20  # of all nodes together: what a SuperLink on a busy machine can handle
-HEADROOM = 1.001  # a device's budget above what the run needs: epsilons are found by search
 
 EXPERIMENT = """
 name = "federation"
@@ -88,26 +84,6 @@ def make_devices(folder: Path, config: Config, prepared: Prepared, keys: Path) -
         files.witness.create()
         made.append(files)
     return made
-
-
-def policy_for(config: Config, plans: list[Arm]) -> dict[str, object]:
-    """A policy that allows these arms once, and no more."""
-    privacy = config.privacy
-    norms = [plan.norm_multiplier for plan in plans if plan.releases_norms]
-    policy: dict[str, object] = {
-        "trust": privacy.trust,
-        "relation": privacy.relation,
-        "max_clip_norm": max(plan.clip_norm for plan in plans),
-        "min_noise_multiplier": min(z for p in plans for z in p.ladder or (p.noise_multiplier,)),
-        "max_rounds": sum(plan.rounds for plan in plans),
-    }
-    if norms:
-        policy["min_norm_multiplier"] = min(norms)
-    if TRUSTS[privacy.trust].guards_server:
-        spends = [p.client_releases(p.rounds).mu_squared(privacy.relation) for p in plans]
-        epsilon = epsilon_from_mu(math.sqrt(sum(spends)), privacy.delta)
-        policy |= {"epsilon": epsilon * HEADROOM, "delta": privacy.delta}
-    return policy
 
 
 def free_port() -> int:

@@ -16,6 +16,10 @@ Stage = Literal["norm", "update", "end"]
 STAGES: tuple[Stage, ...] = ("norm", "update", "end")
 
 
+class LostLink(ValueError):
+    """Nobody can be asked any more; what was played is kept. The message says why, in one line."""
+
+
 @dataclass(frozen=True)
 class Question:
     """One message to one device. `terms` is `RoundTerms.as_dict()`; a device trusts none of it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,11 +12,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import httpx
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from locksfl.federation.messages import TYPES, to_answer, to_content, to_question, to_reply
 from locksfl.federation.server.grid import GridNetwork
+from locksfl.federation.server.superlink import SuperLink
 from locksfl.federation.wire import Answer, Question
 
 
@@ -60,3 +64,30 @@ def test_a_rule_travels_and_nothing_is_an_answer(monkeypatch):
     assert answer.released.shape == (0,)
     drawn = to_question(Message(to_content(replace(asked, rule=None)), 7, TYPES["update"]))
     assert drawn.rule is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "said"),
+    [
+        ("raise SystemExit(3)", None, "has ended (exit code 3); its log, LOG, ends: the cause"),
+        ("import os; os.kill(os.getpid(), 9)", 403, "has ended (killed by SIGKILL)"),
+        ("input()", 403, "refused /v1/x (403): its run has been stopped; its log: LOG"),
+        ("input()", 500, "refused /v1/x (500); its log: LOG"),
+        ("input()", None, "does not answer (ReadTimeout('slow')); its log: LOG"),
+    ],
+)
+def test_why_nothing_goes_on_is_one_line(tmp_path, ends, status, said):
+    link = SuperLink.__new__(SuperLink)
+    link.home, log = tmp_path, tmp_path / "superlink.log"
+    log.write_text("before\nthe cause\n\n")
+    request = httpx.Request("POST", "https://127.0.0.1/v1/x")
+    error = httpx.ReadTimeout("slow")
+    if status is not None:
+        answer = httpx.Response(status, request=request)
+        error = httpx.HTTPStatusError("", request=request, response=answer)
+    with subprocess.Popen([sys.executable, "-c", ends], stdin=subprocess.PIPE) as link._process:
+        if ends != "input()":
+            link._process.wait()
+        told = str(link._lost(error))
+    assert told.startswith(f"the SuperLink {said.replace('LOG', str(log))}")
+    assert "\n" not in told

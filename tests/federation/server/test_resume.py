@@ -16,6 +16,7 @@ from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.publish import publish
 from locksfl.federation.device import DeviceLedger, Policy, Refusal, Witness
 from locksfl.federation.device.answering import Device
+from locksfl.federation.server.devices import DEVICES, Watched
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.server.serving import as_federation, federation_engine
 from locksfl.federation.wire import Answer, MemoryNetwork
@@ -129,9 +130,15 @@ def test_a_federated_run_fills_a_run_folder(whole):
 
 
 def test_it_can_be_published(whole, tmp_path):
-    publish(whole[0].path, tmp_path / "bundle")
+    folder, _, network = whole
+    (folder.path / "flower").mkdir()
+    names = [f"the-device-{i}" for i in range(CLIENTS)]
+    Watched(network, names, folder.path, 60.0, dict).write()
+    assert "the-device-0" in (folder.path / DEVICES).read_text()
+    files = publish(folder.path, tmp_path / "bundle")
     text = (tmp_path / "bundle" / "rounds.jsonl").read_text()
     assert "stages" not in text
+    assert not [path for path in files if path.is_dir() or b"the-device" in path.read_bytes()]
 
 
 def test_no_credit_is_claimed_for_noise_that_may_not_come(whole):

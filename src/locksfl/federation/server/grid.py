@@ -7,7 +7,7 @@ messages that they answer, because an error raised by the SuperLink comes from n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import httpx
 from flwr.app import Message
@@ -39,14 +39,19 @@ class GridNetwork:
         size: int,
         *,
         check: Callable[[], None] = lambda: None,
+        revoked: Callable[[], Collection[int]] = lambda: (),
     ) -> None:
         self.run = str(grid.run.run_id)
-        self._grid, self._nodes, self._size, self._check = grid, list(nodes), size, check
+        self._grid, self._nodes, self._size = grid, list(nodes), size
+        self._check, self._revoked = check, revoked
 
     def ask(
         self, questions: Mapping[int, Question], seconds: float, round_number: int
     ) -> dict[int, Answer]:
-        """Ask all, and wait for all, but no longer than `seconds`."""
+        """Ask all, and wait for all, but no longer than `seconds`. A client whose key was revoked
+        is away: it is not waited for."""
+        away = self._revoked()
+        questions = {i: question for i, question in questions.items() if i not in away}
         if not questions:
             return {}
         ends = time.monotonic() + seconds
@@ -59,6 +64,8 @@ class GridNetwork:
                 number = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if number is not None and not _gone(reply):
                     answers[number] = to_answer(reply, self._size)
+            away = self._revoked()
+            waiting = {i: number for i, number in waiting.items() if number not in away}
             if waiting:
                 self._check()
                 time.sleep(PULL_SECONDS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,14 @@ from locksfl.arm import Arm
 from locksfl.data.population import Population
 from locksfl.experiment.config import Config, to_table
 from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.records import score_of
 from locksfl.experiment.run import Prepared, run_experiment
-from locksfl.federation import certificates, settings
+from locksfl.federation import logs, settings
+from locksfl.federation.logs import log, logging_to
+from locksfl.federation.server.allowed import policy_for, terms_line
+from locksfl.federation.server.devices import Watched
 from locksfl.federation.server.engine import Federation
+from locksfl.federation.server.place import KeyFolder, Place
 from locksfl.federation.wire import Network
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 from locksfl.models.build import Model
@@ -24,36 +31,6 @@ from locksfl.privacy.journal import experiment_id
 
 Say = Callable[[str], None]
 OnRound = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a server listens, which clients it knows, and how long it waits."""
-
-    certs: Path
-    keys: Path  # a folder of public keys, one per client, numbered by the order of their names
-    port: int = 8000
-    host: str = "127.0.0.1"
-    seconds: float = 60.0  # the deadline of a stage
-    wait: float = 60.0  # for nodes to connect, before the first round
-
-    def public_keys(self, clients: int | None) -> list[bytes]:
-        """Every client's key; n is fixed, so there must be as many keys as clients."""
-        certificates.check_server(self.certs)
-        paths = sorted(self.keys.glob("*.pub"))
-        if len(paths) != clients:
-            raise ValueError(
-                f"--keys {self.keys}: {len(paths)} public keys (*.pub), expected one for each of "
-                f"data.clients = {clients}"
-            )
-        found = [certificates.read_public_key(path) for path in paths]
-        for i, (key, path) in enumerate(zip(found, paths, strict=True)):
-            if key in found[:i]:
-                raise ValueError(
-                    f"{path}: the same key as {paths[found.index(key)].name}; expected a different "
-                    "key per client"
-                )
-        return found
 
 
 def as_federation(config: Config, engine: str = "flower") -> Config:
@@ -87,6 +64,8 @@ def federation_engine(
     """What `run_experiment` takes; `network` is called with the number of parameters."""
 
     def build(population: Population, model: Model, plans: list[Arm]) -> Federation:
+        policy = policy_for(config, plans)
+        logs.say(terms_line(policy), **policy)
         return Federation(
             population,
             model,
@@ -113,39 +92,98 @@ def serve(
     started: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Play the experiment on the registered nodes. `started` is called when nodes can connect."""
-    keys = place.public_keys(config.data.clients)
     home = folder.path / "flower"
     home.mkdir(mode=0o700, exist_ok=True)
     os.environ.update(settings(home))
     from locksfl.federation.server.grid import GridNetwork
     from locksfl.federation.server.superlink import SuperLink
 
-    say("starting the SuperLink")
-    with SuperLink(home, place.certs, place.port, place.host) as link:
-        nodes = link.register(keys)
-        started()
-        _wait_for(nodes, link.online, place.wait, say)
-        with link.run() as grid:
-            engine = federation_engine(
-                config,
-                folder,
-                place.seconds,
-                lambda size: GridNetwork(grid, nodes, size, check=link.check),
-            )
-            return run_experiment(
-                config,
-                folder,
-                prepared=prepared,
-                resume=resume,
-                on_round=on_round,
-                say=say,
-                engine=engine,
-            )
+    now = KeyFolder(place.keys)
+
+    def revoked() -> set[int]:
+        valid = now.now()
+        return {number for number, key in enumerate(keys) if key not in valid}
+
+    def tell(record: dict[str, Any]) -> None:
+        logs.say(round_line(record, config.train.rounds), **record)
+        on_round(record)
+
+    with logging_to(place.log_format, home / "server.log"), _kept_if_begun(folder, home):
+        keys = place.members(config.data.clients, home / "members.json")
+        where = f"{place.host}:{place.port}"
+        logs.say(f"starting a server for {len(keys)} devices on {where}", run=str(folder.path))
+        say("starting the SuperLink")
+        with SuperLink(home, place, list(keys)) as link, _interrupts_logged():
+            nodes = link.register()
+            started()
+            _wait_for(nodes, link.online, place.wait, say)
+            with link.run() as grid:
+                asked = partial(GridNetwork, grid, nodes, check=link.check, revoked=revoked)
+                watched = partial(
+                    Watched,
+                    names=list(keys.values()),
+                    folder=folder.path,
+                    seconds=place.seconds,
+                    seen=link.seen,
+                )
+                engine = federation_engine(
+                    config, folder, place.seconds, lambda size: watched(asked(size))
+                )
+                summary = run_experiment(
+                    config,
+                    folder,
+                    prepared=prepared,
+                    resume=resume,
+                    on_round=tell,
+                    say=say,
+                    engine=engine,
+                )
+        logs.say("the run is finished")
+        return summary
+
+
+def round_line(record: Mapping[str, Any], rounds: int) -> str:
+    """A round in one line: for each stage what became of its questions, and the score."""
+    told = []
+    for stage, tally in record["stages"].items():
+        refused = [f"{count} refused {code}" for code, count in tally["refused"].items()]
+        others = [f"{tally[name]} {name}" for name in ("rejected", "missing") if tally[name]]
+        answered = f"{stage} {tally['answered']} of {tally['asked']} answered"
+        told.append(", ".join([answered, *refused, *others]))
+    if (score := score_of(dict(record))) is not None:
+        told.append(f"score {score:.3f}")
+    return f"round {record['round']} of {rounds} of {record['arm']}: {'; '.join(told)}"
+
+
+@contextmanager
+def _kept_if_begun(folder: RunFolder, home: Path) -> Iterator[None]:
+    """Log why a run ended, if it was not its end; nothing is kept of a run that has not begun."""
+    try:
+        yield
+    except Exception as error:
+        log.error("the run has stopped: %s", error)
+        raise
+    finally:
+        if not folder.begun:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def _interrupts_logged() -> Iterator[None]:
+    """At once: what has to be ended after it may take its time."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        log.warning("the run has stopped: Ctrl-C or SIGTERM at the server")
+        raise
 
 
 def _wait_for(nodes: list[int], online: Callable[[], set[int]], wait: float, say: Say) -> None:
     """Wait until all are connected or the time is up: a round continues with those that answer."""
-    ends = time.monotonic() + wait
+    ends, before = time.monotonic() + wait, None
     while (missing := len(set(nodes) - online())) and time.monotonic() < ends:
-        say(f"waiting for {missing} of {len(nodes)} nodes")
+        say(told := f"waiting for {missing} of {len(nodes)} nodes")
+        if told != before:
+            logs.say(told)
+        before = told
         time.sleep(0.3)

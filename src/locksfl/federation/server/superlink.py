@@ -1,9 +1,9 @@
 """The server's SuperLink: start it as a child process, register its nodes, begin a run.
 
-Flower has no login: anyone who reaches the port can register nodes and start runs. Two things
-follow. The SuperLink runs with `--isolation process` and a secret, so that no one else gets the
-run's ServerApp, and no uploaded bundle is ever executed here. And devices run this package's app,
-never the bundle (node.py).
+Flower has no login. Three things follow. The SuperLink stands behind a gate (gate.py), by which a
+stranger can do nothing, and a device only what devices do. It runs with `--isolation process` and a
+secret, so that no uploaded bundle is ever executed here. And devices run this package's app, never
+the bundle (node.py).
 
 It keeps its state in memory: in central trust the messages are secrets, and a killed server begins
 a new run anyway. Nodes are known by their keys, not by the numbers that a SuperLink assigns.
@@ -12,7 +12,11 @@ a new run anyway. Nodes are known by their keys, not by the numbers that a Super
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
+import signal
+import ssl
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +26,11 @@ from pathlib import Path
 import httpx
 from flwr.serverapp import Grid
 
+from locksfl._files import write_atomically
 from locksfl.federation import certificates, child, flower
+from locksfl.federation.server.gate import SECRET, SEEN
+from locksfl.federation.server.place import Place, listen
+from locksfl.federation.wire import LostLink
 
 START_SECONDS = 60.0
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -47,34 +55,42 @@ clientapp = "locksfl.federation.device.client_app:app"
 class SuperLink:
     """A SuperLink on this machine. Use as a context manager."""
 
-    home: Path  # a private folder of the run: its log, its secret
-    certs: Path
-    port: int
-    host: str = "127.0.0.1"
+    home: Path  # a private folder of the run: its log, its secrets
+    place: Place
+    keys: Sequence[bytes]
 
     def __post_init__(self) -> None:
         self._secret = secrets.token_bytes(32)
-        self._ca = (self.certs / certificates.CA).read_bytes()
-
-    @property
-    def address(self) -> str:
-        """The address by which this machine itself reaches it."""
-        everywhere = self.host in ("0.0.0.0", "::", "")
-        host = certificates.LOOPBACK if everywhere else self.host
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        self._header = flower.HeaderInterceptor(SECRET, secrets.token_hex(32))
+        self._ca = (self.place.certs / certificates.CA).read_bytes()
 
     def __enter__(self) -> SuperLink:
-        secret = self.home / "superlink.secret"
-        secret.touch(mode=0o600)
-        secret.write_bytes(self._secret)
-        command = [
-            *("superlink", "--host", self.host, "--port", str(self.port), "--isolation", "process"),
-            *("--superexec-auth-secret-file", str(secret), "--enable-supernode-auth"),
-            *("--ssl-ca-certfile", str(self.certs / certificates.CA)),
-            *("--ssl-certfile", str(self.certs / certificates.CERTIFICATE)),
-            *("--ssl-keyfile", str(self.certs / certificates.KEY)),
-        ]
-        self._process = child.start(command, self.home, self.home / "superlink.log")
+        certs, secret, gate = self.place.certs, *self._secret_files
+        write_atomically(secret, self._secret, secret=True)
+        files = [str(certs / name) for name in (certificates.CERTIFICATE, certificates.KEY)]
+        with (
+            listen(self.place.host, self.place.port) as public,
+            listen(certificates.LOOPBACK, 0) as private,
+        ):
+            sockets = [public.fileno(), private.fileno()]
+            self.address = f"{certificates.LOOPBACK}:{private.getsockname()[1]}"
+            given = {
+                "sockets": sockets,
+                "members": [key.hex() for key in self.keys],
+                "keys": str(self.place.keys.resolve()),
+                "secret": self._header.value,
+                "certificate": files[0],
+                "key": files[1],
+            }
+            write_atomically(gate, json.dumps(given).encode(), secret=True)
+            command = [
+                *("superlink", str(gate), "--isolation", "process", "--enable-supernode-auth"),
+                *("--superexec-auth-secret-file", str(secret)),
+                *("--ssl-ca-certfile", str(certs / certificates.CA)),
+                *("--ssl-certfile", files[0], "--ssl-keyfile", files[1]),
+            ]
+            log = self.home / "superlink.log"
+            self._process = child.start(command, self.home, log, sockets=sockets)
         try:
             self._wait()
         except BaseException:
@@ -82,19 +98,49 @@ class SuperLink:
             raise
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
+        lost = self._lost(error) if isinstance(error, httpx.HTTPError) else None
         child.stop([self._process])
-        (self.home / "superlink.secret").unlink(missing_ok=True)
+        for path in self._secret_files:
+            path.unlink(missing_ok=True)
+        if lost is not None:
+            raise lost from None
 
     def check(self) -> None:
         """Refuse to continue if it has ended."""
-        if self._process.poll() is not None:
-            raise ValueError(f"the SuperLink has ended; its log: {self.home / 'superlink.log'}")
+        if not self.alive:
+            raise self._lost()
 
-    def register(self, public_keys: Sequence[bytes]) -> list[int]:
-        """Register these keys. Returns the numbers of their nodes."""
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._process.poll() is None
+
+    def _lost(self, error: httpx.HTTPError | None = None) -> LostLink:
+        """Why nothing goes on, in one line: it has ended, or refuses, or does not answer."""
+        with suppress(subprocess.TimeoutExpired):  # a connection may be lost before its process is
+            self._process.wait(1.0)
+        code, log = self._process.poll(), self.home / "superlink.log"
+        if code is not None:
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            lines = log.read_text("utf-8", "replace").split("\n") if log.is_file() else []
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+            return LostLink(f"the SuperLink has ended ({how}); its log, {log}, ends: {last[:200]}")
+        if isinstance(error, httpx.HTTPStatusError):
+            status = error.response.status_code
+            why = ": its run has been stopped" if status in (401, 403) else ""
+            told = f"refused {error.request.url.path} ({status}){why}"
+            return LostLink(f"the SuperLink {told}; its log: {log}")
+        return LostLink(f"the SuperLink does not answer ({error!r}); its log: {log}")
+
+    @property
+    def _secret_files(self) -> tuple[Path, Path]:
+        return self.home / "superlink.secret", self.home / "gate.json"
+
+    def register(self) -> list[int]:
+        """Register the keys. Returns the numbers of their nodes."""
         with self._control() as control:
-            requests = [flower.control.RegisterNodeRequest(public_key=key) for key in public_keys]
+            requests = [flower.control.RegisterNodeRequest(public_key=key) for key in self.keys]
             return [int(control.RegisterNode(request).node_id) for request in requests]
 
     def online(self) -> set[int]:
@@ -103,14 +149,35 @@ class SuperLink:
             nodes = control.ListNodes(flower.control.ListNodesRequest()).nodes_info
         return {int(node.node_id) for node in nodes if node.status == "online"}
 
+    def seen(self) -> dict[int, float]:
+        """When each device last called; by its number, the place of its key."""
+        numbers = {key.hex(): number for number, key in enumerate(self.keys)}
+        with suppress(httpx.HTTPError):  # to know it is no reason to end a run
+            answer = httpx.get(
+                f"https://{self.address}{SEEN}",
+                headers={SECRET: self._header.value},
+                verify=ssl.create_default_context(cadata=self._ca.decode("ascii")),
+            )
+            told = answer.raise_for_status().json()["seen"]
+            return {numbers[key]: when for key, when in told.items()}
+        return {}
+
     @contextmanager
     def run(self) -> Iterator[Grid]:
         """Begin a Flower run with this process as its ServerApp. Yields the Grid to its nodes."""
-        grid = flower.http_grid(self.address, self._ca, self._task())
+        grid = flower.http_grid(
+            self.address, self._ca, self._task(), self._header, lambda: self.alive
+        )
         client = grid._runtime_client
-        heart = flower.HeartbeatSender(flower.make_task_heartbeat_fn_http(client))
+
+        def beat() -> bool:  # if the run is no more, the next question is refused and says so
+            with suppress(httpx.HTTPError, RuntimeError):  # or the client is closed
+                client.SendTaskHeartbeat(flower.runtime.SendTaskHeartbeatRequest())
+            return True
+
+        heart = flower.HeartbeatSender(beat)
         heart.start()
-        status = "failed"
+        status: str | None = "failed"
         try:
             answer = client.PullTaskInput(flower.runtime.PullTaskInputRequest())
             run, identity = flower.run_from_proto(answer.run), flower.TaskIdentity
@@ -120,12 +187,15 @@ class SuperLink:
             grid.set_run(run)
             yield grid
             status = "completed"
+        except httpx.TransportError:  # it has ended, or hangs: there is no one to tell
+            status = None
+            raise
         finally:
-            with suppress(httpx.HTTPError, RuntimeError):  # it has ended: there is no one to tell
-                client.PushTaskOutput(
-                    flower.runtime.PushTaskOutputRequest(sub_status=status, details="")
-                )
-            heart.stop()
+            if status is not None:
+                with suppress(httpx.HTTPError):
+                    output = flower.runtime.PushTaskOutputRequest(sub_status=status, details="")
+                    client.PushTaskOutput(output)
+                heart.stop()
             grid.close()
 
     def _task(self) -> str:
@@ -140,6 +210,7 @@ class SuperLink:
             flower.SuperExecAuthHttpInterceptor(
                 master_secret=self._secret, protected_methods={ACQUIRE}
             ),
+            self._header,
         ]
         with flower.RuntimeHttpClient.from_server_address(
             self.address, False, self._ca, interceptors=interceptors
@@ -159,16 +230,18 @@ class SuperLink:
             self.address,
             False,
             self._ca,
-            interceptors=[flower.RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            interceptors=[
+                flower.RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
+                self._header,
+            ],
         )
 
     def _wait(self) -> None:
-        """Wait until it answers or has ended (for example, because its port is in use)."""
+        """Wait until it answers or has ended."""
         ends = time.monotonic() + START_SECONDS
         while time.monotonic() < ends:
             self.check()
-            if certificates.check_connection(self.address, self.certs / certificates.CA, 1.0):
-                self.check()  # another server may hold the port
+            if certificates.check_connection(self.address, self.place.certs / certificates.CA, 1.0):
                 return
             time.sleep(0.1)
         raise ValueError(f"the SuperLink did not start; its log: {self.home / 'superlink.log'}")

@@ -1,0 +1,44 @@
+"""What `locks federation` shows a person: a run's status, a device's ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from locksfl._text import table_of
+
+COUNTS = ("rounds", "norms", "updates", "open")
+
+
+def status_parts(told: dict[str, Any]) -> Iterator[Any]:
+    """A run's status for a person."""
+    from rich.box import SIMPLE
+
+    from locksfl.federation.server.devices import HEADS, device_cells
+
+    rounds = ", ".join(f"{arm} {done} of {all_}" for arm, (done, all_) in told["rounds"].items())
+    yield f"{told['run']}: {told['state']}; rounds: {rounds}"
+    if told["time"] is None:
+        yield "no device has been asked yet"
+        return
+    yield f"as of {told['time']}; a stage waits {told['seconds']:g} s for answers"
+    yield table_of(HEADS, map(device_cells, told["devices"]), left=3, box=SIMPLE, padding=0)
+
+
+def ledger_parts(view: dict[str, Any]) -> Iterator[Any]:
+    """A device's ledger for a person: one row per run, and what is left."""
+    from rich.box import SIMPLE
+
+    heads = ("run", *COUNTS, "noise", "norm noise", "of budget")
+    rows = (
+        (
+            row["run"],
+            *(str(row[name]) for name in COUNTS),
+            f"{row['noise_multiplier']:.4g}",
+            "" if row["norm_multiplier"] is None else f"{row['norm_multiplier']:.4g}",
+            "" if row["share"] is None else f"{row['share']:.1%}",
+        )
+        for row in view["runs"]
+    )
+    yield table_of(heads, rows, left=1, box=SIMPLE, padding=0)
+    yield view["message"]

@@ -1,0 +1,62 @@
+"""Ctrl-C and SIGTERM for a command that has threads, connections and child processes to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from locksfl.cli.console import say_beside
+from locksfl.federation.child import kill_all
+
+SECONDS = 8.0  # for an orderly end
+STOPPED = 130
+
+
+def interrupt(number: int, frame: object) -> None:
+    """SIGTERM is Ctrl-C: what was started is stopped."""
+    del number, frame
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def stopping(told: Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise KeyboardInterrupt here. Whatever that meets (a call that waits, a
+    library that drops it), the process has ended SECONDS later, or at once if it is told again:
+    then with the line `told()`. Files are written atomically, so that nothing is lost by it.
+
+    A thread reads the signals too, from a pipe that is written when they arrive: Python's handlers
+    wait for the main thread, and that is the one which may be stuck.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    handlers = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
+    left = threading.Event()
+
+    def end() -> None:
+        if not left.is_set():  # else the command has told it
+            say_beside(told())
+        kill_all()
+        os._exit(STOPPED)
+
+    def watch() -> None:
+        with open(reader, "rb", buffering=0) as signals:
+            if signals.read(1):
+                late = threading.Timer(SECONDS, end)
+                late.daemon = True  # goes on beyond the command: a thread may keep Python waiting
+                late.start()
+                if signals.read(1):
+                    end()
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        left.set()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(before)
+        os.close(writer)

@@ -1,0 +1,78 @@
+"""The process of a SuperLink: Flower's app behind the gate, on two sockets that its parent opened.
+
+python -m locksfl.cli.child superlink GATE.json --isolation process ...
+
+The sockets are open before this process starts, so that a port that is taken is the parent's error,
+and nobody else can take the private one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from locksfl.federation import flower
+from locksfl.federation.server.gate import Gate
+from locksfl.federation.server.place import KeyFolder
+
+FIRST_SECONDS, HEADER_BYTES = 20.0, 64 * 1024  # until the first request's header has ended
+CONNECTIONS = 256, 8  # and so many for each device: it has one for messages, one for its heartbeat
+
+
+class Hurried(HttpToolsProtocol):
+    """Connections that never ask for anything, or whose header does not end, are closed. (A later
+    request on a connection comes from a device that has passed: refusals close it.)"""
+
+    _received = 0
+
+    def connection_made(self, transport):  # type: ignore[no-untyped-def]
+        """As uvicorn's, with a deadline for the first request."""
+        super().connection_made(transport)
+        self.loop.call_later(FIRST_SECONDS, self._expire)
+
+    def data_received(self, data: bytes) -> None:
+        """As uvicorn's, with a limit for the first header."""
+        super().data_received(data)
+        self._received += len(data)
+        if self._received > HEADER_BYTES:
+            self._expire()
+
+    def _expire(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until the parent ends this process."""
+    path, *options = arguments
+    given = json.loads(Path(path).read_text("utf-8"))
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    public, private = (socket.socket(fileno=number) for number in given["sockets"])
+    members = frozenset(bytes.fromhex(key) for key in given["members"])
+    gate = Gate(
+        flower.superlink_app(options),
+        members,
+        KeyFolder(Path(given["keys"])),
+        private.getsockname(),
+        given["secret"],
+    )
+    config = uvicorn.Config(
+        gate,
+        http=Hurried,
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        ssl_certfile=given["certificate"],
+        ssl_keyfile=given["key"],
+        limit_concurrency=CONNECTIONS[0] + CONNECTIONS[1] * len(members),
+        timeout_graceful_shutdown=1,
+    )
+    uvicorn.Server(config).run(sockets=[public, private])

@@ -1,0 +1,126 @@
+"""Where a server listens, and which clients it knows: what is checked before anything is made."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from locksfl._files import write_atomically
+from locksfl.federation import certificates
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server listens, which clients it knows, and how long it waits."""
+
+    certs: Path
+    keys: Path  # a folder of public keys, one per client, numbered by the order of their names
+    port: int = 8000
+    host: str = "127.0.0.1"
+    seconds: float = 60.0  # the deadline of a stage
+    wait: float = 60.0  # for nodes to connect, before the first round
+    log_format: str = "text"
+
+    def check(self, clients: int | None) -> None:
+        """Refuse keys that do not match, and a port that is taken, before anything is made."""
+        self.public_keys(clients)
+        listen(self.host, self.port).close()
+
+    def members(self, clients: int | None, path: Path) -> dict[bytes, str]:
+        """The clients of a run, by their keys: noted in a file when it begins. A run that goes on
+        has the same, whatever has become of their keys meanwhile."""
+        if path.is_file():
+            certificates.check_server(self.certs)
+            noted: dict[str, str] = json.loads(path.read_text("utf-8"))
+            return {bytes.fromhex(key): name for key, name in noted.items()}
+        found = self.public_keys(clients)
+        noted = {key.hex(): name for key, name in found.items()}
+        write_atomically(path, json.dumps(noted).encode(), secret=True)
+        return found
+
+    def public_keys(self, clients: int | None) -> dict[bytes, str]:
+        """Every client's key and name; n is fixed, so there must be as many keys as clients."""
+        certificates.check_server(self.certs)
+        paths = sorted(self.keys.glob("*.pub"))
+        if len(paths) != clients:
+            raise ValueError(
+                f"--keys {self.keys}: {len(paths)} public keys (*.pub), expected one for each of "
+                f"data.clients = {clients}"
+            )
+        found: dict[bytes, str] = {}
+        for path in paths:
+            key = certificates.read_public_key(path)
+            if key in found:
+                raise ValueError(
+                    f"{path}: the same key as {found[key]}.pub; expected a different key per client"
+                )
+            found[key] = path.stem
+        return found
+
+
+class KeyFolder:
+    """The keys in a folder as they are now: a key is revoked by removing its file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: object = None
+        self._keys: frozenset[bytes] = frozenset()
+
+    def now(self) -> frozenset[bytes]:
+        """The keys that are valid; the files are read again only if one of them has changed."""
+        try:
+            with os.scandir(self._folder) as entries:
+                files = sorted(
+                    (entry.name, entry.stat().st_mtime_ns, entry.stat().st_size)
+                    for entry in entries
+                    if entry.name.endswith(".pub")
+                )
+        except OSError as error:  # no folder, no keys: nobody is let in by mistake
+            files = []
+            log.warning("%s: %s", self._folder, error.strerror)
+        if files != self._seen:
+            self._seen = files
+            self._keys = frozenset(
+                key for name, _, _ in files if (key := self._read(self._folder / name)) is not None
+            )
+        return self._keys
+
+    @staticmethod
+    def _read(path: Path) -> bytes | None:
+        try:
+            return certificates.read_public_key(path)
+        except (ValueError, OSError) as error:
+            log.warning("%s", error)
+            return None
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there: a port that is taken is named at once, as such."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ValueError(
+            f"--host {host}: {error.strerror}; expected a name or address of this machine"
+        ) from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ValueError(
+                f"--port {port}: already in use on {host}; expected a free port"
+            ) from None
+        raise ValueError(f"--host {host} --port {port}: {error.strerror}") from None
+    return listener

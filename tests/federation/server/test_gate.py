@@ -1,0 +1,195 @@
+"""The gate before the SuperLink: every kind of call that must not pass, and the one that must."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from base64 import b64encode
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.proto.message_pb2 import Message, Metadata
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+from locksfl.federation import certificates, flower
+from locksfl.federation.server import gate as module
+from locksfl.federation.server.gate import FLEET, SECRET, SEEN, Gate
+from locksfl.federation.server.place import KeyFolder, Place, listen
+
+PUBLIC, PRIVATE = ("192.0.2.1", 8000), ("127.0.0.1", 8000)  # the same number on purpose
+PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch):
+    """A gate before an app that says "passed", with the keys of alice and bob."""
+    monkeypatch.setattr(module, "REREAD_SECONDS", 0.0)
+    keys = {}
+    for name in ("alice", "bob"):
+        certificates.make_node(tmp_path, name, days=1)
+        keys[name] = load_ssh_private_key((tmp_path / f"{name}.key").read_bytes(), None)
+    bodies = []
+
+    async def app(scope, receive, send):
+        assert scope["type"] == "http"
+        bodies.append((await receive())["body"])
+        await module._answer(send, 200, "passed")
+
+    folder = KeyFolder(tmp_path)
+    gate = Gate(app, folder.now(), folder, PRIVATE, "the secret")
+    return SimpleNamespace(gate=gate, keys=keys, folder=tmp_path, bodies=bodies)
+
+
+def signed(key, ago=0.0):
+    stamp = (datetime.now(UTC) - timedelta(seconds=ago)).isoformat()
+    public = b64encode(public_key_to_bytes(key.public_key())).decode()
+    signature = b64encode(sign_message(key, stamp.encode())).decode()
+    return {
+        flower.PUBLIC_KEY_HEADER: public,
+        flower.TIMESTAMP_HEADER: stamp,
+        flower.SIGNATURE_HEADER: signature,
+    }
+
+
+def call(house, path, headers, body=b"", *, server=PUBLIC, method="POST", parts=None, **scope):
+    """The status and the answer."""
+    sent, waiting = [], list(parts or [body])
+    headers = headers.items() if isinstance(headers, dict) else headers
+
+    async def receive():
+        return {"type": "http.request", "body": waiting.pop(0), "more_body": bool(waiting)}
+
+    async def send(message):
+        sent.append(message)
+
+    pairs = [(name.encode(), value.encode()) for name, value in headers]
+    given = {"type": "http", "headers": pairs, "server": server, "method": method, "path": path}
+    given |= {"raw_path": path.encode(), "query_string": b"", "client": ("198.51.100.7", 5)}
+    asyncio.run(house.gate(given | scope, receive, send))
+    return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+def test_a_registered_device_passes_with_its_body_and_is_seen(house):
+    alice = signed(house.keys["alice"])
+    assert call(house, PULL, alice, parts=[b"ab", b"c"]) == (200, "passed")
+    assert house.bodies == [b"abc"]
+    _, told = call(house, SEEN, {SECRET: "the secret"}, server=PRIVATE)
+    assert list(told["seen"]) == [public_key_to_bytes(house.keys["alice"].public_key()).hex()]
+
+
+@pytest.mark.parametrize("path", ["stop-run", "unregister-node", "start-run", "register-node"])
+def test_control_calls_need_the_secret_on_loopback(house, path):
+    path, secret = f"/v1/control/{path}", {SECRET: "the secret"}
+    for headers in ({}, secret, signed(house.keys["alice"])):
+        assert call(house, path, headers)[0] == 403
+    assert call(house, path, {}, server=PRIVATE)[0] == 403
+    assert call(house, path, {SECRET: "guessed"}, server=PRIVATE)[0] == 403
+    assert house.bodies == []
+    assert call(house, path, secret, server=PRIVATE)[0] == 200
+
+
+def test_what_is_not_a_call_of_a_device_is_refused_even_if_signed(house):
+    alice = signed(house.keys["alice"])
+    for path in ("/v1/fleet/register-node", "/v1/fleet/unregister-node", "/health", "/docs", SEEN):
+        assert call(house, path, alice)[0] == 403
+    assert call(house, "/v1/runtime/push-messages", alice)[0] == 403
+    assert call(house, PULL, alice, method="GET")[0] == 403
+    assert call(house, PULL, alice, raw_path=b"/v1/fleet/pull%2Dmessages")[0] == 403
+    assert call(house, PULL, alice, query_string=b"a=b")[0] == 403
+    assert call(house, PULL, alice, type="websocket")[0] == 403
+    assert house.bodies == []
+
+
+def test_only_registered_keys_that_sign_now(house):
+    stranger, alice = ec.generate_private_key(ec.SECP384R1()), house.keys["alice"]
+    assert call(house, PULL, {}) == (401, {"detail": "not signed"})
+    assert call(house, PULL, signed(stranger))[0] == 403
+    borrowed = signed(stranger) | {
+        flower.PUBLIC_KEY_HEADER: signed(alice)[flower.PUBLIC_KEY_HEADER]
+    }
+    assert call(house, PULL, borrowed) == (401, {"detail": "the signature is not the key's"})
+    for ago, said in ((-30.0, "clock is 30 s off"), (400.0, "clock is 400 s off")):
+        status, told = call(house, PULL, signed(alice, ago))
+        assert status == 401
+        assert said in told["detail"]
+    for stamp in ("0001-01-01T00:00:00+14:00", "2026-01-01T00:00:00", "now"):
+        assert call(house, PULL, signed(alice) | {flower.TIMESTAMP_HEADER: stamp})[0] == 401
+    assert house.bodies == []
+    assert call(house, PULL, signed(alice, -4.0))[0] == 200
+
+
+def test_of_two_headers_the_first_counts(house):
+    """As Flower reads them: what was checked is what is used."""
+    stranger = signed(ec.generate_private_key(ec.SECP384R1()))
+    both = [*stranger.items(), *signed(house.keys["alice"]).items()]
+    assert call(house, PULL, both)[0] == 403
+    assert call(house, PULL, both[::-1])[0] == 200
+
+
+def test_a_key_is_revoked_and_another_added_while_it_runs(house):
+    alice, bob = house.keys["alice"], house.keys["bob"]
+    (house.folder / "bob.pub").unlink()
+    assert call(house, PULL, signed(bob)) == (403, {"detail": "the key is not registered"})
+    certificates.make_node(house.folder, "carol", days=1)
+    carol = load_ssh_private_key((house.folder / "carol.key").read_bytes(), None)
+    status, told = call(house, PULL, signed(carol))
+    assert status == 503  # not an error of the device: it waits
+    assert "takes part in the next" in told["detail"]
+    (house.folder / "broken.pub").write_text("no key")  # and does not let the others down
+    assert call(house, PULL, signed(alice))[0] == 200
+    os.rename(house.folder, house.folder.with_name("gone"))
+    assert call(house, PULL, signed(alice))[0] == 403
+
+
+def test_bodies_have_limits(house):
+    alice = signed(house.keys["alice"])
+    for path, most in FLEET.items():
+        large = alice | {"content-length": str(most + 1)}
+        assert call(house, path, large)[0] == 413
+        assert call(house, path, alice | {"content-length": "-1"})[0] == 413
+    unstated = [b"x" * 10_000] * 2  # chunked: no length is stated
+    assert call(house, PULL, alice, parts=unstated)[0] == 413
+    assert house.bodies == []
+
+
+def test_nobody_replies_for_another_device(house):
+    def reply(caller, sender):
+        messages = [Message(metadata=Metadata(src_node_id=sender))]
+        node = flower.NodeProto(node_id=caller)
+        request = flower.fleet.PushMessagesRequest(node=node, messages_list=messages)
+        return request.SerializeToString()
+
+    alice = signed(house.keys["alice"])
+    assert call(house, PUSH, alice, reply(7, 8))[0] == 403
+    assert call(house, PUSH, alice, b"\xff\xff")[0] == 400
+    assert house.bodies == []
+    assert call(house, PUSH, alice, reply(7, 7))[0] == 200
+
+
+def test_refusals_are_counted_and_do_not_fill_the_log(house, caplog):
+    for _ in range(100):
+        call(house, "/v1/control/stop-run", {})
+    assert house.gate.refused == {"not a call of a device": 100}
+    assert len(caplog.records) == 7  # 1, 2, 4, 8, 16, 32, 64
+    assert "'/v1/control/stop-run' from 198.51.100.7" in caplog.text
+
+
+def test_a_taken_port_is_named(tmp_path):
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ValueError, match=f"--port {port}: already in use on 127.0.0.1"):
+            listen("127.0.0.1", port)
+        certificates.make_server(tmp_path, ["localhost"], days=1)
+        certificates.make_node(tmp_path, "alice", days=1)
+        with pytest.raises(ValueError, match=f"--port {port}: already in use"):
+            Place(tmp_path, tmp_path, port).check(1)
+    for host in ("192.0.2.77", "no.such.host.invalid"):
+        with pytest.raises(ValueError, match=f"--host {host}"):
+            listen(host, 0)
