@@ -14,7 +14,7 @@ from locksfl.federation.wire import STAGES, Answer, Question, Stage
 
 TYPES: dict[Stage, str] = {"norm": "query.norm", "update": "train.update", "end": "query.end"}
 WORDS, NUMBERS = "words", "numbers"  # the two records of a message
-ASKED = ("estimator", "probability", "bound", "rule")  # besides the terms
+ASKED = ("estimator", "probability", "bound", "rule", "model")  # besides the terms
 HEADER = 4096  # bytes that a stored array may have besides its numbers
 
 
@@ -37,7 +37,7 @@ def to_question(message: Message) -> Question | None:
     if stage is None or not isinstance(words, ConfigRecord):
         return None
     terms = dict(words)
-    estimator, probability, bound, rule = (terms.pop(name, None) for name in ASKED)
+    estimator, probability, bound, rule, model = (terms.pop(name, None) for name in ASKED)
     return Question(
         stage,
         terms,
@@ -46,6 +46,7 @@ def to_question(message: Message) -> Question | None:
         probability if type(probability) is float else None,
         bound if type(bound) is float else None,
         rule if rule is None or isinstance(rule, str) else "",  # no rule: refused
+        model if model is None or isinstance(model, str) else "",  # no model's name: refused
     )
 
 

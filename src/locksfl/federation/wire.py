@@ -27,6 +27,7 @@ class Question:
     probability: float | None = None  # p_i, with which this device was drawn; with a rule, the most
     bound: float | None = None  # the norm bound of its contribution, the unit of its noise
     rule: str | None = None  # by which the device decides whether it uploads; None: it was drawn
+    model: str | None = None  # the name of the model, with its weights
 
 
 @dataclass(frozen=True)

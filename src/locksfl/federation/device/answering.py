@@ -19,6 +19,7 @@ from locksfl.federation.device.terms import Refusal, Refused, RoundTerms, Stage
 from locksfl.federation.device.update import (
     LocalUpdate,
     Vector,
+    check_model,
     clip,
     contribution,
     flip,
@@ -56,6 +57,7 @@ def answer(
         guard.check(terms, stage)  # first, so that no device trains in vain
         if question.weights is None:
             raise Refused(Refusal.MALFORMED)
+        check_model(update, question.weights.size, question.model)
         found = safe_update(update, question.weights, terms.round)
         return clip(found, terms.clip_norm, terms.lengths)
 

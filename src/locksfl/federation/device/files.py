@@ -18,7 +18,7 @@ import numpy as np
 from locksfl.federation.device import Policy, Witness
 from locksfl.federation.device.answering import Device
 from locksfl.federation.device.policy import read_toml
-from locksfl.federation.device.update import LocalUpdate
+from locksfl.federation.device.update import Declared, LocalUpdate
 from locksfl.federation.device.view import view_of
 
 
@@ -84,6 +84,14 @@ class DeviceFiles:
             from locksfl._loading import load
 
             update: LocalUpdate = load("--update", self.update)
+            parameters = getattr(update, "parameters", None)
+            if type(parameters) is not int or parameters < 1:
+                told = "" if parameters is None else f" ({parameters!r})"
+                raise ValueError(
+                    f"--update {self.update}: does not say the size of its model{told}; expected "
+                    "update.parameters = N below the function, so that another model is refused "
+                    "before anything is paid"
+                )
             return update
         if self.data is None or self.experiment is None:
             raise AssertionError("checked above")
@@ -125,7 +133,7 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
     model, work = model_for(config, mine), local_work(config.local)
     update = local_update(model, work, mine.features, mine.labels, mine.scale)
     update(np.zeros(model.size, np.float32), 0)  # compile now rather than during the first question
-    return update
+    return Declared(update, model.size, model.name)
 
 
 def read_data(path: Path) -> dict[str, np.ndarray]:

@@ -7,6 +7,11 @@ The adapter is one function:
         train(model, my_data)                       # whatever your framework does
         return weights - flatten(model)             # the flat update: the server steps against it
 
+It declares its model, so that a server with another one is refused before anything is paid:
+
+    update.parameters = 7850                        # how many numbers the flat model has
+    update.model = "softmax"                        # optional: its name in the server's experiment
+
 If it fails or returns nonsense, the device silently contributes zero, because an error that depends
 on the data would tell the server something about it.
 """
@@ -16,6 +21,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
@@ -37,6 +43,31 @@ class LocalUpdate(Protocol):
 
     def __call__(self, weights: npt.NDArray[np.floating], round_number: int, /) -> npt.ArrayLike:
         """The update, as long as `weights`."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Training with the size and the name of its model, as attributes of a function say them."""
+
+    update: LocalUpdate
+    parameters: int
+    model: str
+
+    def __call__(self, weights: npt.NDArray[np.floating], round_number: int, /) -> npt.ArrayLike:
+        """The update, as long as `weights`."""
+        return self.update(weights, round_number)
+
+
+def check_model(update: LocalUpdate, size: int, name: str | None) -> None:
+    """`Refused` if the server's model is another than the one that the training declares. This is
+    decided by declarations, never by what the training returns, which could depend on the data."""
+    own_size, own_name = getattr(update, "parameters", None), getattr(update, "model", None)
+    if own_size is not None and own_size != size:
+        log.error("the server's model has %d parameters, expected %d", size, own_size)
+        raise Refused(Refusal.MODEL)
+    if own_name is not None and name is not None and own_name != name:
+        log.error("the server's model is %r, expected %r", name, own_name)
+        raise Refused(Refusal.MODEL)
 
 
 def safe_update(

@@ -110,6 +110,7 @@ class Federation:
                 draws,
                 terms=round_terms(now, self.network.run, number, self._privacy.relation),
                 seconds=self._seconds,
+                model=self.model.name,
                 reserve=lambda cohort, t=t, before=interrupted: self._reserve(  # type: ignore[misc]
                     plan, t, cohort, before
                 ),

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -144,8 +144,10 @@ def play_round(
     terms: RoundTerms,
     seconds: float,
     reserve: Reserve,
+    model: str | None = None,
 ) -> Played:
-    """Play a round on the devices. `reserve` is called once, before the first question."""
+    """Play a round on the devices. `reserve` is called once, before the first question;
+    `model`: its name, which the devices compare with that of their own."""
     rule, _, _ = plan.parts
     dials, n, table = server_dials(plan), plan.clients, terms.as_dict()
     # devices in local trust have already added their own noise: none is drawn here
@@ -153,7 +155,8 @@ def play_round(
     tallies: dict[str, Tally] = {}
     if rule.released:
         asked = mask(reserve(draws.cohort), n)
-        questions = {int(i): Question("norm", table, weights) for i in np.flatnonzero(asked)}
+        question = Question("norm", table, weights, model=model)
+        questions = {int(i): question for i in np.flatnonzero(asked)}
         answers = network.ask(questions, seconds, terms.round)
         found, present, tallies["norm"] = check_norms(asked, answers, plan.clip_norm)
         members = members._replace(present=jnp.asarray(present))
@@ -174,11 +177,11 @@ def play_round(
         p = np.full(n, plan.largest_probability)
     named = plan.rule if decide else None
     bounds = np.asarray(uploads.scale, np.float64)
-    model = None if rule.released else weights
+    question = Question("update", table, estimator=plan.estimator, rule=named)
+    if not rule.released:  # the first question of this round
+        question = replace(question, weights=weights, model=model)
     questions = {
-        int(i): Question(
-            "update", table, model, plan.estimator, float(p[i]), float(bounds[i]), named
-        )
+        int(i): replace(question, probability=float(p[i]), bound=float(bounds[i]))
         for i in np.flatnonzero(drawn)
     }
     answers = network.ask(questions, seconds, terms.round)
