@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -31,6 +33,7 @@ delta = 1e-5
 max_clip_norm = 1.0
 min_noise_multiplier = 1.0
 min_norm_multiplier = 1.0
+max_rounds = 1000
 """
 PAST = datetime.now(UTC) - timedelta(days=30)
 
@@ -221,7 +224,7 @@ def test_a_budget_already_spent(made, tmp_path):
         for number in range(1, 3):
             guard.release_update(RoundTerms("r", number, False, 1.0, 1.0), np.zeros(3), 1.0)
     before = released(tmp_path)
-    told = refused(*client(made, tmp_path))
+    told = accepted(*client(made, tmp_path))  # it is done: systemd does not start it again
     assert "is spent, and what is left does not pay for another round" in told
     assert released(tmp_path) == before
     shown = CliRunner().invoke(
@@ -275,6 +278,32 @@ def test_a_ledger_is_new_once(made, tmp_path):
     assert "if this is the latest, expected once" in refused(*client(made, tmp_path))
     assert "epsilon 0 " not in accepted(*shown, *key, "--accept")
     assert "already notes a head" in refused(*shown, *key, "--accept")
+
+
+def test_a_device_that_played_all_its_rounds_is_done(made, tmp_path):
+    (tmp_path / "policy.toml").write_text(POLICY.replace("1000", "1"))
+    witness = Witness(tmp_path / "ledger.sqlite", tmp_path / "a.key")
+    witness.create()
+    with Guard(Policy.read(tmp_path / "policy.toml"), witness.open()) as guard:
+        guard.release_update(RoundTerms("r", 1, False, 1.0, 9.0), np.zeros(3), 1.0)
+    assert "in all 1 rounds that the policy allows" in accepted(*client(made, tmp_path))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_client_that_is_told_to_stop(made, tmp_path, monkeypatch, number, code):
+    """SIGTERM is how a service manager ends a service: no failure; Ctrl-C stays 130."""
+    from locksfl.federation.device.node import Node
+
+    monkeypatch.setattr(Node, "serve", lambda *_: os.kill(os.getpid(), number))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        result = CliRunner().invoke(
+            app, ["federation", *map(str, client(made, tmp_path, "--new-ledger"))]
+        )
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert result.exit_code == code, result.output
+    assert "stopped; the ledger is kept" in result.output
 
 
 def accepted(*arguments):

@@ -193,24 +193,34 @@ def client(
     # a device trains one client: no GPU memory taken beforehand
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from locksfl.federation import certificates
-    from locksfl.federation.device.files import DeviceFiles
+    from locksfl.federation.device.files import DeviceFiles, Spent
 
     certificates.check_certificate(ca)
     certificates.check_private_key(key)
     certificates.check_connection(server, ca)
     files = DeviceFiles(policy, ledger, key, data, experiment, update)
-    device, told = files.begin(new_ledger)
+    try:
+        device, told = files.begin(new_ledger)
+    except Spent as spent:  # it is done, which is no failure
+        print(spent)
+        raise typer.Exit(0) from None
     print(told, flush=True)
     from locksfl.federation.device.client_app import client_app
     from locksfl.federation.device.node import Node
 
-    signal.signal(signal.SIGTERM, interrupt)
+    terminated = []
+
+    def terminate(number: int, frame: object) -> None:
+        terminated.append(number)
+        interrupt(number, frame)
+
+    signal.signal(signal.SIGTERM, terminate)
     node = Node(server, ca, key, client_app(lambda context: device), poll)
     try:
         node.serve(lambda text: print(text, flush=True))
     except KeyboardInterrupt:
         print("stopped; the ledger is kept")
-        raise typer.Exit(130) from None
+        raise typer.Exit(0 if terminated else 130) from None
 
 
 @federation_app.command("ledger")

@@ -21,7 +21,7 @@ from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 
 SIZE = 21  # softmax of 6 features and 3 classes
-POLICY = Policy(1.0, 20.0, 1e4, 1e-5, min_norm_multiplier=30.0, max_rounds=50)
+POLICY = Policy(1.0, 20.0, 50, 1e4, 1e-5, min_norm_multiplier=30.0)
 PLAN = Arm(
     "arm", rule="norm", trust="local", clients=4, rounds=2, cohort=4.0, uploads=2.0, clip_norm=1.0,
     step=0.1, floor=0.2, norm_low=0.6, noise_multiplier=60.0, norm_multiplier=80.0,

@@ -22,6 +22,10 @@ from locksfl.federation.device.update import Declared, LocalUpdate
 from locksfl.federation.device.view import view_of
 
 
+class Spent(ValueError):
+    """The device has done all that its policy allows: there is nothing to correct."""
+
+
 @dataclass(frozen=True)
 class DeviceFiles:
     """The files of one device. Either `update` or both `data` and `experiment`."""
@@ -51,7 +55,7 @@ class DeviceFiles:
         return Witness(self.ledger, self.key)
 
     def begin(self, new_ledger: bool) -> tuple[Device, str]:
-        """The device and one line about its ledger; nothing is started if the budget is spent.
+        """The device and one line about its ledger; `Spent` if there is nothing left to do.
 
         Args:
             new_ledger: create the ledger: only a person's command does this, never a message, and
@@ -71,7 +75,7 @@ class DeviceFiles:
         with self.witness.open(whole=True) as ledger:
             view = view_of(ledger, policy)
         if view["exhausted"]:
-            raise ValueError(view["message"])
+            raise Spent(view["message"])
         return str(view["message"])
 
     def open(self) -> Device:

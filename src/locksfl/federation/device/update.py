@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
@@ -32,6 +32,7 @@ from locksfl.arm import Dials
 from locksfl.federation.device.terms import Refusal, Refused, within
 from locksfl.methods import ESTIMATORS, RULES
 from locksfl.methods.estimators import SMALLEST_NORM
+from locksfl.round.noise import BLOCK
 
 Vector = npt.NDArray[np.float64]
 
@@ -99,14 +100,20 @@ def clip(vector: npt.ArrayLike, bound: float, lengths: str = "clipped") -> Vecto
     becomes zero.
     """
     flat = np.asarray(vector, np.float64).reshape(-1)
-    largest = float(np.max(np.abs(flat), initial=0.0))
+    largest = float(max(np.max(flat, initial=0.0), -np.min(flat, initial=0.0)))
     if not math.isfinite(largest) or largest == 0.0:
         return np.zeros(flat.size)
     slack = (flat.size + 8) * 2.0**-52
-    length = largest * math.sqrt(float(np.sum((flat / largest) ** 2)))
+    length = largest * math.sqrt(math.fsum(_squares(flat, largest)))
     if lengths == "clipped" and length * (1 + 2 * slack) <= bound:
         return flat
     return flat * (bound / max(length, SMALLEST_NORM) * (1 - 4 * slack))
+
+
+def _squares(flat: Vector, largest: float) -> Iterator[float]:
+    """The sum of the squares over `largest`, in blocks: no copy of a large model."""
+    for start in range(0, flat.size, BLOCK):
+        yield float(np.sum((flat[start : start + BLOCK] / largest) ** 2))
 
 
 def norm(vector: npt.ArrayLike) -> float:
