@@ -146,6 +146,14 @@ def test_an_expired_key_of_a_node(made, tmp_path):
     assert told.startswith(f"{tmp_path / 'b.pub'}: expired on ")
 
 
+def test_nobody_is_left_out_for_raw_updates(made):
+    told = refused(
+        "server", made / "experiment.toml", "--set", "privacy.trust=central", "--exclude-liars",
+        "--certs", made / "certs", "--keys", made / "keys",
+    )  # fmt: skip
+    assert told.startswith("--exclude-liars: expected trust 'local', not 'central'")
+
+
 def test_as_many_keys_as_clients(made, tmp_path):
     certificates.make_node(tmp_path, "a", 10)
     told = refused(

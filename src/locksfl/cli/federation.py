@@ -131,6 +131,10 @@ def server(
     wait: Annotated[
         float, option("Seconds to wait for nodes to connect at the start.", min=0)
     ] = 60.0,
+    exclude_liars: Annotated[
+        bool,
+        option("Ask devices no more whose updates no honest one sends.", "--exclude-liars"),
+    ] = False,
     changes: Changes = None,
     seed: Annotated[int | None, option("Makes the run a simulation.")] = None,
     out: Out = None,
@@ -141,15 +145,21 @@ def server(
     require()
     from locksfl.experiment.config import read_config
     from locksfl.federation.server.serving import Place, as_federation, serve
+    from locksfl.methods import TRUSTS
     from locksfl.privacy.ledger import LEDGER
 
-    place = Place(certs, keys, port, host, seconds, wait)
+    place = Place(certs, keys, port, host, seconds, wait, exclude_liars)
     again = f"federation server --certs {certs} --keys {keys} --host {host} --port {port}"
     play = partial(serve, place=place)
     if not resume:
         if file is None:
             raise ValueError("FILE is missing: expected an experiment (locks init)")
         config = as_federation(read_config(file, changes or (), seed))
+        if exclude_liars and not TRUSTS[config.privacy.trust].guards_server:
+            raise ValueError(
+                f"--exclude-liars: expected trust 'local', not {config.privacy.trust!r}, where who "
+                "is left out would tell of raw updates, and nobody can add more than the bound"
+            )
         place.public_keys(config.data.clients)
         run_new(config, out, as_json, play, again)
         return

@@ -21,7 +21,6 @@ so). For the device, its own ledger is authoritative.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -31,6 +30,7 @@ import numpy as np
 from locksfl.arm import Arm, Dials
 from locksfl.federation.device import Refusal, RoundTerms
 from locksfl.federation.device.update import clip
+from locksfl.federation.server.liars import Scores, length_limit
 from locksfl.federation.wire import Answer, Network, Question
 from locksfl.round.algorithm import (
     Norms,
@@ -55,10 +55,9 @@ from locksfl.round.draws import (
 from locksfl.round.noise import SYSTEM, add_noise, gaussian_std, grid_for
 from locksfl.round.randomness import Purpose, Randomness
 
-SLACK = 1.001  # for rounding
+SLACK = 1.001  # for rounding, of a raw update
 # codes after which nothing of this stage was ever sent: REPEATED says that something may have been
 NOTHING_RELEASED = frozenset(Refusal) - {Refusal.REPEATED, Refusal.LEDGER}
-TAIL = 10.0  # a chi variable exceeds sqrt(d) by this with probability below exp(-50)
 
 
 @dataclass
@@ -70,10 +69,14 @@ class Tally:
     refused: dict[str, int] = field(default_factory=dict)  # by the name of the code
     rejected: int = 0  # NaN, a wrong shape, too large, an error
     missing: int = 0
+    flagged: list[int] = field(default_factory=list)  # clients, from this round on (liars.py)
 
     def as_dict(self) -> dict[str, object]:
         """For rounds.jsonl."""
-        return dict(vars(self))
+        facts = dict(vars(self))
+        if not self.flagged:
+            del facts["flagged"]
+        return facts
 
 
 @dataclass(frozen=True)
@@ -145,9 +148,11 @@ def play_round(
     seconds: float,
     reserve: Reserve,
     model: str | None = None,
+    scores: Scores | None = None,
 ) -> Played:
     """Play a round on the devices. `reserve` is called once, before the first question;
-    `model`: its name, which the devices compare with that of their own."""
+    `model`: its name, which the devices compare with that of their own; `scores`: of all updates
+    that are in a sum, under local trust."""
     rule, _, _ = plan.parts
     dials, n, table = server_dials(plan), plan.clients, terms.as_dict()
     # devices in local trust have already added their own noise: none is drawn here
@@ -185,7 +190,9 @@ def play_round(
         for i in np.flatnonzero(drawn)
     }
     answers = network.ask(questions, seconds, terms.round)
-    updates = check_updates(plan, drawn, answers, weights.size, bounds, may_be_empty=decide)
+    updates = check_updates(
+        plan, drawn, answers, weights.size, bounds, may_be_empty=decide, scores=scores
+    )
     tallies["update"] = updates.tally
     summed, noise = _noised(plan, updates.summed, norms, draws)
     result = aggregate(
@@ -261,13 +268,6 @@ def _on_grid(values: np.ndarray, std: float) -> np.ndarray:
     return np.trunc(values / grid) * grid
 
 
-def update_limit(noise_multiplier: float, size: int) -> float:
-    """The largest norm of an honest update, over its bound S: S itself and its noise, whose norm is
-    below z S (sqrt(d) + 10) except with probability exp(-50). Anything longer is rejected, so a
-    dishonest device can add at most that much."""
-    return SLACK * (1.0 + noise_multiplier * (math.sqrt(size) + TAIL))
-
-
 def check_norms(
     asked: np.ndarray, answers: Mapping[int, Answer], clip_norm: float
 ) -> tuple[np.ndarray, np.ndarray, Tally]:
@@ -275,9 +275,9 @@ def check_norms(
     found = np.zeros(asked.size, np.float32)
 
     def take(number: int, value: np.ndarray) -> bool:
-        if value.shape != (1,) or not 0.0 <= float(value[0]) <= clip_norm * SLACK:
-            return False  # also for NaN
-        found[number] = min(float(value[0]), clip_norm)
+        if value.shape != (1,) or not 0.0 <= float(value[0]) <= clip_norm:
+            return False  # also for NaN; a guard clips to this interval, after the noise too
+        found[number] = float(value[0])
         return True
 
     present, _, tally = _sort(asked, answers, take)
@@ -302,11 +302,12 @@ def check_updates(
     size: int,
     bounds: np.ndarray,
     may_be_empty: bool = False,
+    scores: Scores | None = None,
 ) -> Updates:
     """Sum the updates that have the right shape, are finite, and are no longer than an honest one
     can be. `may_be_empty`: a device may answer that it does not upload."""
     central = plan.parts[2].server_adds_noise
-    limit = SLACK if central else update_limit(plan.noise_multiplier, size)
+    limit = SLACK if central else length_limit(plan.noise_multiplier, size)
     summed = np.zeros(size, np.float64)
     silent = np.zeros(asked.size, bool)
 
@@ -327,7 +328,16 @@ def check_updates(
         return True
 
     received, refused, tally = _sort(asked, answers, take)
-    return Updates(summed, received & ~silent, refused, tally)
+    received &= ~silent
+    if scores is not None:
+        found = {int(i): answers[int(i)].released for i in np.flatnonzero(received)}
+        sent = {i: update for i, update in found.items() if update is not None}
+        tally.flagged = scores.judge(sent, bounds, plan.noise_multiplier)
+        if scores.exclude:
+            for i in tally.flagged:
+                summed -= sent[i]
+                received[i] = False
+    return Updates(summed, received, refused, tally)
 
 
 def _sort(

@@ -36,6 +36,7 @@ class Place:
     host: str = "127.0.0.1"
     seconds: float = 60.0  # the deadline of a stage
     wait: float = 60.0  # for nodes to connect, before the first round
+    exclude: bool = False  # flagged devices are asked no more
 
     def public_keys(self, clients: int | None) -> list[bytes]:
         """Every client's key; n is fixed, so there must be as many keys as clients."""
@@ -82,7 +83,11 @@ def as_federation(config: Config, engine: str = "flower") -> Config:
 
 
 def federation_engine(
-    config: Config, folder: RunFolder, seconds: float, network: Callable[[int], Network]
+    config: Config,
+    folder: RunFolder,
+    seconds: float,
+    network: Callable[[int], Network],
+    exclude: bool = False,
 ) -> Callable[[Population, Model, list[Arm]], Federation]:
     """What `run_experiment` takes; `network` is called with the number of parameters."""
 
@@ -96,6 +101,7 @@ def federation_engine(
             experiment=experiment_id(to_table(config)),
             privacy=config.privacy,
             seconds=seconds,
+            exclude=exclude,
         )
 
     return build
@@ -131,6 +137,7 @@ def serve(
                 folder,
                 place.seconds,
                 lambda size: GridNetwork(grid, nodes, size, check=link.check),
+                place.exclude,
             )
             return run_experiment(
                 config,
