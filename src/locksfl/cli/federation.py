@@ -247,6 +247,14 @@ def show_ledger(
         bool,
         option("Note the ledger's head, where no head is noted: with a new key.", "--accept"),
     ] = False,
+    restore: Annotated[
+        Path | None,
+        option("Put this older copy in the place of a lost ledger: its budget counts as spent."),
+    ] = None,
+    new_budget: Annotated[
+        bool,
+        option("After --restore: spend again what was lost from the ledger.", "--new-budget"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """What a device has released, to whom, and what is left of its budget."""
@@ -255,7 +263,7 @@ def show_ledger(
 
     allowed = Policy.read(policy)
     if key is None:
-        if new_ledger or accept:
+        if new_ledger or accept or restore or new_budget:
             raise ValueError("--key is missing: expected the node's key, beside which it is noted")
         show(ledger_view(ledger, allowed), as_json, _ledger_parts)
         return
@@ -264,6 +272,10 @@ def show_ledger(
         witness.create()
     elif accept:
         witness.accept()
+    elif restore is not None:
+        witness.restore(restore)
+    elif new_budget:
+        witness.open_budget()
     with witness.open(whole=True) as opened:
         view = view_of(opened, allowed)
     show(view, as_json, _ledger_parts)

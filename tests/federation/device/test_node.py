@@ -69,7 +69,7 @@ def test_garbage_does_not_end_the_node(node):
 @pytest.mark.parametrize(
     ("seconds", "told"), [(30, "30 s ahead of"), (-400, "400 s behind"), (0, None), (-60, None)]
 )
-def test_a_wrong_clock_gets_the_true_reason(node, monkeypatch, seconds, told):
+def test_a_wrong_clock_gets_the_true_reason(node, seconds, told):
     """The server answers 401 to a wrong time and to an unknown key; its own time tells which."""
     there = datetime.now(UTC) - timedelta(seconds=seconds)
     server = Server(status=401, date=format_datetime(there.replace(microsecond=0), usegmt=True))

@@ -73,8 +73,9 @@ def answer(
         clipped = clipped_update("update")
     elif KEPT in kept and int(kept[KEPT_ROUND][0]) == terms.round:
         clipped = kept[KEPT]
-    else:  # a restart: the round continues without this device
-        raise Refused(Refusal.LOST)
+    else:
+        guard.check(terms, "update")  # REPEATED, if it was sent: then something was released
+        raise Refused(Refusal.LOST)  # a restart: the round continues without this device
     p = question.probability
     uploads = True
     if question.rule is not None:

@@ -166,7 +166,7 @@ class Guard:
         self._afford(charged, self.ledger.rounds() + 1)
 
     def _afford(self, charged: Counter[Release], rounds: int) -> None:
-        if rounds > self.policy.max_rounds:
+        if self.ledger.restored or rounds > self.policy.max_rounds:
             raise Refused(Refusal.BUDGET)
         # in central trust no budget can hold
         if self._budget is not None and not self._budget.pays(charged):

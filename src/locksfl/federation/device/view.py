@@ -38,7 +38,7 @@ def view_of(ledger: DeviceLedger, policy: Policy) -> dict[str, Any]:
     tallies, charged, rounds = ledger.tallies(), ledger.charges(), ledger.rounds()
     budget, spent = policy.budget, mu_squared(charged, policy.relation)
     latest = max(tallies, key=lambda tally: tally.latest).terms if tallies else None
-    left = rounds_left(charged, rounds, latest, policy)
+    left = 0 if ledger.restored else rounds_left(charged, rounds, latest, policy)
     view: dict[str, Any] = {
         "ledger": str(ledger.path),
         "head": ledger.head,
@@ -52,6 +52,7 @@ def view_of(ledger: DeviceLedger, policy: Policy) -> dict[str, Any]:
         "rounds_left": left,
         "raw_releases": any(not t.terms.known_trust.guards_server for t in tallies),
         "exhausted": left == 0,
+        "restored": ledger.restored,
         "runs": [_row(tally, policy) for tally in tallies],
     }
     if budget is not None and math.isfinite(spent):
@@ -97,6 +98,11 @@ def _row(tally: RunTally, policy: Policy) -> dict[str, Any]:
 
 def _message(view: dict[str, Any]) -> str:
     path, budget = view["ledger"], view["budget"]
+    if view["restored"]:
+        return (
+            f"{path}: restored from an older copy; its budget counts as spent until the device's "
+            "owner opens a new one (locks federation ledger --new-budget); nothing is released"
+        )
     if budget is None:
         told = f"{path}: {view['rounds']} of {view['max_rounds']} rounds; the server saw raw values"
         return f"{told}; no rounds are left" if view["exhausted"] else told
