@@ -1,5 +1,5 @@
-"""The service and the container of the examples: systemd and a linter read them, and the program has
-the options that they use."""
+"""The service and the container of the examples: systemd and a linter read them, and the program
+has the options that they use."""
 
 from __future__ import annotations
 

@@ -314,6 +314,30 @@ def test_a_client_that_is_told_to_stop(made, tmp_path, monkeypatch, number, code
     assert "stopped; the ledger is kept" in result.output
 
 
+def test_a_lost_ledger_is_restored_as_spent_and_opened_by_its_owner(made, tmp_path):
+    path, shown = tmp_path / "ledger.sqlite", ["ledger", tmp_path / "ledger.sqlite", "--policy"]
+    shown += [tmp_path / "policy.toml"]
+    key = ["--key", tmp_path / "a.key"]
+    start = client(made, tmp_path)
+    accepted(*shown, *key, "--new-ledger")
+    shutil.copy2(path, tmp_path / "backup")
+    with Guard(Policy.read(shown[-1]), Witness(path, tmp_path / "a.key").open()) as guard:
+        guard.release_update(RoundTerms("r", 1, False, 1.0, 2.0), np.zeros(3), 1.0)
+    path.unlink()
+    restore = ["--restore", tmp_path / "backup"]
+    assert refused(*shown, *restore).startswith("--key is missing")
+    assert "its budget counts as spent" in accepted(*shown, *key, *restore)
+    assert "its budget counts as spent" in accepted(*start)  # it ends, with exit code 0
+    assert "already exists" in refused(*shown, *key, *restore)
+    assert "epsilon 0 of 8 is spent" in accepted(*shown, *key, "--new-budget")
+    assert "after --restore only" in refused(*shown, *key, "--new-budget")
+
+
+def test_help_keeps_its_brackets():
+    help_ = CliRunner().invoke(app, ["federation", "client", "--help"], env={"COLUMNS": "200"})
+    assert "[model] and [local] of this file." in help_.output
+
+
 def accepted(*arguments):
     result = CliRunner().invoke(app, ["federation", *map(str, arguments)])
     assert result.exit_code == 0, result.output

@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,6 @@ from scipy import special
 
 Steps = npt.NDArray[np.int64]
 Entropy = Callable[[int], bytes]
-Float = TypeVar("Float", np.float32, np.float64)
 
 GRID_BITS = 20
 MARGIN = 1e-12  # on |x|, times 1 + |x|: thousands of times the error of ndtri
@@ -126,8 +125,11 @@ def gaussian_std(multiplier: float, bound: float) -> float:
 
 
 def add_noise(
-    values: npt.NDArray[np.float64], std: float, noise: Noise, kind: type[Float] = np.float64
-) -> npt.NDArray[Float]:
+    values: npt.NDArray[np.float64],
+    std: float,
+    noise: Noise,
+    kind: type[np.float32] | type[np.float64] = np.float64,
+) -> npt.NDArray[Any]:
     """The values, truncated to the grid, with noise: multiples of the grid, each an exact float64,
     rounded to `kind`."""
     grid, size = grid_for(std), values.size
