@@ -89,11 +89,12 @@ class Scores:
         """Take the updates of a round, with the bounds S of all clients, and z. Returns who is
         flagged now and was not before."""
         for i, update in updates.items():
-            self._sums += self._signs[:, i, None] * update
-        squares = np.sum(self._sums**2, axis=1)
+            self._add(update, self._signs[:, i])
+        squares = np.einsum("rd,rd->r", self._sums, self._sums)
         for i, update in updates.items():
-            own, signs = float(np.sum(update.astype(np.float64) ** 2)), self._signs[:, i]
-            common = signs * (self._sums @ update)  # with this device's own part, which is `own`
+            exact = update.astype(np.float64)
+            own = float(exact @ exact)
+            common = self._signs[:, i] * (self._sums @ exact)  # with its own part, which is `own`
             others = squares - 2 * common + own
             known = others > NOTHING * (squares + own)
             along = (common - own)[known] / np.sqrt(others[known]) / (multiplier * bounds[i])
@@ -103,8 +104,13 @@ class Scores:
         found = [int(i) for i in np.flatnonzero(new)]
         if self.exclude:
             for i in found:
-                self._sums -= self._signs[:, i, None] * updates[i]
+                self._add(updates[i], -self._signs[:, i])
         return found
+
+    def _add(self, update: np.ndarray, signs: np.ndarray) -> None:
+        """To every reference, without copies: a round has many updates."""
+        for reference, sign in zip(self._sums, signs, strict=True):
+            (np.add if sign > 0 else np.subtract)(reference, update, out=reference)
 
     def _enter(self, i: int, known: np.ndarray, latest: np.ndarray) -> None:
         """The scores of a client by the references that there are, by sign: the latest, and the sum
