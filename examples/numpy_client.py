@@ -28,3 +28,7 @@ def update(weights: np.ndarray, _round: int) -> np.ndarray:
     model = np.column_stack([weights[:7840].reshape(10, 784), weights[7840:]])
     trained = train(model)
     return weights - np.concatenate([trained[:, :-1].ravel(), trained[:, -1]])
+
+
+update.parameters = 7850  # a server with a model of another size or name is refused, unpaid
+update.model = "softmax"

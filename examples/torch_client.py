@@ -38,3 +38,7 @@ def update(weights: np.ndarray, _round: int) -> np.ndarray:
     vector_to_parameters(torch.tensor(weights), model.parameters())
     train()
     return weights - parameters_to_vector(model.parameters()).detach().numpy()
+
+
+update.parameters = sum(p.numel() for p in model.parameters())  # another size is refused, unpaid
+update.model = "softmax"

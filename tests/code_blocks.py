@@ -5,7 +5,7 @@ What a page says, in comments directly above a block (invisible to its readers):
     <!-- run with: run --set train.rounds=2 -->  appended to every `locks run` of the block
     <!-- output of: locks run --seed 0 -->       what prints this block of output
     <!-- file: nets.py -->                       the block is this file
-    <!-- exit code: 1 -->                        of its `locks` commands; their errors are output too
+    <!-- exit code: 1 -->                        of its `locks` commands, errors shown
     <!-- not run: REASON -->                     the block is not run; its commands are parsed
     <!-- not run (reproduce): REASON -->         one command of the block is not run
 

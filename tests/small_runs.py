@@ -119,7 +119,7 @@ def shared() -> Iterator[None]:
 
 
 def call_locks(capsys: Any, *arguments: object, code: int = 0) -> str:
-    """`locks ...` in this process, sharing: what it printed, with its errors where they are wanted."""
+    """`locks ...` in this process, sharing: what it printed; where it fails, its errors too."""
     capsys.readouterr()
     with mock.patch.object(sys, "argv", ["locks", *map(str, arguments)]), shared():
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -31,6 +33,7 @@ delta = 1e-5
 max_clip_norm = 1.0
 min_noise_multiplier = 1.0
 min_norm_multiplier = 1.0
+max_rounds = 1000
 """
 PAST = datetime.now(UTC) - timedelta(days=30)
 
@@ -164,6 +167,14 @@ def test_an_expired_key_of_a_node(made, tmp_path):
     assert told.startswith(f"{tmp_path / 'b.pub'}: expired on ")
 
 
+def test_nobody_is_left_out_for_raw_updates(made):
+    told = refused(
+        "server", made / "experiment.toml", "--set", "privacy.trust=central", "--exclude-liars",
+        "--certs", made / "certs", "--keys", made / "keys",
+    )  # fmt: skip
+    assert told.startswith("--exclude-liars: expected trust 'local', not 'central'")
+
+
 def test_as_many_keys_as_clients(made, tmp_path):
     certificates.make_node(tmp_path, "a", 10)
     told = refused(
@@ -242,7 +253,7 @@ def test_a_budget_already_spent(made, tmp_path):
         for number in range(1, 3):
             guard.release_update(RoundTerms("r", number, False, 1.0, 1.0), np.zeros(3), 1.0)
     before = released(tmp_path)
-    told = refused(*client(made, tmp_path))
+    told = accepted(*client(made, tmp_path))  # it is done: systemd does not start it again
     assert "is spent, and what is left does not pay for another round" in told
     assert released(tmp_path) == before
     shown = CliRunner().invoke(
@@ -296,6 +307,56 @@ def test_a_ledger_is_new_once(made, tmp_path):
     assert "if this is the latest, expected once" in refused(*client(made, tmp_path))
     assert "epsilon 0 " not in accepted(*shown, *key, "--accept")
     assert "already notes a head" in refused(*shown, *key, "--accept")
+
+
+def test_a_device_that_played_all_its_rounds_is_done(made, tmp_path):
+    (tmp_path / "policy.toml").write_text(POLICY.replace("1000", "1"))
+    witness = Witness(tmp_path / "ledger.sqlite", tmp_path / "a.key")
+    witness.create()
+    with Guard(Policy.read(tmp_path / "policy.toml"), witness.open()) as guard:
+        guard.release_update(RoundTerms("r", 1, False, 1.0, 9.0), np.zeros(3), 1.0)
+    assert "in all 1 rounds that the policy allows" in accepted(*client(made, tmp_path))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_client_that_is_told_to_stop(made, tmp_path, monkeypatch, number, code):
+    """SIGTERM is how a service manager ends a service: no failure; Ctrl-C stays 130."""
+    from locksfl.federation.device.node import Node
+
+    monkeypatch.setattr(Node, "serve", lambda *_: os.kill(os.getpid(), number))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        result = CliRunner().invoke(
+            app, ["federation", *map(str, client(made, tmp_path, "--new-ledger"))]
+        )
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert result.exit_code == code, result.output
+    assert "stopped; the ledger is kept" in result.output
+
+
+def test_a_lost_ledger_is_restored_as_spent_and_opened_by_its_owner(made, tmp_path):
+    path, shown = tmp_path / "ledger.sqlite", ["ledger", tmp_path / "ledger.sqlite", "--policy"]
+    shown += [tmp_path / "policy.toml"]
+    key = ["--key", tmp_path / "a.key"]
+    start = client(made, tmp_path)
+    accepted(*shown, *key, "--new-ledger")
+    shutil.copy2(path, tmp_path / "backup")
+    with Guard(Policy.read(shown[-1]), Witness(path, tmp_path / "a.key").open()) as guard:
+        guard.release_update(RoundTerms("r", 1, False, 1.0, 2.0), np.zeros(3), 1.0)
+    path.unlink()
+    restore = ["--restore", tmp_path / "backup"]
+    assert refused(*shown, *restore).startswith("--key is missing")
+    assert "its budget counts as spent" in accepted(*shown, *key, *restore)
+    assert "its budget counts as spent" in accepted(*start)  # it ends, with exit code 0
+    assert "already exists" in refused(*shown, *key, *restore)
+    assert "epsilon 0 of 8 is spent" in accepted(*shown, *key, "--new-budget")
+    assert "after --restore only" in refused(*shown, *key, "--new-budget")
+
+
+def test_help_keeps_its_brackets():
+    help_ = CliRunner().invoke(app, ["federation", "client", "--help"], env={"COLUMNS": "200"})
+    assert "[model] and [local] of this file." in help_.output
 
 
 def accepted(*arguments):

@@ -29,7 +29,12 @@ BUDGET = Budget(3.0, 1e-5)
 TERMS = charged_arm("local", "norm", 6, 20, 4.0, 3.0, 0.0, 0.9, 4.0, 8.0, budget=BUDGET)
 HEADER = header("one", [(TERMS, None)], delta=1e-5, relation="zero-out", accountant="pld")
 POLICY = Policy(
-    epsilon=2e3, delta=1e-5, max_clip_norm=1.0, min_noise_multiplier=4.0, min_norm_multiplier=8.0
+    epsilon=2e3,
+    delta=1e-5,
+    max_clip_norm=1.0,
+    min_noise_multiplier=4.0,
+    min_norm_multiplier=8.0,
+    max_rounds=10**6,
 )
 
 

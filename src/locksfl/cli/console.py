@@ -14,8 +14,9 @@ from typer.core import TyperGroup
 
 
 def option(help: str, *names: str, **more: Any) -> Any:
-    """An option of a command: its help, its name if that is not the parameter's, its limits."""
-    return typer.Option(*names, help=help, **more)
+    """An option of a command: its help, its name if that is not the parameter's, its limits.
+    Brackets in the help are brackets: Typer would read them as colours."""
+    return typer.Option(*names, help=help.replace("[", r"\["), **more)
 
 
 def group(name: str, help: str) -> typer.Typer:

@@ -135,6 +135,10 @@ def server(
     wait: Annotated[
         float, option("Seconds to wait for nodes to connect at the start.", min=0)
     ] = 60.0,
+    exclude_liars: Annotated[
+        bool,
+        option("Ask devices no more whose updates no honest one sends.", "--exclude-liars"),
+    ] = False,
     changes: Changes = None,
     seed: Annotated[int | None, option("Makes the run a simulation.")] = None,
     out: Out = None,
@@ -149,15 +153,21 @@ def server(
     from locksfl.experiment.config import read_config
     from locksfl.federation.server.place import Place
     from locksfl.federation.server.serving import as_federation, serve
+    from locksfl.methods import TRUSTS
     from locksfl.privacy.ledger import LEDGER
 
-    place = Place(certs, keys, port, host, seconds, wait, log_format)
+    place = Place(certs, keys, port, host, seconds, wait, log_format, exclude_liars)
     again = f"federation server --certs {certs} --keys {keys} --host {host} --port {port}"
     play = partial(_logged, partial(serve, place=place), log_format)
     if not resume:
         if file is None:
             raise ValueError("FILE is missing: expected an experiment (locks init)")
         config = as_federation(read_config(file, changes or (), seed))
+        if exclude_liars and not TRUSTS[config.privacy.trust].guards_server:
+            raise ValueError(
+                f"--exclude-liars: expected trust 'local', not {config.privacy.trust!r}, where who "
+                "is left out would tell of raw updates, and nobody can add more than the bound"
+            )
         place.check(config.data.clients)
         run_new(config, out, as_json, play, again)
         return
@@ -265,19 +275,29 @@ def client(
     # a device trains one client: no GPU memory taken beforehand
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from locksfl.federation import certificates
-    from locksfl.federation.device.files import DeviceFiles
+    from locksfl.federation.device.files import DeviceFiles, Spent
 
     certificates.check_certificate(ca)
     certificates.check_private_key(key)
     certificates.check_connection(server, ca)
     files = DeviceFiles(policy, ledger, key, data, experiment, update)
-    device, told = files.begin(new_ledger)
+    try:
+        device, told = files.begin(new_ledger)
+    except Spent as spent:  # it is done, which is no failure
+        print(spent)
+        raise typer.Exit(0) from None
     print(told, flush=True)
     from locksfl.federation.device.client_app import client_app
     from locksfl.federation.device.node import Node
     from locksfl.federation.telling import told_of
 
-    signal.signal(signal.SIGTERM, interrupt)
+    terminated = []
+
+    def terminate(number: int, frame: object) -> None:
+        terminated.append(number)
+        interrupt(number, frame)
+
+    signal.signal(signal.SIGTERM, terminate)
     answering = told_of(device)
     node = Node(server, ca, key, client_app(lambda context: answering), poll)
     try:
@@ -285,7 +305,7 @@ def client(
             node.serve(say)
     except KeyboardInterrupt:
         print("stopped; the ledger is kept")
-        raise typer.Exit(STOPPED) from None
+        raise typer.Exit(0 if terminated else STOPPED) from None
 
 
 @federation_app.command("ledger")
@@ -302,6 +322,14 @@ def show_ledger(
         bool,
         option("Note the ledger's head, where no head is noted: with a new key.", "--accept"),
     ] = False,
+    restore: Annotated[
+        Path | None,
+        option("Put this older copy in the place of a lost ledger: its budget counts as spent."),
+    ] = None,
+    new_budget: Annotated[
+        bool,
+        option("After --restore: spend again what was lost from the ledger.", "--new-budget"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """What a device has released, to whom, and what is left of its budget."""
@@ -310,7 +338,7 @@ def show_ledger(
 
     allowed = Policy.read(policy)
     if key is None:
-        if new_ledger or accept:
+        if new_ledger or accept or restore or new_budget:
             raise ValueError("--key is missing: expected the node's key, beside which it is noted")
         show(ledger_view(ledger, allowed), as_json, ledger_parts)
         return
@@ -319,6 +347,10 @@ def show_ledger(
         witness.create()
     elif accept:
         witness.accept()
+    elif restore is not None:
+        witness.restore(restore)
+    elif new_budget:
+        witness.open_budget()
     with witness.open(whole=True) as opened:
         view = view_of(opened, allowed)
     show(view, as_json, ledger_parts)

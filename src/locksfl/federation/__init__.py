@@ -3,8 +3,10 @@
     rounds.py        a round as the server plays it, over any network that can ask and answer
     messages.py      questions and answers as Flower messages
     grid.py          the network over Flower's Grid, with a deadline for each stage
+    liars.py         what no honest device sends: a limit and a score, under local trust
     client_app.py    the device's half: Flower's ClientApp around the guard
     node.py          the process on a device: a SuperNode that runs only this package's app
+    pulling.py       a message in two steps: its words, then the model if the device wants it
     superlink.py     the server's SuperLink: starts it, registers its nodes, begins a run
     gate.py          the filter before the SuperLink: who may call what; gated.py, their process
     place.py         where a server listens, and the keys that it knows

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 from flwr.app.message import remove_content_from_message
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, TIMESTAMP_HEADER, ErrorCode
+from flwr.app.message.arraychunk import ArrayChunk
+from flwr.common.constant import (
+    HEARTBEAT_DEFAULT_INTERVAL,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    ErrorCode,
+)
 from flwr.common.serde import (
     context_from_proto,
     fab_to_proto,
@@ -41,7 +48,10 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
     get_all_nested_objects,
+    get_object_body,
+    get_object_head_values_from_object_content,
     get_object_tree,
     no_object_id_recompute,
 )
@@ -51,7 +61,7 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_push_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
-    pull_and_inflate_object_from_tree,
+    pull_objects,
     push_objects,
 )
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor

@@ -1,20 +1,23 @@
 """Questions and answers as Flower messages. What cannot be read is None: a device refuses it, a
-server counts it as rejected. Arrays are read only after their type and size have been checked.
+server counts it as rejected. Arrays are read only after their type and size have been checked, and
+are not copied: nothing that a header claims is allocated.
 
 Numbers and words go in one record, because every record of a message takes a separate request."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from locksfl.federation.wire import STAGES, Answer, Question, Stage
+from locksfl.federation.wire import STAGES, Answer, Later, Question, Stage
 
 TYPES: dict[Stage, str] = {"norm": "query.norm", "update": "train.update", "end": "query.end"}
 WORDS, NUMBERS = "words", "numbers"  # the two records of a message
-ASKED = ("estimator", "probability", "bound", "rule")  # besides the terms
+ASKED = ("estimator", "probability", "bound", "rule", "model")  # besides the terms
 HEADER = 4096  # bytes that a stored array may have besides its numbers
 
 
@@ -37,15 +40,16 @@ def to_question(message: Message) -> Question | None:
     if stage is None or not isinstance(words, ConfigRecord):
         return None
     terms = dict(words)
-    estimator, probability, bound, rule = (terms.pop(name, None) for name in ASKED)
+    estimator, probability, bound, rule, model = (terms.pop(name, None) for name in ASKED)
     return Question(
         stage,
         terms,
-        _array(message.content.get(NUMBERS), None),
+        _model(message.content.get(NUMBERS)),
         estimator if isinstance(estimator, str) else None,
         probability if type(probability) is float else None,
         bound if type(bound) is float else None,
         rule if rule is None or isinstance(rule, str) else "",  # no rule: refused
+        model if model is None or isinstance(model, str) else "",  # no model's name: refused
     )
 
 
@@ -74,22 +78,49 @@ def to_answer(message: Message, size: int) -> Answer:
         if few and all(type(x) is float for x in released):  # type: ignore[union-attr]
             return Answer(released=np.array(released, np.float64))
         return Answer()
-    return Answer(released=_array(message.content.get(NUMBERS), size))
+    stored = _stored(message.content.get(NUMBERS))
+    if stored is None or len(stored.data) > 4 * size + HEADER:
+        return Answer()
+    return Answer(released=numbers(stored.data))
 
 
-def _array(record: Any, most: int | None) -> np.ndarray | None:
-    """The one flat float32 array of a record, if it is one and not too large."""
+def _stored(record: Any) -> Array | None:
+    """The one float32 array of a record, if it is one."""
     if not isinstance(record, ArrayRecord) or len(record) != 1:
         return None
     (stored,) = record.values()
-    if not isinstance(stored, Array) or stored.dtype != "float32":
+    return stored if isinstance(stored, Array) and stored.dtype == "float32" else None
+
+
+def _model(record: Any) -> np.ndarray | Later | None:
+    """The model in a question; one that is still at the server has a `fetch` (pulling.py)."""
+    stored = _stored(record)
+    if stored is None:
         return None
-    if most is not None and len(stored.data) > 4 * most + HEADER:
+    fetch: Callable[[int], bytearray] | None = getattr(stored, "fetch", None)
+    if fetch is None:
+        return numbers(stored.data)
+    shape = stored.shape
+    if len(shape) != 1 or type(shape[0]) is not int or shape[0] < 0:
         return None
+    size = shape[0]
+
+    def get() -> np.ndarray | None:
+        found = numbers(fetch(4 * size))
+        return found if found is not None and found.size == size else None
+
+    return Later(size, get)
+
+
+def numbers(data: bytes | bytearray) -> np.ndarray | None:
+    """The flat float32 array in the .npy format, not copied; None if it is anything else."""
+    start = BytesIO(bytes(data[:HEADER]))
     try:
-        values = stored.numpy()
-    except (TypeError, ValueError, EOFError, OSError):
+        version = np.lib.format.read_magic(start)
+        read = {(1, 0): np.lib.format.read_array_header_1_0}[version]
+        shape, _, kind = read(start)
+    except (KeyError, ValueError, EOFError):
         return None
-    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype != np.float32:
+    if len(shape) != 1 or kind != np.float32 or len(data) != start.tell() + 4 * shape[0]:
         return None
-    return values
+    return np.frombuffer(data, np.float32, offset=start.tell())

@@ -21,16 +21,26 @@ class LostLink(ValueError):
 
 
 @dataclass(frozen=True)
+class Later:
+    """A model that has not been sent yet: its size, and a function that gets it (None: it is not
+    what was announced)."""
+
+    size: int
+    fetch: Callable[[], np.ndarray | None]
+
+
+@dataclass(frozen=True)
 class Question:
     """One message to one device. `terms` is `RoundTerms.as_dict()`; a device trusts none of it."""
 
     stage: Stage
     terms: Mapping[str, Any]
-    weights: np.ndarray | None = None  # the model, float32, in the first question of a round
+    weights: np.ndarray | Later | None = None  # the model, float32: in a round's first question
     estimator: str | None = None
     probability: float | None = None  # p_i, with which this device was drawn; with a rule, the most
     bound: float | None = None  # the norm bound of its contribution, the unit of its noise
     rule: str | None = None  # by which the device decides whether it uploads; None: it was drawn
+    model: str | None = None  # the name of the model, with its weights
 
 
 @dataclass(frozen=True)

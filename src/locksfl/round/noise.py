@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,7 @@ GRID_BITS = 20
 MARGIN = 1e-12  # on |x|, times 1 + |x|: thousands of times the error of ndtri
 LARGEST_MILLS = 1.2534  # Q(y) / density(y) is largest at 0: sqrt(pi / 2)
 LARGEST = 2**53  # integers up to here are exact floats
+BLOCK = 2**16  # draws at once: a model of any size takes little memory beside its own
 
 
 class Noise(Protocol):
@@ -123,11 +124,21 @@ def gaussian_std(multiplier: float, bound: float) -> float:
     return math.nextafter(multiplier * bound, math.inf)
 
 
-def add_noise(values: npt.NDArray[np.float64], std: float, noise: Noise) -> npt.NDArray[np.float64]:
-    """The values, truncated to the grid, with noise: multiples of the grid, each an exact float."""
-    grid = grid_for(std)
-    kept = np.trunc(values / grid)  # dividing by a power of two is exact
-    if not (np.abs(kept) < LARGEST / 2).all():
+def add_noise(
+    values: npt.NDArray[np.float64],
+    std: float,
+    noise: Noise,
+    kind: type[np.float32] | type[np.float64] = np.float64,
+) -> npt.NDArray[Any]:
+    """The values, truncated to the grid, with noise: multiples of the grid, each an exact float64,
+    rounded to `kind`."""
+    grid, size = grid_for(std), values.size
+    largest = max(np.max(values, initial=0.0), -np.min(values, initial=0.0))
+    if not largest / grid < LARGEST / 2:  # also for NaN
         raise ValueError("the values are too large for the grid of their noise")
-    released = kept.astype(np.int64) + noise.steps(std, grid, values.size)
-    return np.asarray(released * grid, np.float64)
+    noised = np.empty(size, kind)
+    for start in range(0, size, BLOCK):
+        some = values[start : start + BLOCK]
+        kept = np.trunc(some / grid).astype(np.int64)  # dividing by a power of two is exact
+        noised[start : start + BLOCK] = (kept + noise.steps(std, grid, some.size)) * grid
+    return noised

@@ -24,7 +24,12 @@ import numpy as np
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refused, RoundTerms, Witness
 
 POLICY = Policy(
-    epsilon=2.0, delta=1e-5, max_clip_norm=1.0, min_noise_multiplier=4.0, min_norm_multiplier=8.0
+    epsilon=2.0,
+    delta=1e-5,
+    max_clip_norm=1.0,
+    min_noise_multiplier=4.0,
+    min_norm_multiplier=8.0,
+    max_rounds=10**6,
 )
 WATCHED = (
     "device/guard.py",

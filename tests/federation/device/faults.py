@@ -29,7 +29,12 @@ from locksfl.federation.device.answering import answer
 from locksfl.federation.wire import Question
 
 POLICY = Policy(
-    epsilon=4.0, delta=1e-5, max_clip_norm=1.0, min_noise_multiplier=4.0, min_norm_multiplier=8.0
+    epsilon=4.0,
+    delta=1e-5,
+    max_clip_norm=1.0,
+    min_noise_multiplier=4.0,
+    min_norm_multiplier=8.0,
+    max_rounds=10**6,
 )
 SIZE = 3
 KINDS = ("kill", "delay", "garbage", "replay", "reorder")

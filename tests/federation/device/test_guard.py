@@ -29,6 +29,7 @@ POLICY = Policy(
     max_clip_norm=1.0,
     min_noise_multiplier=4.0,
     min_norm_multiplier=8.0,
+    max_rounds=1000,
 )  # mu^2 = 0.252: three whole rounds of 1/16 + 1/64
 CENTRAL = Policy(
     trust="central",
@@ -365,7 +366,7 @@ def test_an_altered_ledger_is_refused(path):
 
 def test_the_owner_sees_what_was_spent_by_run_and_what_is_left(path):
     fresh = ledger_view(path, POLICY)
-    assert (fresh["spent_epsilon"], fresh["rounds_left"], fresh["runs"]) == (0.0, None, [])
+    assert (fresh["spent_epsilon"], fresh["rounds_left"], fresh["runs"]) == (0.0, 1000, [])
     with Guard.open(POLICY, path, Counted()) as guard:
         guard.release_norm(asks(1), 0.5)
         guard.release_update(asks(1), np.ones(3), 1.0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
 import httpx
 import pytest
 
@@ -12,7 +15,7 @@ from flwr.proto.message_pb2 import Message, ObjectTree
 from flwr.proto.node_pb2 import Node as NodeProto
 
 from locksfl.federation import certificates
-from locksfl.federation.device.node import Node, _TurnedAway
+from locksfl.federation.device.node import Node, _TurnedAway, _WrongClock
 
 
 @pytest.fixture
@@ -29,8 +32,9 @@ def answer(*_):
 class Server:
     """Gives these answers to whoever asks for messages, then is gone; signs on with a status."""
 
-    def __init__(self, answers=(), status=200):
+    def __init__(self, answers=(), status=200, date=None):
         self.answers, self.status = list(answers), status
+        self.headers = {} if date is None else {"date": date}
 
     def PullMessages(self, _):
         if not self.answers:
@@ -40,7 +44,9 @@ class Server:
     def ActivateNode(self, _):
         request = httpx.Request("POST", "https://localhost")
         raise httpx.HTTPStatusError(
-            "no", request=request, response=httpx.Response(self.status, request=request)
+            "no",
+            request=request,
+            response=httpx.Response(self.status, headers=self.headers, request=request),
         )
 
 
@@ -58,6 +64,38 @@ def test_garbage_does_not_end_the_node(node):
     with pytest.raises(httpx.ConnectError):
         node._answer_all(server, NodeProto(node_id=1))
     assert not server.answers
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(30, "30 s ahead of"), (-400, "400 s behind"), (0, None), (-60, None)]
+)
+def test_a_wrong_clock_gets_the_true_reason(node, seconds, told):
+    """The server answers 401 to a wrong time and to an unknown key; its own time tells which."""
+    there = datetime.now(UTC) - timedelta(seconds=seconds)
+    server = Server(status=401, date=format_datetime(there.replace(microsecond=0), usegmt=True))
+    with pytest.raises(_TurnedAway if told is None else _WrongClock) as caught:
+        node._activate(server)
+    if told is not None:
+        shown = str(caught.value).replace(f"{abs(seconds) + 1} s", f"{abs(seconds)} s")
+        assert shown.replace("399 s", "400 s").startswith(f"this device's clock is {told} the")
+
+
+def test_a_node_with_a_wrong_clock_says_so_once_and_waits(node, monkeypatch):
+    """It is not told that its key is unknown, and does not end."""
+    said, tries = [], []
+
+    def activate(_):
+        tries.append(1)
+        if len(tries) == 9:
+            raise KeyboardInterrupt
+        raise _WrongClock("this device's clock is 30 s ahead")
+
+    monkeypatch.setattr(node, "_activate", activate)
+    monkeypatch.setattr(certificates, "check_connection", lambda *_: True)
+    monkeypatch.setattr("locksfl.federation.device.node.RETRY_SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        node.serve(said.append)
+    assert said == ["localhost:1: this device's clock is 30 s ahead; waiting"]
 
 
 @pytest.mark.parametrize(("status", "error"), [(403, _TurnedAway), (502, httpx.HTTPStatusError)])

@@ -17,7 +17,7 @@ from locksfl.methods import ESTIMATORS
 from locksfl.round.algorithm import bounded_weight, clip_factor, clipped_norms
 
 WEIGHTS = np.arange(6.0)
-POLICY = Policy(100.0, 0.01, 1e6, 1e-5, min_norm_multiplier=0.01)
+POLICY = Policy(100.0, 0.01, 1000, 1e6, 1e-5, min_norm_multiplier=0.01)
 
 
 class Silent:

@@ -96,8 +96,8 @@ def plan_for(trust, rule, **other):
 
 def policy_for(trust):
     limits = {"max_clip_norm": 1.0, "min_noise_multiplier": 0.1, "min_norm_multiplier": 0.1}
-    budget = {"max_rounds": 50} if trust == "central" else {"epsilon": 1e5, "delta": 1e-5}
-    return Policy(trust=trust, **limits, **budget)
+    budget = {} if trust == "central" else {"epsilon": 1e5, "delta": 1e-5}
+    return Policy(trust=trust, max_rounds=50, **limits, **budget)
 
 
 def federate(folder, plan, work=WORK, population=None, model=None):

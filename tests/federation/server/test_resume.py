@@ -49,7 +49,12 @@ norm_multiplier = 30.0
 """
 CONFIG = as_federation(parse_config(TEXT))
 POLICY = Policy(
-    epsilon=20.0, delta=1e-5, max_clip_norm=1.0, min_noise_multiplier=20.0, min_norm_multiplier=30.0
+    epsilon=20.0,
+    delta=1e-5,
+    max_clip_norm=1.0,
+    min_noise_multiplier=20.0,
+    min_norm_multiplier=30.0,
+    max_rounds=10**6,
 )
 
 

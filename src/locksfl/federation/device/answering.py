@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import MutableMapping
+import time
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from locksfl.federation.device.terms import Refusal, Refused, RoundTerms, Stage
 from locksfl.federation.device.update import (
     LocalUpdate,
     Vector,
+    check_model,
     clip,
     contribution,
     flip,
@@ -27,7 +29,7 @@ from locksfl.federation.device.update import (
     upload_probability,
 )
 from locksfl.federation.device.witness import Witness
-from locksfl.federation.wire import Answer, Question
+from locksfl.federation.wire import Answer, Later, Question
 from locksfl.round.noise import SYSTEM, Entropy, Noise
 
 log = logging.getLogger(__name__)
@@ -54,9 +56,7 @@ def answer(
 
     def clipped_update(stage: Stage) -> Vector:
         guard.check(terms, stage)  # first, so that no device trains in vain
-        if question.weights is None:
-            raise Refused(Refusal.MALFORMED)
-        found = safe_update(update, question.weights, terms.round)
+        found = safe_update(update, _weights(guard.policy, update, question), terms.round)
         return clip(found, terms.clip_norm, terms.lengths)
 
     if question.stage == "end":
@@ -73,8 +73,9 @@ def answer(
         clipped = clipped_update("update")
     elif KEPT in kept and int(kept[KEPT_ROUND][0]) == terms.round:
         clipped = kept[KEPT]
-    else:  # a restart: the round continues without this device
-        raise Refused(Refusal.LOST)
+    else:
+        guard.check(terms, "update")  # REPEATED, if it was sent: then something was released
+        raise Refused(Refusal.LOST)  # a restart: the round continues without this device
     p = question.probability
     uploads = True
     if question.rule is not None:
@@ -90,6 +91,27 @@ def answer(
     return released_update if uploads else np.zeros(0, np.float32)
 
 
+def _weights(policy: Policy, update: LocalUpdate, question: Question) -> np.ndarray:
+    """The server's model, got only if it is the device's and no larger than the policy allows."""
+    asked = question.weights
+    if asked is None:
+        raise Refused(Refusal.MALFORMED)
+    if asked.size > policy.max_parameters:
+        log.error("the server's model has %d parameters, more than the policy allows", asked.size)
+        raise Refused(Refusal.MODEL)
+    check_model(update, asked.size, question.model)
+    if not isinstance(asked, Later):
+        return asked
+    try:
+        found = asked.fetch()
+    except Exception as error:  # the connection, or the server; nothing was paid
+        log.warning("the model was not received: %r", error)
+        found = None
+    if found is None:
+        raise Refused(Refusal.MALFORMED)
+    return found
+
+
 @dataclass(frozen=True)
 class Device:
     """A device: its training code, its owner's policy, and its ledger with a witness."""
@@ -99,9 +121,24 @@ class Device:
     ledger: Witness
     noise: Noise = SYSTEM
     entropy: Entropy = os.urandom
+    clock: Callable[[], float] = time.monotonic
+    wait: Callable[[float], None] = time.sleep
 
     def __call__(self, run: str, question: Question, kept: Kept) -> Answer:
-        """Answer one question, whatever it is."""
+        """Answer one question, whatever it is, after a multiple of the policy's `answer_seconds`:
+        how long the training takes tells how many records there are."""
+        began, step = self.clock(), self.policy.answer_seconds
+        answered = self._answer(run, question, kept)
+        if step and question.stage != "end":
+            took = self.clock() - began
+            if took > step:
+                log.warning(
+                    "%s took %.3g s; expected answer_seconds above that", question.stage, took
+                )
+            self.wait(-took % step)
+        return answered
+
+    def _answer(self, run: str, question: Question, kept: Kept) -> Answer:
         try:
             terms = RoundTerms.parse(run, question.terms)
             try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from locksfl.federation.device import Refusal
@@ -35,10 +35,12 @@ class _State(MutableMapping[str, np.ndarray]):
         record = self._state[STATE + name]
         if not isinstance(record, ArrayRecord):
             raise KeyError(name)
-        return record.to_numpy_ndarrays()[0]
+        (stored,) = record.values()
+        return np.frombuffer(stored.data, stored.dtype)
 
     def __setitem__(self, name: str, value: np.ndarray) -> None:
-        self._state[STATE + name] = ArrayRecord([np.ascontiguousarray(value)])
+        stored = Array(str(value.dtype), value.shape, "bytes", value.tobytes())
+        self._state[STATE + name] = ArrayRecord({name: stored})
 
     def __delitem__(self, name: str) -> None:
         del self._state[STATE + name]

@@ -18,8 +18,12 @@ import numpy as np
 from locksfl.federation.device import Policy, Witness
 from locksfl.federation.device.answering import Device
 from locksfl.federation.device.policy import read_toml
-from locksfl.federation.device.update import LocalUpdate
+from locksfl.federation.device.update import Declared, LocalUpdate
 from locksfl.federation.device.view import view_of
+
+
+class Spent(ValueError):
+    """The device has done all that its policy allows: there is nothing to correct."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class DeviceFiles:
         return Witness(self.ledger, self.key)
 
     def begin(self, new_ledger: bool) -> tuple[Device, str]:
-        """The device and one line about its ledger; nothing is started if the budget is spent.
+        """The device and one line about its ledger; `Spent` if there is nothing left to do.
 
         Args:
             new_ledger: create the ledger: only a person's command does this, never a message, and
@@ -71,7 +75,7 @@ class DeviceFiles:
         with self.witness.open(whole=True) as ledger:
             view = view_of(ledger, policy)
         if view["exhausted"]:
-            raise ValueError(view["message"])
+            raise Spent(view["message"])
         return str(view["message"])
 
     def open(self) -> Device:
@@ -84,6 +88,14 @@ class DeviceFiles:
             from locksfl._loading import load
 
             update: LocalUpdate = load("--update", self.update)
+            parameters = getattr(update, "parameters", None)
+            if type(parameters) is not int or parameters < 1:
+                told = "" if parameters is None else f" ({parameters!r})"
+                raise ValueError(
+                    f"--update {self.update}: does not say the size of its model{told}; expected "
+                    "update.parameters = N below the function, so that another model is refused "
+                    "before anything is paid"
+                )
             return update
         if self.data is None or self.experiment is None:
             raise AssertionError("checked above")
@@ -125,7 +137,7 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
     model, work = model_for(config, mine), local_work(config.local)
     update = local_update(model, work, mine.features, mine.labels, mine.scale)
     update(np.zeros(model.size, np.float32), 0)  # compile now rather than during the first question
-    return update
+    return Declared(update, model.size, model.name)
 
 
 def read_data(path: Path) -> dict[str, np.ndarray]:

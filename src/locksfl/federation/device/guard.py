@@ -104,9 +104,10 @@ class Guard:
                 self._close_rounds(terms.run, terms.round - 1)
                 self.ledger.enter(terms, "reserve")
             self.ledger.enter(terms, "commit")
-        if terms.known_trust.clients_add_noise:
-            kept = add_noise(kept, gaussian_std(terms.noise_multiplier, bound), self._noise)
-        return kept.astype(np.float32)
+        if not terms.known_trust.clients_add_noise:
+            return kept.astype(np.float32)
+        std = gaussian_std(terms.noise_multiplier, bound)
+        return add_noise(kept, std, self._noise, np.float32)
 
     def end_round(self, run: str, round_number: int) -> None:
         """Release no more updates of this round or of the run's earlier rounds: what was reserved
@@ -165,8 +166,7 @@ class Guard:
         self._afford(charged, self.ledger.rounds() + 1)
 
     def _afford(self, charged: Counter[Release], rounds: int) -> None:
-        most = self.policy.max_rounds
-        if most is not None and rounds > most:
+        if self.ledger.restored or rounds > self.policy.max_rounds:
             raise Refused(Refusal.BUDGET)
         # in central trust no budget can hold
         if self._budget is not None and not self._budget.pays(charged):

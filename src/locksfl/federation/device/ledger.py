@@ -41,6 +41,8 @@ class RunTally:
 class DeviceLedger(Journal):
     """A device's ledger. Each release is decided within one `transaction`."""
 
+    restored = False  # an older copy of a lost ledger (witness.py): its budget counts as spent
+
     @classmethod
     def create(cls, path: Path, head: dict[str, Any] | None = None) -> Self:
         """Create a ledger, which is a new budget; an existing file is never overwritten. Its header

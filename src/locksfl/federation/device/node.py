@@ -12,6 +12,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import httpx
@@ -20,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Message, RecordDict
 
 from locksfl.federation import certificates, flower
+from locksfl.federation.device.pulling import pull
 from locksfl.federation.flower import FleetHttpClient, NodeProto, fleet
 
 try:
@@ -63,6 +66,10 @@ class Node:
                     waiting, refusals = False, 0
                     say(f"{self.address}: connected as node {node.node_id}")
                     self._answer_all(client, node)
+            except _WrongClock as error:
+                if not waiting:
+                    say(f"{self.address}: {error}; waiting")
+                waiting = True
             except _TurnedAway:
                 refusals += 1
                 if refusals == REFUSALS:
@@ -123,6 +130,7 @@ class Node:
         except httpx.HTTPStatusError as error:
             if error.response.is_server_error:  # the server, or a proxy before it, is starting
                 raise
+            _check_clock(error.response)
             raise _TurnedAway from None
         self._number.write(node.node_id)
         return node
@@ -135,8 +143,9 @@ class Node:
                 continue
             try:
                 head = flower.message_from_proto(answer.messages_list[0])
-                message = _pull(client, node, head, answer.message_object_trees[0])
+                message, done = pull(client, node, head, answer.message_object_trees[0])
                 reply = self.app(message, self._context_of(message.metadata.run_id, node))
+                done()
                 _push(client, node, reply)
             except httpx.TransportError:
                 raise
@@ -149,21 +158,6 @@ class Node:
         if self._context is None or self._context.run_id != run:
             self._context = Context(run, node.node_id, {}, RecordDict(), {})
         return self._context
-
-
-def _pull(
-    client: FleetHttpClient, node: NodeProto, head: Message, tree: flower.ObjectTree
-) -> Message:
-    """The message whose head has arrived, with its content."""
-    run = head.metadata.run_id
-    message = flower.pull_and_inflate_object_from_tree(
-        tree,
-        flower.make_pull_object_fn_protobuf(client.PullObject, node, run),
-        flower.make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run),
-        return_type=Message,
-    )
-    message.metadata.__dict__["_message_id"] = head.metadata.message_id
-    return message
 
 
 def _push(client: FleetHttpClient, node: NodeProto, reply: Message) -> None:
@@ -188,6 +182,26 @@ def _push(client: FleetHttpClient, node: NodeProto, reply: Message) -> None:
 
 class _TurnedAway(Exception):
     """The server does not know this node's key."""
+
+
+class _WrongClock(Exception):
+    """Requests are signed with the time, and the server has another."""
+
+
+def _check_clock(response: httpx.Response) -> None:
+    """Compare this device's clock with the time in a server's answer: whoever is turned away for
+    the time of its signature gets the same answer as one whose key is not known."""
+    try:
+        there = parsedate_to_datetime(response.headers["date"])
+        ahead = (datetime.now(UTC) - there).total_seconds()
+    except (KeyError, ValueError, TypeError):
+        return
+    if not -flower.TIMESTAMP_TOLERANCE < ahead < flower.SYSTEM_TIME_TOLERANCE:
+        apart = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
+        raise _WrongClock(
+            f"this device's clock is {apart} the server's, which therefore rejects what it signs; "
+            f"expected at most {flower.SYSTEM_TIME_TOLERANCE} s ahead (set the clock, use NTP)"
+        )
 
 
 class _Number:

@@ -6,11 +6,12 @@
     max_clip_norm = 1.0
     min_noise_multiplier = 4.0  # of an update: noise std over the norm bound of what is sent
     min_norm_multiplier = 8.0   # of a norm; without this line the device never sends one
-    max_rounds = 200            # optional: rounds of all runs together
+    max_rounds = 200            # rounds of all runs together
+    max_parameters = 1_000_000  # optional: the largest model, refused before it is sent
+    answer_seconds = 5.0        # optional: answers leave after a multiple of this time
 
 Trust is local unless the file says `trust = "central"`. Then the server sees raw values and no
-budget of the device can hold, so `epsilon` and `delta` must be absent, and `max_rounds` is
-required.
+budget of the device can hold, so `epsilon` and `delta` must be absent.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ class Policy:
 
     max_clip_norm: float
     min_noise_multiplier: float
+    max_rounds: int
     epsilon: float | None = None
     delta: float | None = None
     relation: Relation = "zero-out"
     trust: str = "local"
     min_norm_multiplier: float | None = None
-    max_rounds: int | None = None
+    max_parameters: int = 10**8  # 400 MB
+    answer_seconds: float = 0.0  # an answer's time is padded to a multiple of this
 
     def __post_init__(self) -> None:
         private = [name for name, trust in TRUSTS.items() if trust.private]
@@ -59,8 +62,8 @@ class Policy:
         )
         if self.min_norm_multiplier is not None:
             _validate.positive(min_norm_multiplier=self.min_norm_multiplier)
-        if self.max_rounds is not None:
-            _validate.count(max_rounds=self.max_rounds)
+        _validate.count(max_rounds=self.max_rounds, max_parameters=self.max_parameters)
+        _validate.non_negative(answer_seconds=self.answer_seconds)
         if not TRUSTS[self.trust].guards_server:
             for name in ("epsilon", "delta"):
                 if getattr(self, name) is not None:
@@ -69,8 +72,6 @@ class Policy:
                         f"{self.trust!r}: the server sees raw values, and no budget of the device "
                         "can hold"
                     )
-            if self.max_rounds is None:
-                raise ValueError(f"max_rounds is missing: expected with trust {self.trust!r}")
             _validate.one_of(("zero-out", "replace"), relation=self.relation)
             return
         for name in ("epsilon", "delta"):
@@ -82,6 +83,11 @@ class Policy:
     def read(cls, path: Path) -> Policy:
         """Read the policy from a file; every error is one line that names the file."""
         table = read_toml(path, "policy")
+        if "max_rounds" not in table:
+            raise ValueError(
+                f"{path}: max_rounds is missing; expected a line such as max_rounds = 200, the "
+                "number of rounds in which this device takes part, over all runs and servers"
+            )
         try:
             policy: Policy = build_table(cls, table, "")
         except ValueError as error:

@@ -43,6 +43,7 @@ class Refusal(enum.IntEnum):
     TERMS = 9  # an update under other terms than its norm
     LEDGER = 10  # the ledger cannot be read or written
     LOST = 11  # the update of stage 1 is lost (a restart): only the transport uses this one
+    MODEL = 12  # not the model of this device, or larger than the policy allows
 
 
 class Refused(Exception):

@@ -7,6 +7,11 @@ The adapter is one function:
         train(model, my_data)                       # whatever your framework does
         return weights - flatten(model)             # the flat update: the server steps against it
 
+It declares its model, so that a server with another one is refused before anything is paid:
+
+    update.parameters = 7850                        # how many numbers the flat model has
+    update.model = "softmax"                        # optional: its name in the server's experiment
+
 If it fails or returns nonsense, the device silently contributes zero, because an error that depends
 on the data would tell the server something about it.
 """
@@ -15,7 +20,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
@@ -26,6 +32,7 @@ from locksfl.arm import Dials
 from locksfl.federation.device.terms import Refusal, Refused, within
 from locksfl.methods import ESTIMATORS, RULES
 from locksfl.methods.estimators import SMALLEST_NORM
+from locksfl.round.noise import BLOCK
 
 Vector = npt.NDArray[np.float64]
 
@@ -37,6 +44,31 @@ class LocalUpdate(Protocol):
 
     def __call__(self, weights: npt.NDArray[np.floating], round_number: int, /) -> npt.ArrayLike:
         """The update, as long as `weights`."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Training with the size and the name of its model, as attributes of a function say them."""
+
+    update: LocalUpdate
+    parameters: int
+    model: str
+
+    def __call__(self, weights: npt.NDArray[np.floating], round_number: int, /) -> npt.ArrayLike:
+        """The update, as long as `weights`."""
+        return self.update(weights, round_number)
+
+
+def check_model(update: LocalUpdate, size: int, name: str | None) -> None:
+    """`Refused` if the server's model is another than the one that the training declares. This is
+    decided by declarations, never by what the training returns, which could depend on the data."""
+    own_size, own_name = getattr(update, "parameters", None), getattr(update, "model", None)
+    if own_size is not None and own_size != size:
+        log.error("the server's model has %d parameters, expected %d", size, own_size)
+        raise Refused(Refusal.MODEL)
+    if own_name is not None and name is not None and own_name != name:
+        log.error("the server's model is %r, expected %r", name, own_name)
+        raise Refused(Refusal.MODEL)
 
 
 def safe_update(
@@ -68,14 +100,20 @@ def clip(vector: npt.ArrayLike, bound: float, lengths: str = "clipped") -> Vecto
     becomes zero.
     """
     flat = np.asarray(vector, np.float64).reshape(-1)
-    largest = float(np.max(np.abs(flat), initial=0.0))
+    largest = float(max(np.max(flat, initial=0.0), -np.min(flat, initial=0.0)))
     if not math.isfinite(largest) or largest == 0.0:
         return np.zeros(flat.size)
     slack = (flat.size + 8) * 2.0**-52
-    length = largest * math.sqrt(float(np.sum((flat / largest) ** 2)))
+    length = largest * math.sqrt(math.fsum(_squares(flat, largest)))
     if lengths == "clipped" and length * (1 + 2 * slack) <= bound:
         return flat
     return flat * (bound / max(length, SMALLEST_NORM) * (1 - 4 * slack))
+
+
+def _squares(flat: Vector, largest: float) -> Iterator[float]:
+    """The sum of the squares over `largest`, in blocks: no copy of a large model."""
+    for start in range(0, flat.size, BLOCK):
+        yield float(np.sum((flat[start : start + BLOCK] / largest) ** 2))
 
 
 def norm(vector: npt.ArrayLike) -> float:

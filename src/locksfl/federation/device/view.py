@@ -32,13 +32,13 @@ def view_of(ledger: DeviceLedger, policy: Policy) -> dict[str, Any]:
     """A table for `locks federation ledger`: JSON without infinities (None stands for infinite).
 
     runs: each run and set of terms with its rounds, norms, updates, what is still open, and its
-    share of the budget. `rounds_left`: rounds like the latest one; None before the first, or if
-    there is no limit. `exhausted`: one more would be refused; `message` says so in one line.
+    share of the budget. `rounds_left`: rounds like the latest one; before the first, all that the
+    policy allows. `exhausted`: one more would be refused; `message` says so in one line.
     """
     tallies, charged, rounds = ledger.tallies(), ledger.charges(), ledger.rounds()
     budget, spent = policy.budget, mu_squared(charged, policy.relation)
     latest = max(tallies, key=lambda tally: tally.latest).terms if tallies else None
-    left = rounds_left(charged, rounds, latest, policy)
+    left = 0 if ledger.restored else rounds_left(charged, rounds, latest, policy)
     view: dict[str, Any] = {
         "ledger": str(ledger.path),
         "head": ledger.head,
@@ -52,6 +52,7 @@ def view_of(ledger: DeviceLedger, policy: Policy) -> dict[str, Any]:
         "rounds_left": left,
         "raw_releases": any(not t.terms.known_trust.guards_server for t in tallies),
         "exhausted": left == 0,
+        "restored": ledger.restored,
         "runs": [_row(tally, policy) for tally in tallies],
     }
     if budget is not None and math.isfinite(spent):
@@ -65,9 +66,7 @@ def rounds_left(
     charged: Counter[Release], rounds: int, latest: RoundTerms | None, policy: Policy
 ) -> int | None:
     """How many more rounds like the latest one the budget pays for."""
-    budget, limits = policy.budget, []
-    if policy.max_rounds is not None:
-        limits.append(max(0, policy.max_rounds - rounds))
+    budget, limits = policy.budget, [max(0, policy.max_rounds - rounds)]
     if budget is not None and latest is not None:
         low, high = 0, SEARCH_LIMIT
         while high > low:
@@ -75,7 +74,7 @@ def rounds_left(
             paid = budget.pays(charged + charges(latest.releases(), middle, middle))
             low, high = (middle, high) if paid else (low, middle - 1)
         limits.append(low)
-    return min(limits, default=None)
+    return min(limits)
 
 
 def _row(tally: RunTally, policy: Policy) -> dict[str, Any]:
@@ -99,12 +98,19 @@ def _row(tally: RunTally, policy: Policy) -> dict[str, Any]:
 
 def _message(view: dict[str, Any]) -> str:
     path, budget = view["ledger"], view["budget"]
+    if view["restored"]:
+        return (
+            f"{path}: restored from an older copy; its budget counts as spent until the device's "
+            "owner opens a new one (locks federation ledger --new-budget); nothing is released"
+        )
     if budget is None:
         told = f"{path}: {view['rounds']} of {view['max_rounds']} rounds; the server saw raw values"
         return f"{told}; no rounds are left" if view["exhausted"] else told
     if view["raw_releases"]:
         return f"{path}: raw values were sent, so no budget holds any more"
     told = f"{path}: epsilon {view['spent_epsilon']:.4g} of {budget['epsilon']:g} is spent"
+    if view["rounds"] >= view["max_rounds"]:
+        return f"{told} in all {view['max_rounds']} rounds that the policy allows"
     if not view["exhausted"]:
         return told
     return f"{told}, and what is left does not pay for another round; nothing is released"

@@ -13,12 +13,17 @@ nothing and leaves a ledger that is ahead of its note by entries that extend it,
 note (`accept` takes the ledger as it is), and a ledger that does not hold the note. Who can restore
 the ledger but cannot write to the key's folder gains nothing from any of these. Who can restore
 both at once, while no process runs, is not detected.
+
+**After a loss.** `restore` puts an older copy in the place of a lost ledger, for its history. What
+was released after it is unknown, so the note says "restored", and the budget counts as spent, until
+the owner opens a new one (`open_budget`): then what is unknown is not counted.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,7 +34,9 @@ from locksfl.federation.device.ledger import DeviceLedger, new_header
 from locksfl.privacy.journal import Books
 from locksfl.privacy.journal_file import Seen
 
-HEAD = re.compile(r"[0-9]+ [0-9a-f]{64}")
+NOTE = re.compile(r"([0-9]+ [0-9a-f]{64})( restored)?")
+
+RESTORED = " restored"  # in a note: the ledger is an older copy, and its budget counts as spent
 
 
 @dataclass
@@ -77,6 +84,41 @@ class Witness:
         with DeviceLedger.open(self.ledger, whole=True) as ledger:
             self._write(ledger.head)
 
+    def restore(self, backup: Path) -> bool:
+        """Put a backup in the place of a lost ledger. Whether it is an older copy than the note, or
+        there is no note: then its budget counts as spent. The note comes first: if this is
+        interrupted, it can be tried again."""
+        if self.ledger.exists():
+            raise ValueError(
+                f"--restore: {self.ledger} already exists; expected none; move it away if it is "
+                "damaged"
+            )
+        books = DeviceLedger.read(backup)  # all of it is verified
+        if books.header["experiment"] is not None:
+            raise ValueError(f"{backup}: not the ledger of a device, but that of a federation")
+        noted = self._note()
+        older = noted is None or noted != (books.head, "")
+        self._write(books.head + (RESTORED if older else ""))
+        for name in ("head", "wal", "shm"):  # of the lost file
+            for sign in ".-":
+                self.ledger.with_name(f"{self.ledger.name}{sign}{name}").unlink(missing_ok=True)
+        temporary = self.ledger.with_name(f"{self.ledger.name}.restoring")
+        shutil.copyfile(backup, temporary)
+        temporary.chmod(0o600)
+        temporary.rename(self.ledger)
+        sync_folder(self.ledger.parent)
+        return older
+
+    def open_budget(self) -> None:
+        """After `restore`, by the owner: spend what the restored ledger leaves. What was released
+        after it was copied is not in it."""
+        found = self._note()
+        if found is None or not found[1]:
+            raise ValueError(
+                f"--new-budget: {self.ledger} was not restored; expected it after --restore only"
+            )
+        self._write(found[0])
+
     def open(self, *, whole: bool = False) -> WitnessedLedger:
         """Open the ledger if it holds everything that was noted and seen (`Journal.open`)."""
         if not self.ledger.is_file():
@@ -104,6 +146,7 @@ class Witness:
                 "of it; expected the latest"
             )
         ledger.witness, ledger.opened = self, self.ledger.stat()
+        ledger.restored = self._restored()
         return ledger
 
     def check(self, holds: Callable[[str], bool]) -> None:
@@ -117,22 +160,32 @@ class Witness:
         """Note a head, durably. Only who holds the ledger's lock may: then no note is overtaken by
         an older one."""
         if head != self._read():
-            self._write(head)
+            self._write(head + (RESTORED if self._restored() else ""))
 
-    def _write(self, head: str) -> None:
-        write_atomically(self.note, f"{head}\n".encode(), secret=True)
+    def _write(self, text: str) -> None:
+        write_atomically(self.note, f"{text}\n".encode(), secret=True)
         sync_folder(self.note.parent)
 
     def _read(self) -> str | None:
+        found = self._note()
+        return None if found is None else found[0]
+
+    def _restored(self) -> bool:
+        found = self._note()
+        return found is not None and bool(found[1])
+
+    def _note(self) -> tuple[str, str] | None:
+        """The head, and whether the ledger was restored from an older copy."""
         try:
             text = self.note.read_text("utf-8").strip()
         except FileNotFoundError:
             return None
         except UnicodeDecodeError:
             text = ""
-        if not HEAD.fullmatch(text):
+        found = NOTE.fullmatch(text)
+        if found is None:
             raise ValueError(f"{self.note}: damaged; expected the number and hash of an entry")
-        return text
+        return found[1], found[2] or ""
 
     def _entries(self) -> int:
         return int((self._read() or "0").partition(" ")[0])

@@ -8,6 +8,11 @@ reservation remains charged in full, and no client is ever asked in more rounds 
 however often a server dies. In central trust the round is recorded for every client, and resumed
 with none: its uploaders have seen the noisy sum of norms in their bounds, and a second draw for the
 same cohort is not paid for.
+
+Under local trust every update is scored (liars.py), and devices that no honest one resembles are
+flagged in the records. If the operator says so, they are in no sum from then on, and are not asked
+again: then who is in a sum depends on single releases, and PUBLIC gets no credit for the noise
+of others.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from locksfl.data.population import Population
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.run import ledger_header
 from locksfl.federation.server.ledger import ServerLedger
+from locksfl.federation.server.liars import Scores
 from locksfl.federation.server.rounds import (
     Draws,
     Played,
@@ -63,9 +69,11 @@ class Federation:
         experiment: str,
         privacy: PrivacyConfig,
         seconds: float,
+        exclude: bool = False,
         draw: DrawRound = draw_round,
     ) -> None:
         self.model, self.network = model, network
+        self._exclude, self._excluded = exclude, np.zeros(plans[0].clients, bool)
         self._privacy, self._seconds, self._draw = privacy, seconds, draw
         ends = np.cumsum([plan.rounds for plan in plans])
         self._first = {p.name: int(e) - p.rounds for p, e in zip(plans, ends, strict=True)}
@@ -97,6 +105,9 @@ class Federation:
             state = server.init(self.model.init(randomness.model_key()))
         waiting = np.zeros(plan.clients, bool)
         control = RateControl(plan, counts) if plan.controlled else None
+        scores = None
+        if self.journal.charges_each(plan.name):  # released values; raw ones are never scored
+            scores = Scores(plan.clients, self.model.size, plan.rounds, self._exclude)
         for t in range(first_round, server.rounds):
             began = time.perf_counter()
             now = control.arm if control else plan  # the arm of this round
@@ -110,10 +121,14 @@ class Federation:
                 draws,
                 terms=round_terms(now, self.network.run, number, self._privacy.relation),
                 seconds=self._seconds,
+                model=self.model.name,
                 reserve=lambda cohort, t=t, before=interrupted: self._reserve(  # type: ignore[misc]
                     plan, t, cohort, before
                 ),
+                scores=scores,
             )
+            if self._exclude and scores is not None:
+                self._excluded |= scores.flagged
             self._settle(plan, t, played)
             state = server.step(state, played.result.update, jnp.float32(plan.step), jnp.int32(t))
             waiting = (waiting | played.asked) & ~played.uploaded
@@ -138,7 +153,7 @@ class Federation:
 
     def _reserve(self, plan: Arm, t: int, cohort: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Record the round for all clients that will be asked; those that cannot pay are not."""
-        asked = cohort[~before[cohort]]
+        asked = cohort[~before[cohort] & ~self._excluded[cohort]]
         if self.journal.charges_each(plan.name):
             return self.journal.reserve(plan.name, t + 1, asked)
         if not before.any():
@@ -147,11 +162,12 @@ class Federation:
 
     def _settle(self, plan: Arm, t: int, played: Played) -> None:
         """Resolve the reservations: an update that was drawn and not refused may have been sent and
-        is charged; only clients in the sum are credited with each other's noise."""
+        is charged; only clients in the sum are credited with each other's noise, and none if what
+        they released decides who takes part later."""
         if not self.journal.charges_each(plan.name):
             return
         asked = np.flatnonzero(played.asked)
-        uploaded, received = played.uploaded[asked], played.received[asked]
+        uploaded, received = played.uploaded[asked], played.received[asked] & (not self._exclude)
         self.journal.settle(plan.name, t + 1, asked, uploaded, received)
 
     def _end(self, plan: Arm, number: int, waiting: np.ndarray) -> None:

@@ -27,6 +27,7 @@ class Place:
     seconds: float = 60.0  # the deadline of a stage
     wait: float = 60.0  # for nodes to connect, before the first round
     log_format: str = "text"
+    exclude: bool = False  # flagged devices are asked no more
 
     def check(self, clients: int | None) -> None:
         """Refuse keys that do not match, and a port that is taken, before anything is made."""

@@ -21,9 +21,8 @@ so). For the device, its own ledger is authoritative.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +30,8 @@ import numpy as np
 from locksfl.arm import Arm, Dials
 from locksfl.federation.device import Refusal, RoundTerms
 from locksfl.federation.device.update import clip
+from locksfl.federation.server.liars import Scores, length_limit
+from locksfl.federation.telling import refusal_name
 from locksfl.federation.wire import Answer, Network, Question
 from locksfl.round.algorithm import (
     Norms,
@@ -55,10 +56,9 @@ from locksfl.round.draws import (
 from locksfl.round.noise import SYSTEM, add_noise, gaussian_std, grid_for
 from locksfl.round.randomness import Purpose, Randomness
 
-SLACK = 1.001  # for rounding
+SLACK = 1.001  # for rounding, of a raw update
 # codes after which nothing of this stage was ever sent: REPEATED says that something may have been
 NOTHING_RELEASED = frozenset(Refusal) - {Refusal.REPEATED, Refusal.LEDGER}
-TAIL = 10.0  # a chi variable exceeds sqrt(d) by this with probability below exp(-50)
 
 
 @dataclass
@@ -70,10 +70,14 @@ class Tally:
     refused: dict[str, int] = field(default_factory=dict)  # by the name of the code
     rejected: int = 0  # NaN, a wrong shape, too large, an error
     missing: int = 0
+    flagged: list[int] = field(default_factory=list)  # clients, from this round on (liars.py)
 
     def as_dict(self) -> dict[str, object]:
         """For rounds.jsonl."""
-        return dict(vars(self))
+        facts = dict(vars(self))
+        if not self.flagged:
+            del facts["flagged"]
+        return facts
 
 
 @dataclass(frozen=True)
@@ -144,8 +148,12 @@ def play_round(
     terms: RoundTerms,
     seconds: float,
     reserve: Reserve,
+    model: str | None = None,
+    scores: Scores | None = None,
 ) -> Played:
-    """Play a round on the devices. `reserve` is called once, before the first question."""
+    """Play a round on the devices. `reserve` is called once, before the first question;
+    `model`: its name, which the devices compare with that of their own; `scores`: of all updates
+    that are in a sum, under local trust."""
     rule, _, _ = plan.parts
     dials, n, table = server_dials(plan), plan.clients, terms.as_dict()
     # devices in local trust have already added their own noise: none is drawn here
@@ -153,7 +161,8 @@ def play_round(
     tallies: dict[str, Tally] = {}
     if rule.released:
         asked = mask(reserve(draws.cohort), n)
-        questions = {int(i): Question("norm", table, weights) for i in np.flatnonzero(asked)}
+        question = Question("norm", table, weights, model=model)
+        questions = {int(i): question for i in np.flatnonzero(asked)}
         answers = network.ask(questions, seconds, terms.round)
         found, present, tallies["norm"] = check_norms(asked, answers, plan.clip_norm)
         members = members._replace(present=jnp.asarray(present))
@@ -174,15 +183,17 @@ def play_round(
         p = np.full(n, plan.largest_probability)
     named = plan.rule if decide else None
     bounds = np.asarray(uploads.scale, np.float64)
-    model = None if rule.released else weights
+    question = Question("update", table, estimator=plan.estimator, rule=named)
+    if not rule.released:  # the first question of this round
+        question = replace(question, weights=weights, model=model)
     questions = {
-        int(i): Question(
-            "update", table, model, plan.estimator, float(p[i]), float(bounds[i]), named
-        )
+        int(i): replace(question, probability=float(p[i]), bound=float(bounds[i]))
         for i in np.flatnonzero(drawn)
     }
     answers = network.ask(questions, seconds, terms.round)
-    updates = check_updates(plan, drawn, answers, weights.size, bounds, may_be_empty=decide)
+    updates = check_updates(
+        plan, drawn, answers, weights.size, bounds, may_be_empty=decide, scores=scores
+    )
     tallies["update"] = updates.tally
     summed, noise = _noised(plan, updates.summed, norms, draws)
     result = aggregate(
@@ -258,13 +269,6 @@ def _on_grid(values: np.ndarray, std: float) -> np.ndarray:
     return np.trunc(values / grid) * grid
 
 
-def update_limit(noise_multiplier: float, size: int) -> float:
-    """The largest norm of an honest update, over its bound S: S itself and its noise, whose norm is
-    below z S (sqrt(d) + 10) except with probability exp(-50). Anything longer is rejected, so a
-    dishonest device can add at most that much."""
-    return SLACK * (1.0 + noise_multiplier * (math.sqrt(size) + TAIL))
-
-
 def check_norms(
     asked: np.ndarray, answers: Mapping[int, Answer], clip_norm: float
 ) -> tuple[np.ndarray, np.ndarray, Tally]:
@@ -272,9 +276,9 @@ def check_norms(
     found = np.zeros(asked.size, np.float32)
 
     def take(number: int, value: np.ndarray) -> bool:
-        if value.shape != (1,) or not 0.0 <= float(value[0]) <= clip_norm * SLACK:
-            return False  # also for NaN
-        found[number] = min(float(value[0]), clip_norm)
+        if value.shape != (1,) or not 0.0 <= float(value[0]) <= clip_norm:
+            return False  # also for NaN; a guard clips to this interval, after the noise too
+        found[number] = float(value[0])
         return True
 
     present, _, tally = _sort(asked, answers, take)
@@ -299,11 +303,12 @@ def check_updates(
     size: int,
     bounds: np.ndarray,
     may_be_empty: bool = False,
+    scores: Scores | None = None,
 ) -> Updates:
     """Sum the updates that have the right shape, are finite, and are no longer than an honest one
     can be. `may_be_empty`: a device may answer that it does not upload."""
     central = plan.parts[2].server_adds_noise
-    limit = SLACK if central else update_limit(plan.noise_multiplier, size)
+    limit = SLACK if central else length_limit(plan.noise_multiplier, size)
     summed = np.zeros(size, np.float64)
     silent = np.zeros(asked.size, bool)
 
@@ -324,7 +329,16 @@ def check_updates(
         return True
 
     received, refused, tally = _sort(asked, answers, take)
-    return Updates(summed, received & ~silent, refused, tally)
+    received &= ~silent
+    if scores is not None:
+        found = {int(i): answers[int(i)].released for i in np.flatnonzero(received)}
+        sent = {i: update for i, update in found.items() if update is not None}
+        tally.flagged = scores.judge(sent, bounds, plan.noise_multiplier)
+        if scores.exclude:
+            for i in tally.flagged:
+                summed -= sent[i]
+                received[i] = False
+    return Updates(summed, received, refused, tally)
 
 
 def _sort(
@@ -339,7 +353,7 @@ def _sort(
             tally.missing += 1
         elif answer.refusal is not None:
             refused[number] = answer.refusal in NOTHING_RELEASED
-            name = _refusal_name(answer.refusal)
+            name = refusal_name(answer.refusal)
             tally.refused[name] = tally.refused.get(name, 0) + 1
         elif answer.released is not None and take(int(number), answer.released):
             taken[number] = True
@@ -347,13 +361,6 @@ def _sort(
         else:
             tally.rejected += 1
     return taken, refused, tally
-
-
-def _refusal_name(code: int) -> str:
-    try:
-        return Refusal(code).name
-    except ValueError:
-        return "UNKNOWN"
 
 
 def mask(numbers: np.ndarray, n: int) -> np.ndarray:

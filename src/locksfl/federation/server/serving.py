@@ -59,7 +59,11 @@ def as_federation(config: Config, engine: str = "flower") -> Config:
 
 
 def federation_engine(
-    config: Config, folder: RunFolder, seconds: float, network: Callable[[int], Network]
+    config: Config,
+    folder: RunFolder,
+    seconds: float,
+    network: Callable[[int], Network],
+    exclude: bool = False,
 ) -> Callable[[Population, Model, list[Arm]], Federation]:
     """What `run_experiment` takes; `network` is called with the number of parameters."""
 
@@ -75,6 +79,7 @@ def federation_engine(
             experiment=experiment_id(to_table(config)),
             privacy=config.privacy,
             seconds=seconds,
+            exclude=exclude,
         )
 
     return build
@@ -127,7 +132,11 @@ def serve(
                     seen=link.seen,
                 )
                 engine = federation_engine(
-                    config, folder, place.seconds, lambda size: watched(asked(size))
+                    config,
+                    folder,
+                    place.seconds,
+                    lambda size: watched(asked(size)),
+                    place.exclude,
                 )
                 summary = run_experiment(
                     config,

@@ -1,0 +1,237 @@
+"""What a server's message may cost a device: what is refused is not downloaded, nothing that a
+header claims is allocated, memory is a small multiple of the model, and time tells little."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse, PullObjectResponse
+from flwr.proto.node_pb2 import Node as NodeProto
+
+from locksfl.federation import flower
+from locksfl.federation.device import Policy, Refusal, RoundTerms, Witness
+from locksfl.federation.device.answering import Device
+from locksfl.federation.device.client_app import client_app
+from locksfl.federation.device.pulling import pull
+from locksfl.federation.messages import NUMBERS, TYPES, numbers, to_answer, to_content, to_question
+from locksfl.federation.wire import Later, Question
+from locksfl.round import noise
+
+POLICY = Policy(1.0, 1.0, 100, 1e5, 1e-5, min_norm_multiplier=1.0)
+NODE = NodeProto(node_id=5)
+
+
+class SuperLink:
+    """The objects of one message, and which of them were pulled."""
+
+    def __init__(self, content, stage):
+        message = Message(content, 5, TYPES[stage])
+        with flower.no_object_id_recompute():
+            message.metadata.__dict__["_message_id"] = message.object_id
+            self.tree = flower.get_object_tree(message)
+            found = flower.get_all_nested_objects(message)
+            self.objects = {name: one.deflate() for name, one in found.items()}
+        self.head, self.pulled, self.confirmed = message, [], 0
+
+    def PullObject(self, request):
+        self.pulled.append(self.objects[request.object_id].split(b" ")[0])
+        return PullObjectResponse(
+            object_found=True,
+            object_available=True,
+            object_content=self.objects[request.object_id],
+        )
+
+    def ConfirmMessageReceived(self, _):
+        self.confirmed += 1
+        return ConfirmMessageReceivedResponse()
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch):
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(flower.TaskIdentity, name, 7)
+
+
+def device(folder, update=lambda w, _: w * np.float32(0.01), policy=POLICY, **more):
+    ledger = Witness(folder / "l.sqlite", folder / "k.key")
+    ledger.create()
+    return Device(update, policy, ledger, **more)
+
+
+def asked(size, multiplier=1.0, number=1, rng=0):
+    weights = np.random.default_rng(rng).normal(size=size).astype(np.float32)
+    terms = RoundTerms("7", number, False, 1.0, multiplier).as_dict()
+    return Question("update", terms, weights, "capped", 1.0, 1.0)
+
+
+def reply_to(mine, link):
+    message, done = pull(link, NODE, link.head, link.tree)
+    reply = client_app(lambda _: mine)(message, Context(7, 5, {}, RecordDict(), {}))
+    done()
+    return reply
+
+
+def never(*_):
+    raise AssertionError("downloaded or trained in vain")
+
+
+@pytest.mark.parametrize(
+    ("policy", "multiplier", "code"),
+    [
+        (replace(POLICY, max_parameters=4_999), 1.0, Refusal.MODEL),
+        (POLICY, 0.5, Refusal.NOISE),
+    ],
+)
+def test_what_is_refused_is_not_downloaded(tmp_path, policy, multiplier, code):
+    link = SuperLink(to_content(asked(5_000, multiplier)), "update")
+    answer = to_answer(reply_to(device(tmp_path, never, policy), link), 5_000)
+    assert answer.refusal == code
+    assert b"ArrayChunk" not in link.pulled
+    assert link.confirmed == 1
+
+
+def test_a_model_comes_in_pieces_and_unchanged(tmp_path):
+    """Three pieces of 5 MiB, two of which are the same, as in a model that begins with zeros."""
+    question = asked(3_000_000)
+    question.weights[:2_700_000] = 0
+    seen = []
+
+    def update(weights, _):
+        seen.append(weights.copy())
+        weights[:] = 0  # its own copy
+        return weights
+
+    link = SuperLink(to_content(question), "update")
+    message, _ = pull(link, NODE, link.head, link.tree)
+    later = to_question(message).weights
+    assert isinstance(later, Later)
+    assert (later.size, link.pulled.count(b"ArrayChunk")) == (3_000_000, 0)
+    quiet = device(tmp_path, update, noise=Still())
+    assert to_answer(reply_to(quiet, link), 3_000_000).released.size == 3_000_000
+    np.testing.assert_array_equal(seen[0], question.weights)
+
+
+class Still:
+    def steps(self, _std, _grid, size):
+        return np.zeros(size, np.int64)
+
+
+def header(shape, kind="<f4", version=b"\x01\x00"):
+    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
+    text += " " * (-(len(text) + 11) % 64) + "\n"
+    return b"\x93NUMPY" + version + len(text).to_bytes(2, "little") + text.encode()
+
+
+ODD = [
+    header((10**11,)) + b"1234",  # 400 GB in four bytes
+    header((2, 1)) + bytes(8),
+    header((1,), "<f8") + bytes(8),
+    header((1,), "|O") + bytes(8),
+    header((3,)) + bytes(8),
+    header((1,)) + bytes(8),
+    header((2,), version=b"\x03\x00") + bytes(8),
+    header((-2,)) + bytes(8),
+    b"",
+    b"\x93NUMPY",
+    bytes(200),
+]
+
+
+@pytest.mark.parametrize("data", ODD)
+def test_a_header_allocates_nothing_and_is_malformed(tmp_path, data):
+    """Whole in the message, as a stock SuperNode gets it, and in pieces."""
+    assert numbers(header((2,)) + bytes(8)).size == 2  # what would be right
+    tracemalloc.start()
+    assert numbers(data) is None
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+    content = to_content(replace(asked(2), weights=None))
+    content[NUMBERS] = ArrayRecord({"0": Array("float32", (2,), "numpy.ndarray", data)})
+    mine = device(tmp_path, never)
+    link = SuperLink(content, "update")
+    whole = client_app(lambda _: mine)(link.head, Context(7, 5, {}, RecordDict(), {}))
+    for reply in (whole, reply_to(mine, link)):
+        assert to_answer(reply, 2).refusal == Refusal.MALFORMED
+    assert to_answer(Message(content, 5, "train.update"), 2).released is None  # at a server
+
+
+def test_more_than_was_announced_is_not_read_to_its_end(tmp_path):
+    """One piece, named a thousand times: a small message that would unpack to 5 GB."""
+    link = SuperLink(to_content(asked(1_310_720)), "update")
+    (name,) = (k for k, v in link.objects.items() if v.startswith(b"Array "))
+    head, _, body = link.objects[name].partition(b"\0")
+    facts = json.loads(body) | {"arraychunk_ids": [0] * 1000}
+    link.objects[name] = head + b"\0" + json.dumps(facts).encode()
+    assert to_answer(reply_to(device(tmp_path, never), link), 10**7).refusal == Refusal.MALFORMED
+    assert link.pulled.count(b"ArrayChunk") == 1
+
+
+def test_a_connection_lost_during_the_download_costs_nothing(tmp_path):
+    link = SuperLink(to_content(asked(5_000)), "update")
+    mine, plain = device(tmp_path, never), link.PullObject
+
+    def cut(request):
+        if link.objects[request.object_id].startswith(b"ArrayChunk"):
+            raise OSError("reset")
+        return plain(request)
+
+    link.PullObject = cut
+    assert to_answer(reply_to(mine, link), 5_000).refusal == Refusal.MALFORMED
+    with mine.ledger.open() as ledger:
+        assert ledger.entries() == []
+
+
+def test_too_many_objects_are_not_pulled():
+    content = to_content(asked(3))
+    for i in range(20):
+        content[f"more {i}"] = ArrayRecord([np.full(1, i, np.float32)])
+    link = SuperLink(content, "update")
+    with pytest.raises(ValueError, match="expected at most 16"):
+        pull(link, NODE, link.head, link.tree)
+    assert link.pulled == []
+
+
+def peak(mine, number, size=1_000_000):
+    link = SuperLink(to_content(asked(size, number=number)), "update")
+    tracemalloc.start()
+    reply = reply_to(mine, link)
+    found = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert to_answer(reply, size).released.size == size
+    return found / (4 * size)
+
+
+def test_memory_is_a_small_multiple_of_the_model(tmp_path, monkeypatch):
+    """From the download to the reply, noise included: below 8 models; all draws at once: 26."""
+    mine = device(tmp_path)
+    assert peak(mine, 1) < 8
+    monkeypatch.setattr(noise, "BLOCK", 2**30)
+    assert peak(mine, 2) > 15
+
+
+@pytest.mark.parametrize(("took", "waited"), [(0.2, 4.8), (0.7, 4.3), (5.0, 0.0), (6.0, 4.0)])
+def test_an_answer_leaves_after_a_multiple_of_answer_seconds(tmp_path, took, waited):
+    """200 records or 40,000: the server's clock reads the same."""
+    now, waits = [100.0], []
+
+    def update(weights, _):
+        now[0] += took
+        return weights
+
+    policy = replace(POLICY, answer_seconds=5.0)
+    clock = {"clock": lambda: now[0], "wait": waits.append}
+    mine = device(tmp_path, update, policy, **clock)
+    assert mine("7", asked(3), {}).released is not None
+    assert waits == [pytest.approx(waited)]
+    assert mine("7", asked(3), {}).refusal == Refusal.REPEATED  # padded too, to the same time
+    assert len(waits) == 2
+    assert mine("7", Question("end", asked(3).terms), {}).refusal is None
+    assert len(waits) == 2
