@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from locksfl.experiment.costs import CURVE_POINTS
-from locksfl.experiment.sealing import Document
+from locksfl.experiment.documents import Document
 from locksfl.methods.releases import OBSERVERS, RELATIONS
 from locksfl.privacy.recompute import Recomputed, recomputed
 from locksfl.privacy.terms import Term
