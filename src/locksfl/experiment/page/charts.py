@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from locksfl.experiment.figures import COLOURS
-
-GREY = "#7d838b"  # readable on white and on black
+GREY = "#7d838b"  # readable on white and on black, as the colours are
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 DASHES = ("solid", [9, 4], [2, 3], [9, 3, 2, 3], [14, 4], [5, 2, 1, 2, 1, 2])
 MOST_POINTS = 500  # of a line: more cannot be seen
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
