@@ -137,7 +137,7 @@ def server(
     ] = 60.0,
     exclude_liars: Annotated[
         bool,
-        option("Ask devices no more whose updates no honest one sends.", "--exclude-liars"),
+        option("Stop asking devices whose updates no honest device would send.", "--exclude-liars"),
     ] = False,
     changes: Changes = None,
     seed: Annotated[int | None, option("Makes the run a simulation.")] = None,

@@ -39,7 +39,7 @@ SECRET = "locks-secret"  # the header of the server's own calls
 SEEN = "/locks/seen"  # of these: when the gate last let each device pass
 PUSH_MESSAGES, PUSH_OBJECT = "/v1/fleet/push-messages", "/v1/fleet/push-object"
 KIB = 1024
-FLEET = {  # the calls of a device, and the most bytes of each; Flower's chunks have 20 MiB
+FLEET = {  # the calls of a device, and the most bytes of each; Flower's chunks have 5 MiB
     "/v1/fleet/activate-node": 16 * KIB,
     "/v1/fleet/deactivate-node": 16 * KIB,
     "/v1/fleet/send-node-heartbeat": 16 * KIB,
