@@ -153,21 +153,19 @@ def server(
     from locksfl.experiment.config import read_config
     from locksfl.federation.server.place import Place
     from locksfl.federation.server.serving import as_federation, serve
-    from locksfl.methods import TRUSTS
     from locksfl.privacy.ledger import LEDGER
 
     place = Place(certs, keys, port, host, seconds, wait, log_format, exclude_liars)
-    again = f"federation server --certs {certs} --keys {keys} --host {host} --port {port}"
+    again = (
+        f"federation server --certs {certs} --keys {keys} --host {host} --port {port} "
+        f"--seconds {seconds:g}{' --exclude-liars' * exclude_liars}"
+    )
     play = partial(_logged, partial(serve, place=place), log_format)
     if not resume:
         if file is None:
             raise ValueError("FILE is missing: expected an experiment (locks init)")
         config = as_federation(read_config(file, changes or (), seed))
-        if exclude_liars and not TRUSTS[config.privacy.trust].guards_server:
-            raise ValueError(
-                f"--exclude-liars: expected trust 'local', not {config.privacy.trust!r}, where who "
-                "is left out would tell of raw updates, and nobody can add more than the bound"
-            )
+        _check_excluding(exclude_liars, config.privacy.trust)
         place.check(config.data.clients)
         run_new(config, out, as_json, play, again)
         return
@@ -178,12 +176,23 @@ def server(
     folder = open_unfinished(out)
     if folder.config.engine != "flower":
         raise ValueError(f"{folder.path}: not a federation's run; expected locks run --resume")
+    _check_excluding(exclude_liars, folder.config.privacy.trust)
     if folder.lines("rounds.jsonl") and not (folder.path / LEDGER).is_file():
         raise ValueError(
             f"{folder.path / LEDGER}: missing; without the ledger, clients could be asked twice "
             "and charged once; expected the ledger of the rounds played so far"
         )
     continue_run(folder, as_json, play, again)
+
+
+def _check_excluding(exclude_liars: bool, trust: str) -> None:
+    from locksfl.methods import TRUSTS
+
+    if exclude_liars and not TRUSTS[trust].guards_server:
+        raise ValueError(
+            f"--exclude-liars: expected trust 'local', not {trust!r}, where who is left out would "
+            "tell of raw updates, and nobody can add more than the bound"
+        )
 
 
 def _logged(play: Any, log_format: str, *given: Any, **options: Any) -> Any:

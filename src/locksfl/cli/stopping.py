@@ -37,9 +37,11 @@ def stopping(told: Callable[[], str]) -> Iterator[None]:
     left = threading.Event()
 
     def end() -> None:
-        if not left.is_set():  # else the command has told it
-            say_beside(told())
         kill_all()
+        if not left.is_set():  # else the command has told it
+            saying = threading.Thread(target=lambda: say_beside(told()), daemon=True)
+            saying.start()
+            saying.join(0.5)  # a terminal that takes no text must not keep the process
         os._exit(STOPPED)
 
     def watch() -> None:

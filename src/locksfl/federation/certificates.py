@@ -169,6 +169,8 @@ def check_connection(address: str, ca: Path, timeout: float = 5.0) -> bool:
             f"{address}: its certificate does not verify against {ca} ({error.verify_message}); "
             "nothing was sent"
         ) from None
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # cut: a server that ends, or is crowded
+        return False
     except ssl.SSLError as error:
         raise ValueError(f"{address}: does not speak TLS ({error.reason})") from None
     except OSError:

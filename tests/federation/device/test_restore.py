@@ -64,6 +64,20 @@ def test_a_restored_ledger_releases_nothing_until_its_owner_says_so(witness, tmp
         assert (ledger.rounds(), ledger.restored) == (2, False)
 
 
+def test_an_empty_backup_is_no_way_to_a_new_ledger(tmp_path):
+    """Restored and lost again: its note has no entries, and yet the node had a ledger."""
+    made = Witness(tmp_path / "ledger.sqlite", tmp_path / "a.key")
+    made.create()
+    shutil.copy2(made.ledger, tmp_path / "empty")
+    release(made, 1)
+    made.ledger.unlink()
+    witness = Witness(made.ledger, made.key)
+    assert witness.restore(tmp_path / "empty")
+    made.ledger.unlink()
+    with pytest.raises(ValueError, match="this node already has a ledger"):
+        Witness(made.ledger, made.key).create()
+
+
 def test_an_open_round_of_a_restored_ledger_gets_no_update(tmp_path):
     """The mark outlives entries: a refund is entered, noted, and nothing is released after it."""
     asks = RoundTerms("two", 1, True, 1.0, 4.0, 8.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -17,10 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.proto.message_pb2 import Message, Metadata
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from locksfl.federation import certificates, flower
 from locksfl.federation.server import gate as module
 from locksfl.federation.server.gate import FLEET, SECRET, SEEN, Gate
+from locksfl.federation.server.gated import Hurried
 from locksfl.federation.server.place import KeyFolder, Place, listen
 
 PUBLIC, PRIVATE = ("192.0.2.1", 8000), ("127.0.0.1", 8000)  # the same number on purpose
@@ -193,3 +196,48 @@ def test_a_taken_port_is_named(tmp_path):
     for host in ("192.0.2.77", "no.such.host.invalid"):
         with pytest.raises(ValueError, match=f"--host {host}"):
             listen(host, 0)
+
+
+def test_public_connections_are_limited_and_the_servers_own_are_not(monkeypatch):
+    closed = []
+
+    def connect(address):
+        made = object.__new__(Hurried)
+        made.loop = SimpleNamespace(call_later=lambda *_: None)
+        transport = SimpleNamespace(
+            get_extra_info=lambda name: address, abort=lambda: closed.append(address)
+        )
+        made.connection_made(transport)
+        return made
+
+    for name in ("connection_made", "connection_lost"):
+        monkeypatch.setattr(HttpToolsProtocol, name, lambda *_: None)
+    monkeypatch.setattr(Hurried, "public", set())
+    monkeypatch.setattr(Hurried, "private", PRIVATE)
+    monkeypatch.setattr(Hurried, "most", 2)
+    first, second, third = (connect(PUBLIC) for _ in range(3))
+    assert closed == [PUBLIC]
+    connect(PRIVATE)
+    assert closed == [PUBLIC]
+    for one in (third, first):  # the one that was closed, and another
+        one.connection_lost(None)
+    connect(PUBLIC)
+    assert closed == [PUBLIC]
+    assert second in Hurried.public
+
+
+def test_a_handshake_that_is_cut_is_a_server_that_is_away(tmp_path):
+    """Not one that speaks no TLS, after which a device would end for good."""
+    certificates.make_server(tmp_path, ["127.0.0.1"], days=1)
+    with listen("127.0.0.1", 0) as server:
+
+        def cut():
+            connection, _ = server.accept()
+            connection.recv(65536)
+            connection.close()
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert not certificates.check_connection(address, tmp_path / "ca.pem")
+        thread.join()

@@ -70,6 +70,10 @@ class Node:
                 if not waiting:
                     say(f"{self.address}: {error}; waiting")
                 waiting = True
+            except _NotNow:
+                if not waiting:
+                    say(f"{self.address}: the server has no place for this node now; waiting")
+                waiting = True
             except _TurnedAway:
                 refusals += 1
                 if refusals == REFUSALS:
@@ -128,6 +132,8 @@ class Node:
         try:
             node = NodeProto(node_id=client.ActivateNode(request).node_id)
         except httpx.HTTPStatusError as error:
+            if error.response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                raise _NotNow from None
             if error.response.is_server_error:  # the server, or a proxy before it, is starting
                 raise
             _check_clock(error.response)
@@ -178,6 +184,10 @@ def _push(client: FleetHttpClient, node: NodeProto, reply: Message) -> None:
             flower.make_push_object_fn_protobuf(client.PushObject, node, run, wanted.session_id),
             object_ids_to_push=set(wanted.objects_to_push),
         )
+
+
+class _NotNow(Exception):
+    """The server knows the key, and takes it in its next run; or it is starting."""
 
 
 class _TurnedAway(Exception):

@@ -59,7 +59,7 @@ class Witness:
                 f"--new-ledger: {self.ledger} already exists; expected no --new-ledger, which is "
                 "for the first start only"
             )
-        if entries := self._entries():
+        if (entries := self._entries()) or self._restored():
             raise ValueError(
                 f"--new-ledger: this node already has a ledger, of which {self.note} notes "
                 f"{entries} entries; expected it as {self.ledger}; if it is lost, and only if "

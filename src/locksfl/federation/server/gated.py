@@ -13,6 +13,7 @@ import logging
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -26,15 +27,29 @@ CONNECTIONS = 256, 8  # and so many for each device: it has one for messages, on
 
 
 class Hurried(HttpToolsProtocol):
-    """Connections that never ask for anything, or whose header does not end, are closed. (A later
-    request on a connection comes from a device that has passed: refusals close it.)"""
+    """Connections that never ask for anything, or whose header does not end, are closed, and so are
+    public ones beyond a number. (A later request on a connection comes from a device that has
+    passed: refusals close it.)"""
 
+    private: object = None  # the address of the server's own listener, which is never full
+    most = 0
+    public: ClassVar[set[HttpToolsProtocol]] = set()
     _received = 0
 
     def connection_made(self, transport):  # type: ignore[no-untyped-def]
         """As uvicorn's, with a deadline for the first request."""
         super().connection_made(transport)
+        if transport.get_extra_info("sockname") != self.private:
+            self.public.add(self)
+        if len(self.public) > self.most and self in self.public:
+            transport.abort()
+            return
         self.loop.call_later(FIRST_SECONDS, self._expire)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As uvicorn's."""
+        self.public.discard(self)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """As uvicorn's, with a limit for the first header."""
@@ -62,6 +77,8 @@ def main(arguments: Sequence[str]) -> None:
         private.getsockname(),
         given["secret"],
     )
+    Hurried.private = private.getsockname()
+    Hurried.most = CONNECTIONS[0] + CONNECTIONS[1] * len(members)
     config = uvicorn.Config(
         gate,
         http=Hurried,
@@ -72,7 +89,7 @@ def main(arguments: Sequence[str]) -> None:
         server_header=False,
         ssl_certfile=given["certificate"],
         ssl_keyfile=given["key"],
-        limit_concurrency=CONNECTIONS[0] + CONNECTIONS[1] * len(members),
+        log_level="error",  # below that, anybody could fill the log
         timeout_graceful_shutdown=1,
     )
     uvicorn.Server(config).run(sockets=[public, private])

@@ -6,7 +6,7 @@ one direction, and there has the leverage of z sqrt(d) honest devices.
 
 **The limit** (`length_limit`). |y|^2 / (z S)^2 is noncentral chi-squared with d degrees of freedom
 and noncentrality l <= 1/z^2. By Birgé (2001, lemma 8.1) it exceeds d + l + 2 sqrt((d + 2 l) x) + 2x
-with probability at most exp(-x): 1e-9 here.
+with probability at most exp(-x), x = 50 here.
 
 **The score** (`Scores`). References are sums of all updates but the device's own of this round: one
 with sign + for everybody, which is the running mean, and some with secret random signs, because the
@@ -35,7 +35,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special
 
-TAIL = 1e-9  # of honest updates that are longer than the limit
+# Of honest updates that are longer than the limit. Who is in a sum then depends on an update, and
+# whoever shares a sum is credited with its noise: at 1e-9, a run's worth of such rejections would
+# be a part of delta that nobody books.
+TAIL = math.exp(-50)
 RATE = 1e-6  # of honest devices that are flagged in an arm, at most
 REFERENCES = 4  # the running mean and three with secret signs
 NOTHING = 1e-9  # a squared length below this, relative to its parts, is rounding
@@ -43,7 +46,7 @@ ROUNDING = 1 + 2e-6  # the noise's grid and float32
 
 
 def length_limit(noise_multiplier: float, size: int) -> float:
-    """The largest length of an honest update, over its bound S, but for a share of 1e-9."""
+    """The largest length of an honest update, over its bound S, but for a share of e^-50."""
     x, shift = math.log(1 / TAIL), noise_multiplier**-2
     squared = size + shift + 2 * math.sqrt((size + 2 * shift) * x) + 2 * x
     return ROUNDING * noise_multiplier * math.sqrt(squared)

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from locksfl._files import write_atomically
@@ -86,8 +87,9 @@ class KeyFolder:
         except OSError as error:  # no folder, no keys: nobody is let in by mistake
             files = []
             log.warning("%s: %s", self._folder, error.strerror)
-        if files != self._seen:
-            self._seen = files
+        seen = (files, date.today())  # keys expire
+        if seen != self._seen:
+            self._seen = seen
             self._keys = frozenset(
                 key for name, _, _ in files if (key := self._read(self._folder / name)) is not None
             )
