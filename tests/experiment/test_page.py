@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -15,7 +16,9 @@ from locksfl.experiment.documents import ELEMENT, read_document
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.page import charts, public_page, server, server_page
 from locksfl.experiment.publish import played_arms, public_document, publish
+from locksfl.experiment.statement import _credited
 from locksfl.privacy.population import PopulationJournal, Total
+from made_documents import made_run
 from small_runs import (
     QUICK,
     call_locks,
@@ -149,6 +152,97 @@ def test_the_words_are_those_of_the_statement():
     assert [one for one in every if one not in said and one not in sees] == []
 
 
+def said_of(kind):
+    """The words of a made run, with their page."""
+    document = document_of(made_run(kind))
+    return document["statement"]["words"], words(public_page(document))
+
+
+def test_turns_are_not_called_a_secret():
+    secret, group = "known to the server only", "numbers of a whole group"
+    told, page = said_of("turns")
+    assert "a public schedule of who is asked" in told["sees"]["PUBLIC"]
+    assert "not who took part" not in page
+    assert secret not in page
+    assert group in page
+    told, page = said_of("turns beside coins")
+    assert "where an arm has a separation; not who took part in other" in told["sees"]["PUBLIC"]
+    assert secret in page
+    assert group in page
+    told, page = said_of("uniform")
+    assert "not who took part" in told["sees"]["PUBLIC"]
+    assert "schedule" not in told["sees"]["PUBLIC"]
+    assert group not in page
+
+
+def test_a_credit_for_the_noise_of_others_names_its_conditions():
+    told, page = said_of("local, everybody")
+    assert any(text.startswith("aggregation credit") for text in told["reservations"])
+    assert "the conditions of the aggregation credit are met." in told["meaning"][1]
+    assert "counted as seeing only sums" in told["sees"]["PUBLIC"]
+    assert "what they sent" in page
+    for kind in ("local", "local, two arms", "local, filter", "full", "none"):
+        told, page = said_of(kind)
+        assert "aggregation credit" not in page
+        assert told["meaning"][1].endswith("cryptographic random numbers.")
+    # what was spent is quoted of an arm that ended early, and may be credited though no promise is
+    document = document_of(made_run("local"))["statement"]
+    assert not _credited(document)
+    arm = document["arms"][0]
+    spent = [
+        c | {"epsilon": c["epsilon"] / (1 + (c["observer"] == "PUBLIC"))} for c in arm["privacy"]
+    ]
+    arm |= {"spent_so_far": spent, "played_rounds": arm["rounds"]}
+    assert not _credited(document)
+    arm["played_rounds"] -= 1
+    assert _credited(document)
+
+
+def test_the_epsilon_that_is_explained_is_the_one_asked_for():
+    """Not the most favourable: of the experiment's relation, against whom its trust protects."""
+    for kind, mine in (
+        ("uniform", "(PUBLIC, zero-out)"),
+        ("uniform by rdp, replace", "(PUBLIC, replace)"),
+        ("local, everybody", "(SERVER, zero-out)"),
+    ):
+        assert mine in said_of(kind)[0]["factor"]
+    assert said_of("none")[0]["factor"] == ""
+
+
+def test_a_page_says_why_it_has_no_score():
+    document = document_of(made_run("uniform"))
+    for line in document["rounds"]:
+        line["accuracy"] = None
+    assert "No round has a score" in public_page(document)
+    assert "Accuracy is withheld" not in public_page(document)
+    document["statement"]["held_out"] = {"public": False, "clients": 1}
+    assert "Accuracy is withheld" in public_page(document)
+
+
+def test_without_noise_the_server_s_counts_are_exact():
+    own, estimated = words(server_page(RunFolder.open(made_run("none")))), "estimated from what"
+    assert "these counts of the server are exact" in own
+    assert estimated not in own
+    assert estimated in said_of("none")[1]
+    assert estimated in words(server_page(RunFolder.open(made_run("uniform"))))
+
+
+def test_how_to_play_it_again_depends_on_who_played():
+    document = document_of(made_run("local"))
+    for engine, command in (
+        (None, "locks run config.toml<"),
+        ("flower", "locks federation server config.toml<"),
+        ("flower-simulation", "locks federation demo --engine flower-simulation<"),
+    ):
+        named = {"engine": engine} if engine else {}
+        page = public_page(document | {"config": {**document["config"], **named}})
+        assert command in page
+        assert "set data.name" not in page
+    data = {**document["config"]["data"], "name": "own-data"}
+    page = public_page(document | {"config": {**document["config"], "data": data}})
+    assert "set data.name to their folder" in page
+
+
 def test_a_large_delta_is_warned_of():
     warned = "delta = 0.1 is not below 1 / clients = 0.0833333"
     run = copied(quick())
@@ -250,6 +344,22 @@ def test_report_writes_pages_of_one_run_and_of_several(tmp_path, capsys, monkeyp
     assert "do not pass it on" not in told
     assert "Not at equal" not in told
     assert "Their configurations are the same" in told
+    assert "small (1)" in told
+    assert "small (2)" in told
+
+
+def test_a_public_page_of_several_runs_names_no_folder(tmp_path, capsys, monkeypatch):
+    """A folder's name has the time of the run, if nobody chose another."""
+    monkeypatch.chdir(tmp_path)
+    first, second = tmp_path / "night-first", tmp_path / "night-second"
+    shutil.copytree(quick(), first)
+    shutil.copytree(finished(), second)
+    call_locks(capsys, "report", first, second, "--public", "--out", "public.html")
+    told = words(Path("public.html").read_text("utf-8"))
+    assert "quick · small" in told
+    assert "night-" not in told
+    call_locks(capsys, "report", first, second, "--out", "own.html")  # the test can fail
+    assert "night-first · night-second" in words(Path("own.html").read_text("utf-8"))
 
 
 def test_report_refuses_in_one_line(tmp_path, capsys, monkeypatch):

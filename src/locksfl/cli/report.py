@@ -51,23 +51,26 @@ def _own_page(run: Path, public: bool) -> Path:
 
 def _page(runs: list[Path], public: bool) -> str:
     from locksfl.experiment.page import public_page, server_page, several_page
-    from locksfl.experiment.page.story import is_bundle, labels, read_run, understood
+    from locksfl.experiment.page.story import is_bundle, labelled, read_run, understood
 
     if len(runs) == 1:
         if public or is_bundle(runs[0]):
             return public_page(_document(runs[0]))
         return server_page(read_run(runs[0])[0])
-    pairs = zip(runs, labels(runs), strict=True)
     with understood():
-        stories = [_story(run, label, public) for run, label in pairs]
+        stories = labelled([_story(run, public) for run in runs])
         return several_page(stories, secret=not (public or all(map(is_bundle, runs))))
 
 
-def _story(run: Path, label: str, public: bool) -> Story:
+def _story(run: Path, public: bool) -> Story:
+    """A run by the name of its folder or, in public, by that of its experiment: a folder's name
+    may tell when it was run, and where."""
     from locksfl.experiment.page.story import is_bundle, of_document, of_run, read_run
 
+    label = run.resolve().name
     if public or is_bundle(run):
-        return of_document(_document(run), label)
+        document = _document(run)
+        return of_document(document, document["statement"]["name"] if public else label)
     return of_run(*read_run(run), label)
 
 

@@ -23,9 +23,10 @@ MEANING = (
 )
 OBSERVERS = (
     "**SERVER** is whoever runs the training and sees every message. **PUBLIC** is everybody else: "
-    "they see the models and all of the public bundle. An epsilon holds whatever else an observer "
-    "knows, as long as nobody can predict a computer's cryptographic random numbers."
+    "they see the models and the public bundle. An epsilon holds whatever else an observer knows, "
+    "as long as nobody can predict a computer's cryptographic random numbers"
 )
+CONDITIONS = " and, against PUBLIC, the conditions of the aggregation credit are met"
 RELATIONS = (
     "Each epsilon is given for two comparisons (relations). **zero-out**: the contribution of one "
     "client is present or absent. **replace**: the data of one client are exchanged for any other "
@@ -49,6 +50,16 @@ SEEN = {  # by each observer, of the clients' messages
         "nor how many",
     },
 }
+TURNS = "sees the models, which are made of sums with noise, and a public schedule of who is asked"
+SOME_TURNS = (
+    "sees the models, which are made of sums with noise, and a public schedule of who is asked "
+    "where an arm has a separation; not who took part in other arms, nor how many"
+)
+CREDITED = (
+    "sees the models. Where its epsilon is below that of the server, it is counted as seeing only "
+    "sums, in which the noise of all clients adds up; elsewhere, as if it saw all that the server "
+    "sees"
+)
 RESERVATIONS = {
     "filter": "filter: in each arm every client has a fixed budget, the epsilon of that arm. A "
     "client that could exceed it is not asked any more.",
@@ -66,6 +77,10 @@ RESERVATIONS = {
     "adaptive_clipping": "adaptive clipping: the limit on the size of an update (clip norm) was "
     "adapted in every round to a number that was released, with noise, before: how many updates "
     "were within the limit. The epsilons include these numbers; rounds.jsonl has the limits.",
+    "credit": "aggregation credit: where the epsilon against PUBLIC is below that against SERVER, "
+    "the noise of the other clients is counted too. That holds only if they add their noise, and "
+    "if neither they nor the server show PUBLIC what they sent. Against whoever has seen that, "
+    "only the epsilon against SERVER holds.",
     "turns": "turns: clients of an arm were asked by a public schedule, a fixed number of rounds "
     "(separation) from one turn to the next. So nothing is gained by a secret sample, and the "
     "epsilons assume that the schedule was kept. The noise of a round may take back part of that "
@@ -127,13 +142,18 @@ def statement_words(public: dict[str, Any], config: Config) -> dict[str, Any]:
         "warnings": _warnings(public, config),
         "trust": trust.statement,
         "short": _in_short(public),
-        "sees": {"SERVER": SEEN["SERVER"][trust.server], "PUBLIC": SEEN["PUBLIC"][trust.public]},
+        "sees": {"SERVER": SEEN["SERVER"][trust.server], "PUBLIC": _public_sees(public, config)},
         "reservations": _reservations(public, config),
         "scope": f"Unit of privacy: {public['unit']}. There are {config.data.clients} clients. "
         f"Training took {rounds} rounds{f' ({early})' if early else ''}; {_who_was_asked(config)}",
         "delta": _delta(config),
-        "factor": _factor(public),
-        "meaning": [MEANING, OBSERVERS, RELATIONS, *([ARMS] if len(public["arms"]) > 1 else [])],
+        "factor": _factor(public, config),
+        "meaning": [
+            MEANING,
+            f"{OBSERVERS}{CONDITIONS if _credited(public) else ''}.",
+            RELATIONS,
+            *([ARMS] if len(public["arms"]) > 1 else []),
+        ],
         "not_protected": [
             f"{OTHER_RUNS}{covered_text(public['covers'])}",
             *_about_the_data(public, config),
@@ -183,20 +203,48 @@ def _warnings(public: dict[str, Any], config: Config) -> list[str]:
     return [text for text in said if text]
 
 
-def _factor(public: dict[str, Any]) -> str:
-    """What the smallest epsilon of the table means, as a factor."""
-    known = [cost for cost in public["all_arms_composed"] if cost["epsilon"] is not None]
-    if not known:
+def _public_sees(public: dict[str, Any], config: Config) -> str:
+    view = TRUSTS[config.privacy.trust].public
+    turns = [arm.separation > 0 for arm in config.arms()]
+    if view is View.AMPLIFIED and any(turns):
+        return TURNS if all(turns) else SOME_TURNS
+    return CREDITED if _credited(public) else SEEN["PUBLIC"][view]
+
+
+def _credited(public: dict[str, Any]) -> bool:
+    """Whether an epsilon that is told counts on the noise of other clients: against the public it
+    is then below that against the server, and nothing else makes it so."""
+    told = [arm["privacy"] for arm in public["arms"]]
+    told += [arm["spent_so_far"] for arm in public["arms"] if ended_early(arm)]
+    return any(
+        (one["observer"], other["observer"]) == ("PUBLIC", "SERVER")
+        and one["relation"] == other["relation"]
+        and None not in (one["epsilon"], other["epsilon"])
+        and one["epsilon"] < other["epsilon"]
+        for costs in told
+        for one in costs
+        for other in costs
+    )
+
+
+def _factor(public: dict[str, Any], config: Config) -> str:
+    """What epsilon means as a factor: that of the experiment's own relation, against the observer
+    from whom its trust protects."""
+    who = "SERVER" if TRUSTS[config.privacy.trust].guards_server else "PUBLIC"
+    mine = (who, config.privacy.relation)
+    composed = public["all_arms_composed"]
+    found = [cost for cost in composed if (cost["observer"], cost["relation"]) == mine]
+    if not found or found[0]["epsilon"] is None:
         return ""
-    least = min(known, key=lambda cost: cost["epsilon"])
-    factor = math.exp(min(least["epsilon"], 700.0))
+    cost = found[0]
+    factor = math.exp(min(cost["epsilon"], 700.0))
     told = f"{float(f'{factor:.2g}'):,.4g}" if factor < 1e4 else f"{float(f'{factor:.2g}'):,.0f}"
     if factor > 1e12:
         told = "a million millions or more"
-    promises = ", which promises little" if least["epsilon"] > 10 else ""
+    promises = ", which promises little" if cost["epsilon"] > 10 else ""
     return (
-        f"The smallest epsilon here is {_epsilon(least)} ({least['observer']}, "
-        f"{least['relation']}): a factor of about {told}{promises}."
+        f"Here epsilon is {_epsilon(cost)} ({who}, {config.privacy.relation}): a factor of "
+        f"about {told}{promises}."
     )
 
 
@@ -257,7 +305,7 @@ def _reservations(public: dict[str, Any], config: Config) -> list[str]:
     adapted = any(arm.clip_quantile is not None and arm.private for arm in config.arms())
     turns = any(arm.separation and arm.private for arm in config.arms())
     said = {"max_epsilon": ended, "rate_control": chosen, "adaptive_clipping": adapted}
-    said["turns"] = turns
+    said |= {"turns": turns, "credit": _credited(public)}
     said["stop_after"] = any(map(ended_early, public["arms"]))
     said["noise_follows"] = any(a.noise_follows and not a.noise_multiplier for a in config.arms())
     holds = {**public, **said}

@@ -30,7 +30,7 @@ from locksfl.methods import TRUSTS
 from locksfl.methods.releases import RELATIONS
 
 AGAINST = {  # in the order in which they are shown
-    "PUBLIC": ("Against the public", "whoever sees the models and nothing else"),
+    "PUBLIC": ("Against the public", "everybody else: sees the models and the public bundle"),
     "SERVER": ("Against the server", "whoever runs the training"),
 }
 METRICS = (  # name in the summary, in words, and that of a constant answer
@@ -51,10 +51,20 @@ METRICS = (  # name in the summary, in words, and that of a constant answer
 WITHHELD = (
     "Accuracy is withheld: it was measured on people who were held out, and no epsilon covers them."
 )
+NO_SCORE = "No round has a score: none was measured, or none that is a number."
 NOT_A_RELEASE = (
     "**Not a release:** it was measured on people who were held out. No epsilon covers them, so "
     "neither these figures nor a choice made by looking at them may leave the server."
 )
+COUNTS = {  # how the numbers of clients are known
+    "own noise": "Every client's messages carry its own noise, so these counts are exact.",
+    "no noise": "Nobody added noise, and these counts of the server are exact.",
+    "turns": "Where clients take turns, a public schedule decides who is asked: these are the "
+    "numbers of a whole group, on average.",
+    "not told": "Who took part and how many they were is known to the server only, and where it "
+    "adds the noise it is a secret: these are the expected numbers of clients asked, and uploads "
+    "estimated from what was released, which may fall below zero.",
+}
 
 
 def summary_box(story: Story) -> Summary:
@@ -138,9 +148,10 @@ def results(stories: Sequence[Story]) -> Section:
     """How good the models are, by what it took."""
     scored = [story for story in stories if story.scored]
     if not scored:
-        return Section("How good the models are", [Text(WITHHELD)])
+        told = NO_SCORE if all(map(_scores_public, stories)) else WITHHELD
+        return Section("How good the models are", [Text(told)])
     blocks: list[Block] = []
-    if not all((story.statement.get("held_out") or {"public": True})["public"] for story in scored):
+    if not all(map(_scores_public, scored)):
         blocks.append(Text(NOT_A_RELEASE))
     name = scored[0].score_name
     firsts = styles(stories)
@@ -157,10 +168,17 @@ def results(stories: Sequence[Story]) -> Section:
             blocks.append(Figure(_scores(axis, name, lines, scored), caption))
     lines = [line for story in scored for line in story.by_megabyte(firsts[story.label])]
     if lines:
-        told = "." if _exact(scored) else ", estimated from releases: the true count is secret."
+        exact = all(story.exact for story in scored)
+        told = "." if exact else ", estimated from what is public."
         chart = _scores("sent by all clients (MB)", name, lines, scored)
         blocks.append(Figure(chart, f"By what all clients have sent{told}"))
     return Section("How good the models are", [*blocks, *_metrics(scored)])
+
+
+def _scores_public(story: Story) -> bool:
+    """Whether the records are public on which scores are measured."""
+    held_out = story.statement.get("held_out") or {"public": True}
+    return bool(held_out["public"])
 
 
 def styles(stories: Sequence[Story]) -> dict[str, int]:
@@ -229,20 +247,17 @@ def asked(stories: Sequence[Story]) -> Section:
                 )
             )
     heads = ("arm", "asked a round", "uploaded a round", "sent by all")
-    secret = (
-        "Where the server adds the noise, who took part and how many they were is its secret: "
-        "these are the expected numbers of clients asked, and uploads estimated from what was "
-        "released with noise, which may fall below zero."
-    )
-    exact = "Every client's messages carry its own noise, so these counts are exact."
     figure = Figure(Chart("round", "clients", lines, from_zero=True), "Clients in each round.")
-    told = Text(exact if _exact(stories) else secret)
+    kinds = {_known_by(story, arm) for story in stories for arm in story.arms}
+    told = Text(" ".join(text for kind, text in COUNTS.items() if kind in kinds))
     return Section("Who was asked, and who uploaded", [figure, Table(heads, rows), told])
 
 
-def _exact(stories: Sequence[Story]) -> bool:
-    """Whether all counts may be shown as they are."""
-    return all(TRUSTS[story.config["privacy"]["trust"]].guards_server for story in stories)
+def _known_by(story: Story, arm: Record) -> str:
+    if story.exact:
+        guards = TRUSTS[story.config["privacy"]["trust"]].guards_server
+        return "own noise" if guards else "no noise"
+    return "turns" if arm.get("separation") else "not told"
 
 
 def budget(stories: Sequence[Story]) -> Section:

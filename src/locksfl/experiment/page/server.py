@@ -14,7 +14,6 @@ from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.page import sections
 from locksfl.experiment.page.blocks import (
     Block,
-    Code,
     Figure,
     Listing,
     Section,
@@ -23,7 +22,7 @@ from locksfl.experiment.page.blocks import (
     number_text,
 )
 from locksfl.experiment.page.charts import Chart, Line, level
-from locksfl.experiment.page.sheet import REPRODUCE, Sheet, render
+from locksfl.experiment.page.sheet import Sheet, again, render
 from locksfl.experiment.page.story import Record, Story, of_run
 from locksfl.privacy.ledger import read_run
 
@@ -31,14 +30,6 @@ SECRET = (
     "**The server's own page: do not pass it on.** It shows what was released to nobody. What may "
     "be shown is made by **locks publish RUN FOLDER**, with a report.html for the public in it."
 )
-AGAIN = {  # by engine
-    None: (f"{REPRODUCE} --out again", "In this folder. "),
-    "flower": (
-        "locks federation server config.toml --out again",
-        "In this folder, with the devices of the federation. ",
-    ),
-    "flower-simulation": ("locks federation demo --engine flower-simulation", ""),
-}
 BAND = ("0.1", "0.5", "0.9")  # the quantiles that are drawn: a band and its middle
 UNSEEN = (
     "This run has secret random numbers, and tells its own files nothing that was not released: no "
@@ -223,16 +214,15 @@ def _environment(folder: RunFolder) -> list[Section]:
 
 
 def _again(story: Story) -> Section:
-    """One command. What it gives depends on who has the random numbers."""
-    command, said = AGAIN[story.config.get("engine")]
+    """What another run gives depends on who has the random numbers."""
     if story.statement["simulated"]:
-        said += (
+        said = (
             "config.toml has the seed: the same versions on the same kind of machine give the same "
             "rounds, models and figures."
         )
     else:
-        said += (
+        said = (
             "There is no seed, and the random numbers are gone: another run has other models, and "
             "costs the same people once more."
         )
-    return Section("To play it again", [Code(command), Text(said)])
+    return again(story, said, " --out again")

@@ -10,16 +10,28 @@ from functools import cache
 from importlib import metadata, resources
 from typing import Any
 
+from locksfl.experiment.config import OWN_DATA
 from locksfl.experiment.documents import ELEMENT
 from locksfl.experiment.page import sections
 from locksfl.experiment.page.blocks import Code, Figure, Section, Summary, Text, pieces
 from locksfl.experiment.page.charts import Chart, bokeh_script, figures_json
-from locksfl.experiment.page.story import Record, of_document, understood
+from locksfl.experiment.page.story import Record, Story, of_document, understood
 
-REPRODUCE = "locks run config.toml"
+COMMANDS = {  # by engine: what plays an experiment, and with what
+    None: ("locks run config.toml", "With config.toml and the same data. "),
+    "flower": (
+        "locks federation server config.toml",
+        "With config.toml, the devices of the federation and their data. ",
+    ),
+    "flower-simulation": (
+        "locks federation demo --engine flower-simulation",
+        "With --nodes, --rounds, --trust and --epsilon as the configuration has them. ",
+    ),
+}
+TO_FILL_IN = "Where the data lie is not public: set data.name to their folder. "
 AGAIN = (
-    "With the bundle's config.toml and the same data. A seed, if there was one, is not public: "
-    "another run has other random numbers and other models, and costs the same people once more."
+    "A seed, if there was one, is not public: another run has other random numbers and other "
+    "models, and costs the same people once more."
 )
 
 
@@ -57,10 +69,18 @@ def _public_sheet(document: Record) -> Sheet:
             sections.asked([story]),
             sections.budget([story]),
             sections.configuration(story.config),
-            Section("To play it again", [Code(REPRODUCE), Text(AGAIN)]),
+            again(story, AGAIN),
         ],
         document=document,
     )
+
+
+def again(story: Story, said: str, options: str = "") -> Section:
+    """One command, what it takes, and what it gives."""
+    command, given = COMMANDS[story.config.get("engine")]
+    if story.config["data"]["name"] == OWN_DATA:
+        given += TO_FILL_IN
+    return Section("To play it again", [Code(f"{command}{options}"), Text(f"{given}{said}")])
 
 
 def render(sheet: Sheet) -> str:

@@ -17,6 +17,7 @@ from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.page.charts import Line
 from locksfl.experiment.records import score_of, shown
 from locksfl.experiment.statement import statement_words, unit_text
+from locksfl.methods import TRUSTS
 
 Record = dict[str, Any]
 
@@ -42,6 +43,7 @@ class Story:
     statement: Record  # as in statement.json; of a server's own run, with more in it
     config: Record
     points: dict[str, list[Point]]  # by arm
+    exact: bool  # whether counts are true ones
 
     @property
     def arms(self) -> list[Record]:
@@ -127,7 +129,8 @@ def of_document(document: Record, label: str = "") -> Story:
             "bytes_up": line.get("bytes_up", line.get("bytes_up_estimate")),
         }
         points[line["arm"]].append(_point(line, counts))
-    return Story(label, statement, document["config"], points)
+    exact = TRUSTS[document["config"]["privacy"]["trust"]].guards_server
+    return Story(label, statement, document["config"], points, exact)
 
 
 def of_run(folder: RunFolder, summary: Record, label: str = "") -> Story:
@@ -138,7 +141,8 @@ def of_run(folder: RunFolder, summary: Record, label: str = "") -> Story:
     for line in folder.lines("rounds.jsonl"):
         points[line["arm"]].append(_point(line, shown(line)))
     statement = own_statement(config, summary)
-    return Story(label, statement, to_table(config), points)
+    exact = not TRUSTS[config.privacy.trust].amplified
+    return Story(label, statement, to_table(config), points, exact)
 
 
 def own_statement(config: Config, summary: Record) -> Record:
@@ -173,10 +177,10 @@ def is_bundle(path: Path) -> bool:
     return (path / STATEMENT).is_file()
 
 
-def labels(paths: Sequence[Path]) -> list[str]:
-    """A name for each of several runs: its folder's, numbered where two are alike."""
-    names = [path.resolve().name for path in paths]
+def labelled(stories: Sequence[Story]) -> list[Story]:
+    """Several runs with labels that tell them apart: numbered where two are alike."""
+    names = [story.label for story in stories]
     return [
-        name if names.count(name) == 1 else f"{name} ({number})"
-        for number, name in enumerate(names, 1)
+        replace(story, label=name if names.count(name) == 1 else f"{name} ({number})")
+        for number, (name, story) in enumerate(zip(names, stories, strict=True), 1)
     ]
