@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tomli_w
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jsonschema import Draft202012Validator
 
 from locksfl.experiment import verify as verifying
-from locksfl.experiment.page.sheet import in_script
+from locksfl.experiment.page.sheet import in_script, public_page
 from locksfl.experiment.publish import publish
 from locksfl.experiment.sealing import SEALS, sealed
 from locksfl.experiment.verify import (
@@ -27,7 +28,7 @@ from locksfl.experiment.verify import (
     schema_faults,
     verify,
 )
-from locksfl.experiment.verify.consistency import name_faults
+from locksfl.experiment.verify.consistency import name_faults, setting_faults
 from locksfl.experiment.verify.epsilons import cost_rows, shape_faults
 from made_documents import KINDS, made_bundle, made_run, page
 from small_runs import call_locks, copied, new_path
@@ -305,14 +306,70 @@ def test_files_of_a_bundle(tmp_path):
     assert damaged(repaint) == ["report.html: shows something else than its data"]
 
 
-def test_code_of_the_operators_own_is_not_imported(monkeypatch):
-    document = read_document(made_bundle("uniform"))
-    document["config"]["arm"][0]["rule"] = "antigravity:rule"
-    document["statement"]["arms"][0]["rule"] = "antigravity:rule"
-    monkeypatch.setattr("importlib.import_module", None)
-    assert document_faults(document)[1] == []
-    notes = verifying._notes(Path("x"), document, False)
-    assert any("antigravity:rule is code of the operator's own" in note for note in notes)
+def own(kind, number=0):
+    """A document of a kind, one of whose arms has a rule of the operator's own."""
+    document = read_document(made_bundle(kind))
+    for arm in (document["config"]["arm"][number], document["statement"]["arms"][number]):
+        arm["rule"] = "antigravity:rule"
+    return document
+
+
+def test_code_of_the_operators_own_is_not_imported(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("locksfl.methods.load", None)
+    for kind in KINDS:
+        assert list(setting_faults(own(kind))) == [], kind
+    document = sealed(own("uniform"))
+    (tmp_path / "x.html").write_text(public_page(document), "utf-8")
+    told = call_locks(capsys, "verify", tmp_path / "x.html")
+    assert "antigravity:rule is code of the operator's own" in told
+    assert "holds as far as it was checked: 8 epsilons" in told
+
+
+def test_what_needs_no_own_rule_is_compared_beside_one():
+    free = {"mechanism": "gaussian", "release": "update", "noise_multiplier": 1.0, "rounds": 6}
+    free["uploaders"] = 10**8
+    document = own("two arms")
+    document["config"]["privacy"]["trust"] = "none"
+    costs = list(document["statement"]["all_arms_composed"])
+    for arm in document["statement"]["arms"]:
+        arm["trust"], arm["terms"] = "none", {"SERVER": [free], "PUBLIC": [free]}
+        costs += arm["privacy"]
+    for cost in costs:
+        cost |= {"epsilon": 0.0, "accountant": "gdp"}
+    for line in document["rounds"]:
+        line["epsilon"] = 0.0
+    assert without_seals(document)
+    for kind, path, value, told in (
+        ("two arms", ("arms", 1, "terms", "PUBLIC", 0, "second_rate"), 0.1, "arm b: terms PUBLIC"),
+        ("none", ("arms", 0, "terms", "PUBLIC"), [free], "trust 'none' leads to exact"),
+        ("uniform", ("arms", 0, "terms", "SERVER"), [free], "'central' leads to exact"),
+        ("uniform", ("arms", 0, "terms", "PUBLIC"), [free], "leads to poisson-gaussian"),
+        ("local", ("arms", 0, "terms", "PUBLIC"), [{"mechanism": "exact"}], "leads to gaussian"),
+        ("local", ("arms", 0, "terms", "PUBLIC", 0, "uploaders"), 10**8, "uploaders 100000000"),
+        ("local", ("arms", 0, "terms", "SERVER", 0, "uploaders"), 60, "uploaders 60"),
+        ("local", ("arms", 0, "terms", "SERVER", 0, "noise_multiplier"), 9.5, "the arm's is 9.0"),
+        ("norm", ("arms", 0, "terms", "PUBLIC", 0, "first_multiplier"), 9.5, "the arm's is 4.0"),
+        ("local, filter", ("arms", 0, "terms", "SERVER", 0, "budget_epsilon"), 9.5, "is 30.0"),
+        ("turns", ("arms", 0, "terms", "PUBLIC", 0, "separation"), 4, "the arm's is 3"),
+        ("uniform", ("arms", 0, "clip_norm"), 2.0, "clip_norm = 2.0"),
+        ("uniform", ("filter",), True, "filter = True"),
+        ("uniform", ("words", "trust"), "All is well.", "words: not those"),
+    ):
+        forged = changed(own(kind), ("statement", *path), value)
+        assert any(told in fault for fault in setting_faults(forged)), (kind, path)
+
+
+def test_the_text_of_a_bundle_with_own_code_is_compared(tmp_path):
+    folder = tmp_path / "bundle"
+    shutil.copytree(made_bundle("uniform"), folder)
+    document = sealed(own("uniform"))
+    (folder / "statement.json").write_text(json.dumps(document["statement"]), "utf-8")
+    (folder / "config.toml").write_text(tomli_w.dumps(document["config"]), "utf-8")
+    (folder / "report.html").write_text(public_page(document), "utf-8")
+    assert verify(folder).faults == []
+    text = (folder / "STATEMENT.md").read_text("utf-8")
+    (folder / "STATEMENT.md").write_text(text.replace("2.610", "1.610"), "utf-8")
+    assert verify(folder).faults == ["STATEMENT.md: not the text of statement.json"]
 
 
 # Signatures

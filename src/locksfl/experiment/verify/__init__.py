@@ -23,8 +23,6 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from locksfl._tables import build_table
-from locksfl.experiment.config import Config
 from locksfl.experiment.documents import PAGE, STATEMENT, TEXT, Document, is_page, read_document
 from locksfl.experiment.page.sheet import drawn_by, generator, public_page
 from locksfl.experiment.sealing import (
@@ -36,6 +34,7 @@ from locksfl.experiment.sealing import (
 from locksfl.experiment.statement import statement_text
 from locksfl.experiment.verify import consistency
 from locksfl.experiment.verify.epsilons import Row, cost_rows, curve_faults, shape_faults
+from locksfl.experiment.verify.own_code import own_code
 
 SCHEMA = "statement.schema.json"
 MOST_SCHEMA_FAULTS = 5
@@ -45,11 +44,12 @@ __all__ = ["Report", "Row", "document_faults", "read_document", "verify"]
 
 @dataclass(frozen=True)
 class Report:
-    """What was found: rows of epsilons, faults (a line each), and what could not be checked."""
+    """What was found: rows of epsilons, and lines: faults, notes, what was not compared."""
 
     rows: list[Row] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
 
 
 def verify(path: Path, key: Path | None = None) -> Report:
@@ -72,7 +72,8 @@ def verify(path: Path, key: Path | None = None) -> Report:
     faults += found
     if not faults:  # else what is shown is wrong anyway
         faults = list(_file_faults(path, document))
-    return Report(rows, faults, list(_notes(path, document, wanted is not None)))
+    notes = list(_notes(path, document, wanted is not None))
+    return Report(rows, faults, notes, list(_unchecked(path, document)))
 
 
 def document_faults(document: Document) -> tuple[list[Row], list[str]]:
@@ -86,8 +87,7 @@ def document_faults(document: Document) -> tuple[list[Row], list[str]]:
 def part_faults(document: Document) -> Iterator[str]:
     """What does not fit together, quick checks first."""
     yield from consistency.term_faults(document)
-    if not consistency.own_code(document):
-        yield from consistency.setting_faults(document)
+    yield from consistency.setting_faults(document)
     yield from consistency.round_faults(document)
     yield from curve_faults(document)
 
@@ -124,10 +124,7 @@ def _file_faults(path: Path, document: Document) -> Iterator[str]:
         yield from _page_faults(folder / PAGE, document)
     else:
         yield f"{PAGE}: missing"
-    if consistency.own_code(document):
-        return
-    config = build_table(Config, json.loads(json.dumps(document["config"])), "")
-    text = statement_text(document["statement"], config)
+    text = statement_text(document["statement"], consistency.settings_of(document))
     if not (folder / TEXT).is_file() or (folder / TEXT).read_text("utf-8") != text:
         yield f"{TEXT}: not the text of {STATEMENT}"
 
@@ -149,7 +146,15 @@ def _notes(path: Path, document: Document, demanded: bool) -> Iterator[str]:
             "" if demanded else "; anybody can make a key: ask the operator for theirs (--key)"
         )
         yield f"signed with the key {fingerprint(signature['public_key'])}{anybody}"
-    for name in consistency.own_code(document):
+    if is_page(path):
+        yield "a page comes without its models: not checked"
+    if document["statement"]["simulated"]:
+        yield "simulated: a seed was given, so this run protects nobody"
+
+
+def _unchecked(path: Path, document: Document) -> Iterator[str]:
+    """What was not compared with anything, though it might have been."""
+    for name in own_code(document):
         yield f"{name} is code of the operator's own: not imported, its terms taken as stated"
     page = path if is_page(path) else (path if path.is_dir() else path.parent) / PAGE
     if page.is_file() and (other := drawn_by(page.read_text("utf-8"))) != generator():
@@ -157,7 +162,3 @@ def _notes(path: Path, document: Document, demanded: bool) -> Iterator[str]:
             f"{page.name} was drawn by {other or 'an unknown program'}, and here is {generator()}: "
             "what it shows was NOT COMPARED with its data"
         )
-    if is_page(path):
-        yield "a page comes without its models: not checked"
-    if document["statement"]["simulated"]:
-        yield "simulated: a seed was given, so this run protects nobody"
