@@ -39,6 +39,11 @@ def read_document(path: Path) -> Document:
     return document
 
 
+def folder_of(path: Path) -> Path:
+    """A bundle's folder, from itself or from the statement in it."""
+    return path if path.is_dir() else path.parent
+
+
 def is_page(path: Path) -> bool:
     """Whether a file is a page."""
     return path.suffix.lower() in (".html", ".htm")

@@ -23,7 +23,15 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from locksfl.experiment.documents import PAGE, STATEMENT, TEXT, Document, is_page, read_document
+from locksfl.experiment.documents import (
+    PAGE,
+    STATEMENT,
+    TEXT,
+    Document,
+    folder_of,
+    is_page,
+    read_document,
+)
 from locksfl.experiment.page.sheet import drawn_by, generator, public_page
 from locksfl.experiment.sealing import (
     digest,
@@ -71,6 +79,11 @@ def verify(path: Path, key: Path | None = None) -> Report:
     rows, found = document_faults(document)
     faults += found
     if not faults:  # else what is shown is wrong anyway
+        if is_page(path) and (other := _drawn_elsewhere(path)):
+            raise ValueError(
+                f"{path}: {other}: what it shows cannot be compared; expected the same versions, "
+                f"or the bundle's {STATEMENT}"
+            )
         faults = list(_file_faults(path, document))
     notes = list(_notes(path, document, wanted is not None))
     return Report(rows, faults, notes, list(_unchecked(path, document)))
@@ -113,7 +126,7 @@ def _file_faults(path: Path, document: Document) -> Iterator[str]:
     if is_page(path):
         yield from _page_faults(path, document)
         return
-    folder = path if path.is_dir() else path.parent
+    folder = folder_of(path)
     for name, expected in document["statement"]["models"].items():
         file = folder / name
         if not file.is_file():
@@ -131,9 +144,16 @@ def _file_faults(path: Path, document: Document) -> Iterator[str]:
 
 def _page_faults(path: Path, document: Document) -> Iterator[str]:
     """A page is a function of its document, to the byte, for one version of what draws it."""
-    text = path.read_text("utf-8")
-    if drawn_by(text) == generator() and text != public_page(document):
+    if not _drawn_elsewhere(path) and path.read_text("utf-8") != public_page(document):
         yield f"{path.name}: shows something else than its data"
+
+
+def _drawn_elsewhere(page: Path) -> str | None:
+    """By what, if it was not what draws pages here; else None."""
+    other = drawn_by(page.read_text("utf-8"))
+    if other == generator():
+        return None
+    return f"drawn by {other or 'an unknown program'}, and here is {generator()}"
 
 
 def _notes(path: Path, document: Document, demanded: bool) -> Iterator[str]:
@@ -156,9 +176,6 @@ def _unchecked(path: Path, document: Document) -> Iterator[str]:
     """What was not compared with anything, though it might have been."""
     for name in own_code(document):
         yield f"{name} is code of the operator's own: not imported, its terms taken as stated"
-    page = path if is_page(path) else (path if path.is_dir() else path.parent) / PAGE
-    if page.is_file() and (other := drawn_by(page.read_text("utf-8"))) != generator():
-        yield (
-            f"{page.name} was drawn by {other or 'an unknown program'}, and here is {generator()}: "
-            "what it shows was NOT COMPARED with its data"
-        )
+    page = folder_of(path) / PAGE
+    if not is_page(path) and page.is_file() and (other := _drawn_elsewhere(page)):
+        yield f"{PAGE}: {other}: what it shows was NOT COMPARED with its data"
