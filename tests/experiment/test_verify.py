@@ -23,13 +23,14 @@ from locksfl.experiment.publish import publish
 from locksfl.experiment.sealing import SEALS, sealed
 from locksfl.experiment.verify import (
     document_faults,
+    early_faults,
     part_faults,
     read_document,
     schema_faults,
     verify,
 )
-from locksfl.experiment.verify.consistency import name_faults, setting_faults
-from locksfl.experiment.verify.epsilons import cost_rows, shape_faults
+from locksfl.experiment.verify.consistency import setting_faults
+from locksfl.experiment.verify.epsilons import by_ledger, cost_rows
 from made_documents import KINDS, made_bundle, made_run, page
 from small_runs import call_locks, copied, new_path
 
@@ -70,8 +71,7 @@ def without_seals(document):
 def first_fault(document):
     """The first of them: what is slow is computed only if nothing else finds it."""
     rows = (fault for row in cost_rows(document) for fault in row.faults)
-    early = (schema_faults(document), name_faults(document), shape_faults(document))
-    for found in (*early, part_faults(document), rows):
+    for found in (schema_faults(document), early_faults(document), part_faults(document), rows):
         if fault := next(iter(found), None):
             return fault
     return None
@@ -97,6 +97,12 @@ def test_the_command_and_its_answers(capsys):
     answer = json.loads(call_locks(capsys, "verify", folder, "--json"))
     assert answer["holds"]
     assert len(answer["epsilons"]) == 12
+
+
+def test_what_a_ledger_had_spent_is_named_as_not_recomputed(capsys):
+    told = call_locks(capsys, "verify", made_bundle("local, filter, stopped early"))
+    assert "what arm arm had spent when it ended is its ledger's: not recomputed" in told
+    assert "holds as far as it was checked: 8 epsilons" in told
 
 
 # A change of one field
@@ -199,6 +205,7 @@ def flattered(document):
         if isinstance(name, int) and path[-2] in ("ladder",):
             name = "noise_multiplier"
         counted = path[0] == "rounds" and name == "cohort"  # a released count of local trust
+        counted |= "spent_so_far" in path and by_ledger(at(document, path[:3]))
         if name not in FLATTERS or value is None or isinstance(value, str) or counted:
             continue
         better = value * (1 + 0.05 * FLATTERS[name])
@@ -249,6 +256,8 @@ def test_a_statement_of_0_1_is_refused_by_version(capsys):
         ('<script id="locks-public">{}</script>' * 2, "2 elements"),
         ('<script id="locks-public">{"a": 1, "a": 2}</script>', "stands twice"),
         ('<script id="locks-public">{"a": NaN}</script>', "NaN is no number"),
+        ('<script id="locks-public">{"a": 1e999}</script>', "1e999 is no number"),
+        ("<p><![x[", "not valid HTML"),
         ('<script id="locks-public">[]</script>', "not a page"),
         ('<script id="locks-public">{"statement": 3}</script>', "not a statement"),
     ],
@@ -259,6 +268,63 @@ def test_what_is_no_page_is_one_line(text, told, tmp_path):
         verify(tmp_path / "x.html")
     with pytest.raises(ValueError, match="no such file"):
         verify(tmp_path / "missing")
+
+
+FIRST = ("statement", "arms", 0)
+NOISE = (*FIRST, "terms", "PUBLIC", 0, "noise_multiplier")
+MESSAGE = {"mechanism": "gaussian", "release": "update", "noise_multiplier": 9.0, "rounds": 6}
+COVERED = {"run": "a", "population": "b", "spent_so_far": 1.0, "share": 1.0, "runs": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "told"),
+    [
+        ("uniform", (*FIRST, "rounds"), 6.0, "schema"),
+        ("uniform", ("rounds", 0, "round"), 1.0, "schema"),
+        ("uniform", (*FIRST, "rounds"), 10**12, "schema"),
+        *(("uniform", NOISE, z, "schema") for z in (1e-160, 1e-300, 10**400, 1e200)),
+        ("local", (*FIRST, "terms", "PUBLIC", 0, "uploaders"), 10**400, "schema"),
+        ("uniform", ("config", "privacy", "delta"), "x", "schema"),
+        ("uniform", ("config", "privacy", "accountant"), {}, "schema"),
+        ("local", ("config", "privacy", "relation"), "foo", "schema"),
+        ("uniform", ("statement", "covers"), {}, "schema"),
+        ("uniform", ("statement", "covers"), COVERED, "schema"),
+        ("uniform", ("statement", "arms", 0, "terms", "PUBLIC", 1), MESSAGE, "not of one trust"),
+        ("two arms", (*FIRST, "terms", "PUBLIC", 0), MESSAGE, "not of one trust"),
+        ("as printed", (*FIRST, "claimed_epsilon"), None, "claimed_epsilon: missing"),
+        ("uniform", (*FIRST, "expected_cohort"), 10**400, "cannot be checked (OverflowError"),
+        ("uniform", ("config", "arm", 0), {"name": "arm", "rule": []}, "configuration: "),
+        ("uniform", ("config", "data", "clients"), "x", "configuration: "),
+    ],
+)
+def test_what_is_malformed_is_a_line_and_no_traceback(kind, path, value, told):
+    document = copy.deepcopy(read_document(made_bundle(kind)))
+    here = at(document, path[:-1])
+    if isinstance(here, list) and len(here) == path[-1]:
+        here.append(value)
+    else:
+        here[path[-1]] = value
+    faults = verify(written(page(document))).faults
+    assert any(told in fault for fault in faults), faults
+    assert all("\n" not in fault for fault in faults)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("day = 2026-01-01", "not valid TOML"),
+        ("x = inf", "not valid TOML"),
+        (f"x = {'[' * 5000}{']' * 5000}", "not valid TOML"),
+    ],
+    ids=["a date", "infinity", "deep"],
+)
+def test_settings_that_no_page_could_have(more, told, tmp_path):
+    folder = tmp_path / "bundle"
+    shutil.copytree(made_bundle("uniform"), folder)
+    file = folder / "config.toml"
+    file.write_text(f"{more}\n{file.read_text('utf-8')}", "utf-8")
+    with pytest.raises(ValueError, match=told):
+        verify(folder)
 
 
 def test_a_page_that_shows_something_else_than_its_data():
@@ -285,7 +351,7 @@ def test_a_page_that_something_else_has_drawn(tmp_path, capsys):
     for text in (re.sub(r"Bokeh [0-9.]+", "Bokeh 2.0", whole), page(read_document(folder))):
         file.write_text(text, "utf-8")
         call_locks(capsys, "verify", file, code=2)
-        with pytest.raises(ValueError, match="drawn by .*, and here is .*cannot be compared"):
+        with pytest.raises(ValueError, match=r"drawn by .*, and here is .*cannot be compared"):
             verify(file)
         told = call_locks(capsys, "verify", folder)
         assert "report.html: drawn by " in told

@@ -53,6 +53,9 @@ MECHANISMS = (
     "exact", "poisson-gaussian", "joint-poisson-gaussian", "chosen", "turns", "gaussian",
     "filtered-gaussian",
 )  # fmt: skip
+COVERS = ("run", "population", "spent_so_far", "share")  # of a population's journal
+TOTAL = ("epsilon", "delta", "relation", "observer", "filter")
+OTHER_RUN = ("run", "epsilon", "share")  # not when it was, nor who took part
 SUMMARY = ("name", "simulated", "tuned_without_privacy", "accounting", "no_guarantee", "filter")
 CONFIG: Record = {  # data.name, features.file and model.options: see `public_table`
     "name": None,
@@ -205,6 +208,20 @@ def public_summary(summary: Record, config: Config) -> Record:
     told = _plain(summary, SUMMARY, {config.name, config.privacy.accounting})
     told["all_arms_composed"] = public_costs(summary["all_arms_composed"])
     return told
+
+
+def public_covers(covers: Record | None) -> Record | None:
+    """What `coverage.covered` tells of other runs over the same people."""
+    if covers is None:
+        return None
+    total, runs = covers["total"], covers["runs"]
+    names = {covers["run"], covers["population"], *(run["run"] for run in runs)}
+    return {
+        **_plain(covers, COVERS, names),
+        "total": _plain(total, TOTAL, {*OBSERVERS, *RELATIONS, total["filter"]}),
+        "runs": [_plain(run, OTHER_RUN, names) for run in runs],
+        "composed": public_costs(covers["composed"]),
+    }
 
 
 def held_out(summary: Record, config: Config) -> Record:

@@ -101,7 +101,7 @@ def public_document(
         "held_out": held_out,
         "classes_public": bool(summary.get("classes_public", held_out["public"])),
         "released_statistics": summary.get("released_statistics", []),
-        "covers": covered(summary),
+        "covers": public.public_covers(covered(summary)),
         "arms": [
             public.public_arm(
                 arm,

@@ -20,10 +20,17 @@ from locksfl.experiment.publish import played_arms
 from locksfl.experiment.records import COUNTED
 from locksfl.experiment.statement import statement_words, unit_text
 from locksfl.experiment.verify.own_code import is_own, own_term_faults, stand_ins
+from locksfl.methods.releases import OBSERVERS
 from locksfl.privacy.recompute import recomputed
 from locksfl.privacy.terms import Term, terms_of
 
 Record = dict[str, Any]
+
+TOGETHER = (  # what an observer may have before them in one trust
+    {"exact"},
+    {"poisson-gaussian", "joint-poisson-gaussian", "chosen", "turns"},
+    {"gaussian", "filtered-gaussian"},
+)
 
 
 def name_faults(document: Document) -> Iterator[str]:
@@ -49,6 +56,10 @@ def settings_of(document: Document) -> Config:
 def setting_faults(document: Document) -> Iterator[str]:
     """Settings that do not lead to the statement and its terms."""
     statement = document["statement"]
+    claimed = [arm["claimed_epsilon"] for arm in statement["arms"]]
+    if statement["no_guarantee"] and None in claimed:
+        yield "claimed_epsilon: missing, and no_guarantee is said of it"
+        return
     try:
         config = settings_of(document)
         arms = _planned(document, config)
@@ -205,6 +216,11 @@ def term_faults(document: Document) -> Iterator[str]:
                     yield f"{where}: {term['rounds']} rounds; the arm has {arm['rounds']}"
                 if term["mechanism"] == "turns":
                     yield from (f"{where}: {fault}" for fault in _strategy_faults(term, arm))
+    for who in OBSERVERS:
+        arms = document["statement"]["arms"]
+        kinds = {term["mechanism"] for arm in arms for term in arm["terms"][who]}
+        if len([group for group in TOGETHER if kinds & group]) > 1:
+            yield f"terms {who}: {', '.join(sorted(kinds))}: not of one trust"
 
 
 def _strategy_faults(term: Term, arm: Record) -> Iterator[str]:
