@@ -327,6 +327,50 @@ def test_settings_that_no_page_could_have(more, told, tmp_path):
         verify(folder)
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "told"),
+    [
+        ("uniform", {}, None),
+        ("turns", {}, "bands = 3: not without a seed"),
+        ("uniform", {"data": {"split": {"kind": "iid"}, "name": "own-data"}}, "cuts people"),
+        ("uniform", {"diagnostics": {"every": 2}}, "diagnostics.every = 2: only of a simulation"),
+        ("uniform", {"privacy": {"population": "patients"}}, "expected the journal of"),
+    ],
+)
+def test_a_run_that_claims_to_be_none_of_a_simulation(kind, changes, told):
+    document = copy.deepcopy(read_document(made_bundle(kind)))
+    document["statement"]["simulated"] = False
+    for table, values in changes.items():
+        document["config"].setdefault(table, {}).update(values)
+    faults = [fault for fault in setting_faults(document) if not fault.startswith("words")]
+    assert (faults == []) if told is None else any(told in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (("seed",), 3, "seed = 3: not a public setting"),
+        (("data", "dir"), "/etc", "dir = '/etc': not a public setting"),
+        (("data", "name"), "/etc", "data.name = '/etc': expected a set of this program's"),
+    ],
+)
+def test_no_path_of_a_document_is_opened(path, value, told, monkeypatch):
+    monkeypatch.setattr("locksfl.data.datasets.find_folder", None)
+    forged = changed(read_document(made_bundle("uniform")), ("config", *path), value)
+    (fault,) = setting_faults(forged)
+    assert told in fault
+    assert list(setting_faults(read_document(made_bundle("uniform")))) == []
+
+
+def test_covers_of_a_simulation_is_made_up():
+    forged = read_document(made_bundle("uniform"))
+    cost = forged["statement"]["all_arms_composed"]
+    total = {"epsilon": 9.0, "delta": 1e-5, "relation": "zero-out", "observer": "PUBLIC"}
+    forged["statement"]["covers"] = COVERED | {"total": total | {"filter": "f"}, "composed": cost}
+    assert list(schema_faults(forged)) == []
+    assert "covers: expected null" in list(setting_faults(forged))
+
+
 def test_a_page_that_shows_something_else_than_its_data():
     """Any one character of what it shows, which is all but the drawing library and the data."""
     whole = (made_bundle("uniform") / "report.html").read_text("utf-8")
@@ -374,6 +418,9 @@ def test_files_of_a_bundle(tmp_path):
     assert damaged(lambda f: (f / model).unlink()) == [f"{model}: missing"]
     (fault,) = damaged(lambda f: (f / model).write_bytes(b"other"))
     assert fault == f"{model}: another file than the one that was published"
+
+    (fault,) = damaged(lambda f: (f / "ledger.sqlite").write_bytes(b"secret"))
+    assert fault.startswith("ledger.sqlite: no file of a bundle")
 
     def reword(folder):
         text = (folder / "STATEMENT.md").read_text()

@@ -24,7 +24,9 @@ from typing import Any
 from jsonschema import Draft202012Validator, validators
 
 from locksfl.experiment.documents import (
+    CONFIG,
     PAGE,
+    ROUNDS,
     STATEMENT,
     TEXT,
     Document,
@@ -149,7 +151,12 @@ def _file_faults(path: Path, document: Document) -> Iterator[str]:
         yield from _page_faults(path, document)
         return
     folder = folder_of(path)
-    for name, expected in document["statement"]["models"].items():
+    models = document["statement"]["models"]
+    known = {STATEMENT, CONFIG, ROUNDS, TEXT, PAGE, *models}
+    for file in sorted(folder.iterdir()):
+        if file.name not in known:
+            yield f"{file.name}: no file of a bundle; nothing was checked of it"
+    for name, expected in models.items():
         file = folder / name
         if not file.is_file():
             yield f"{name}: missing"

@@ -14,12 +14,14 @@ from typing import Any
 
 from locksfl._tables import build_table
 from locksfl.arm import MULTIPLIERS, Arm
-from locksfl.experiment.config import Config
+from locksfl.data.catalogue import NAMES
+from locksfl.experiment.config import OWN_DATA, Config, DataConfig
 from locksfl.experiment.documents import Document
 from locksfl.experiment.publish import played_arms
 from locksfl.experiment.records import COUNTED
 from locksfl.experiment.statement import statement_words, unit_text
 from locksfl.experiment.verify.own_code import is_own, own_term_faults, stand_ins
+from locksfl.methods.cyclic import check_secret
 from locksfl.methods.releases import OBSERVERS
 from locksfl.privacy.recompute import recomputed
 from locksfl.privacy.terms import Term, terms_of
@@ -61,8 +63,11 @@ def setting_faults(document: Document) -> Iterator[str]:
         yield "claimed_epsilon: missing, and no_guarantee is said of it"
         return
     try:
+        _check_public(document["config"])
         config = settings_of(document)
         arms = _planned(document, config)
+        if not statement["simulated"]:
+            _check_secret(config, arms)
     except ValueError as error:
         yield f"configuration: {error}"
         return
@@ -78,6 +83,9 @@ def setting_faults(document: Document) -> Iterator[str]:
     for name, value in expected.items():
         if statement[name] != value:
             yield f"{name} = {statement[name]!r}: the configuration says {value!r}"
+    charged = not statement["simulated"] and privacy.population is not None
+    if (statement["covers"] is not None) != charged:
+        yield f"covers: expected {'the journal of the population' if charged else 'null'}"
     if statement["words"] != statement_words(statement, config):
         yield "words: not those of this statement and these settings"
     for told, arm, table in zip(statement["arms"], arms, document["config"]["arm"], strict=True):
@@ -89,6 +97,24 @@ def setting_faults(document: Document) -> Iterator[str]:
             *_count_faults(lines, arm, is_own(table)),
         ):
             yield f"arm {arm.name}: {fault}"
+
+
+def _check_public(table: Record) -> None:
+    """Refuse settings that never leave a server, and a path, which would be opened here."""
+    for where, name in ((table, "seed"), (table["data"], "dir")):
+        if name in where:
+            raise ValueError(f"{name} = {where[name]!r}: not a public setting")
+    if (name := table["data"].get("name", DataConfig.name)) not in (*NAMES, OWN_DATA):
+        raise ValueError(f"data.name = {name!r}: expected a set of this program's, or {OWN_DATA!r}")
+
+
+def _check_secret(config: Config, arms: list[Arm]) -> None:
+    """Refuse, as a run does, what only a simulation may have."""
+    check_secret(arms)
+    if config.engine is None:
+        config.data.check_unit(simulated=False)
+    if config.engine is None and config.diagnostics.every and arms[0].private:
+        raise ValueError(f"diagnostics.every = {config.diagnostics.every}: only of a simulation")
 
 
 def _planned(document: Document, config: Config) -> list[Arm]:
