@@ -19,6 +19,7 @@ from jsonschema import Draft202012Validator
 
 from locksfl.experiment import verify as verifying
 from locksfl.experiment.page.sheet import in_script, public_page
+from locksfl.experiment.public import public_covers, public_statistics
 from locksfl.experiment.publish import publish
 from locksfl.experiment.sealing import SEALS, sealed
 from locksfl.experiment.verify import (
@@ -369,6 +370,21 @@ def test_covers_of_a_simulation_is_made_up():
     forged["statement"]["covers"] = COVERED | {"total": total | {"filter": "f"}, "composed": cost}
     assert list(schema_faults(forged)) == []
     assert "covers: expected null" in list(setting_faults(forged))
+
+
+def test_what_leaves_of_a_journal_is_listed():
+    cost = read_document(made_bundle("uniform"))["statement"]["all_arms_composed"]
+    total = {"epsilon": 9.0, "delta": 1e-5, "relation": "zero-out", "observer": "PUBLIC"}
+    run = {"run": "first 0a", "epsilon": 1.0, "share": 0.5}
+    journal = COVERED | {"total": total | {"filter": "f"}, "composed": cost, "runs": [run]}
+    secret = {"time": 1790000000, "clients": 60, "arms": ["a"], "played": [3]}
+    more = journal | {"total": {**journal["total"], "order": 3.0}, "runs": [run | secret]}
+    assert public_covers(more | {"head": "0a"}) == journal
+    assert public_covers(None) is None
+    kept = ["released with epsilon 1, charged to 'clinic'"]
+    assert public_statistics({"released_statistics": kept}) == kept
+    with pytest.raises(ValueError, match="not written by this program"):
+        public_statistics({"released_statistics": ["released by Dr. Jones"]})
 
 
 def test_a_page_that_shows_something_else_than_its_data():

@@ -108,7 +108,7 @@ def public_document(
         "unit": unit_text(config),
         "held_out": held_out,
         "classes_public": bool(summary.get("classes_public", held_out["public"])),
-        "released_statistics": summary.get("released_statistics", []),
+        "released_statistics": public.public_statistics(summary),
         "covers": public.public_covers(covered(summary)),
         "arms": [
             public.public_arm(
