@@ -107,7 +107,8 @@ def document_faults(document: Document) -> tuple[list[Row], list[str]]:
         rows = list(cost_rows(document))
         return rows, [*(fault for row in rows for fault in row.faults), *part_faults(document)]
     except BROKEN as error:
-        return [], [_broken(error)]
+        told = " ".join(str(error).split())[:200]
+        return [], [f"cannot be checked ({type(error).__name__}: {told})"]
 
 
 def early_faults(document: Document) -> Iterator[str]:
@@ -115,11 +116,6 @@ def early_faults(document: Document) -> Iterator[str]:
     yield from consistency.name_faults(document)
     yield from shape_faults(document)
     yield from consistency.term_faults(document)
-
-
-def _broken(error: Exception) -> str:
-    told = " ".join(str(error).split())[:200]
-    return f"cannot be checked ({type(error).__name__}: {told})"
 
 
 def part_faults(document: Document) -> Iterator[str]:
