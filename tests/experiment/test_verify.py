@@ -11,24 +11,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tomli_w
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jsonschema import Draft202012Validator
 
 from locksfl.experiment import verify as verifying
-from locksfl.experiment.page.sheet import in_script
+from locksfl.experiment.page.sheet import in_script, public_page
+from locksfl.experiment.public import public_covers, public_statistics
 from locksfl.experiment.publish import publish
 from locksfl.experiment.sealing import SEALS, sealed
 from locksfl.experiment.verify import (
     document_faults,
+    early_faults,
     part_faults,
     read_document,
     schema_faults,
     verify,
 )
-from locksfl.experiment.verify.consistency import name_faults
-from locksfl.experiment.verify.epsilons import cost_rows, shape_faults
+from locksfl.experiment.verify.consistency import setting_faults
+from locksfl.experiment.verify.epsilons import by_ledger, cost_rows
 from made_documents import KINDS, made_bundle, made_run, page
 from small_runs import call_locks, copied, new_path
 
@@ -51,8 +54,8 @@ BY = {
 
 
 def write_page(document):
-    """One that shows nothing but its data."""
-    return written(page(document))
+    """The page of a document, as it is drawn here."""
+    return written(public_page(document))
 
 
 def written(text):
@@ -69,8 +72,7 @@ def without_seals(document):
 def first_fault(document):
     """The first of them: what is slow is computed only if nothing else finds it."""
     rows = (fault for row in cost_rows(document) for fault in row.faults)
-    early = (schema_faults(document), name_faults(document), shape_faults(document))
-    for found in (*early, part_faults(document), rows):
+    for found in (schema_faults(document), early_faults(document), part_faults(document), rows):
         if fault := next(iter(found), None):
             return fault
     return None
@@ -96,6 +98,12 @@ def test_the_command_and_its_answers(capsys):
     answer = json.loads(call_locks(capsys, "verify", folder, "--json"))
     assert answer["holds"]
     assert len(answer["epsilons"]) == 12
+
+
+def test_what_a_ledger_had_spent_is_named_as_not_recomputed(capsys):
+    told = call_locks(capsys, "verify", made_bundle("local, filter, stopped early"))
+    assert "what arm arm had spent when it ended is its ledger's: not recomputed" in told
+    assert "holds as far as it was checked: 8 epsilons" in told
 
 
 # A change of one field
@@ -198,6 +206,7 @@ def flattered(document):
         if isinstance(name, int) and path[-2] in ("ladder",):
             name = "noise_multiplier"
         counted = path[0] == "rounds" and name == "cohort"  # a released count of local trust
+        counted |= "spent_so_far" in path and by_ledger(at(document, path[:3]))
         if name not in FLATTERS or value is None or isinstance(value, str) or counted:
             continue
         better = value * (1 + 0.05 * FLATTERS[name])
@@ -234,11 +243,11 @@ def test_a_statement_of_0_1_is_refused_by_version(capsys):
         verify(OLD / "statement.json")
     document = {"statement": json.loads((OLD / "statement.json").read_text())}
     with pytest.raises(ValueError, match=r"version 0\.1"):
-        verify(write_page(document | {"config": {}, "rounds": []}))
+        verify(written(page(document | {"config": {}, "rounds": []})))
     newer = read_document(made_bundle("none"))
     newer["statement"]["format"] = 3
     with pytest.raises(ValueError, match="format 3; this version reads format 2"):
-        verify(write_page(newer))
+        verify(written(page(newer)))
 
 
 @pytest.mark.parametrize(
@@ -248,6 +257,8 @@ def test_a_statement_of_0_1_is_refused_by_version(capsys):
         ('<script id="locks-public">{}</script>' * 2, "2 elements"),
         ('<script id="locks-public">{"a": 1, "a": 2}</script>', "stands twice"),
         ('<script id="locks-public">{"a": NaN}</script>', "NaN is no number"),
+        ('<script id="locks-public">{"a": 1e999}</script>', "1e999 is no number"),
+        ("<p><![x[", "not valid HTML"),
         ('<script id="locks-public">[]</script>', "not a page"),
         ('<script id="locks-public">{"statement": 3}</script>', "not a statement"),
     ],
@@ -258,6 +269,122 @@ def test_what_is_no_page_is_one_line(text, told, tmp_path):
         verify(tmp_path / "x.html")
     with pytest.raises(ValueError, match="no such file"):
         verify(tmp_path / "missing")
+
+
+FIRST = ("statement", "arms", 0)
+NOISE = (*FIRST, "terms", "PUBLIC", 0, "noise_multiplier")
+MESSAGE = {"mechanism": "gaussian", "release": "update", "noise_multiplier": 9.0, "rounds": 6}
+COVERED = {"run": "a", "population": "b", "spent_so_far": 1.0, "share": 1.0, "runs": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "told"),
+    [
+        ("uniform", (*FIRST, "rounds"), 6.0, "schema"),
+        ("uniform", ("rounds", 0, "round"), 1.0, "schema"),
+        ("uniform", (*FIRST, "rounds"), 10**12, "schema"),
+        *(("uniform", NOISE, z, "schema") for z in (1e-160, 1e-300, 10**400, 1e200)),
+        ("local", (*FIRST, "terms", "PUBLIC", 0, "uploaders"), 10**400, "schema"),
+        ("uniform", ("config", "privacy", "delta"), "x", "schema"),
+        ("uniform", ("config", "privacy", "accountant"), {}, "schema"),
+        ("local", ("config", "privacy", "relation"), "foo", "schema"),
+        ("uniform", ("statement", "covers"), {}, "schema"),
+        ("uniform", ("statement", "covers"), COVERED, "schema"),
+        ("uniform", ("statement", "arms", 0, "terms", "PUBLIC", 1), MESSAGE, "not of one trust"),
+        ("two arms", (*FIRST, "terms", "PUBLIC", 0), MESSAGE, "not of one trust"),
+        ("as printed", (*FIRST, "claimed_epsilon"), None, "claimed_epsilon: missing"),
+        ("uniform", (*FIRST, "expected_cohort"), 10**400, "cannot be checked (OverflowError"),
+        ("uniform", ("config", "arm", 0), {"name": "arm", "rule": []}, "configuration: "),
+        ("uniform", ("config", "data", "clients"), "x", "configuration: "),
+    ],
+)
+def test_what_is_malformed_is_a_line_and_no_traceback(kind, path, value, told):
+    document = copy.deepcopy(read_document(made_bundle(kind)))
+    here = at(document, path[:-1])
+    if isinstance(here, list) and len(here) == path[-1]:
+        here.append(value)
+    else:
+        here[path[-1]] = value
+    faults = verify(written(page(document))).faults
+    assert any(told in fault for fault in faults), faults
+    assert all("\n" not in fault for fault in faults)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("day = 2026-01-01", "not valid TOML"),
+        ("x = inf", "not valid TOML"),
+        (f"x = {'[' * 5000}{']' * 5000}", "not valid TOML"),
+    ],
+    ids=["a date", "infinity", "deep"],
+)
+def test_settings_that_no_page_could_have(more, told, tmp_path):
+    folder = tmp_path / "bundle"
+    shutil.copytree(made_bundle("uniform"), folder)
+    file = folder / "config.toml"
+    file.write_text(f"{more}\n{file.read_text('utf-8')}", "utf-8")
+    with pytest.raises(ValueError, match=told):
+        verify(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "told"),
+    [
+        ("uniform", {}, None),
+        ("turns", {}, "bands = 3: not without a seed"),
+        ("uniform", {"data": {"split": {"kind": "iid"}, "name": "own-data"}}, "cuts people"),
+        ("uniform", {"diagnostics": {"every": 2}}, "diagnostics.every = 2: only of a simulation"),
+        ("uniform", {"privacy": {"population": "patients"}}, "expected the journal of"),
+    ],
+)
+def test_a_run_that_claims_to_be_none_of_a_simulation(kind, changes, told):
+    document = copy.deepcopy(read_document(made_bundle(kind)))
+    document["statement"]["simulated"] = False
+    for table, values in changes.items():
+        document["config"].setdefault(table, {}).update(values)
+    faults = [fault for fault in setting_faults(document) if not fault.startswith("words")]
+    assert (faults == []) if told is None else any(told in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (("seed",), 3, "seed = 3: not a public setting"),
+        (("data", "dir"), "/etc", "dir = '/etc': not a public setting"),
+        (("data", "name"), "/etc", "data.name = '/etc': expected a set of this program's"),
+    ],
+)
+def test_no_path_of_a_document_is_opened(path, value, told, monkeypatch):
+    monkeypatch.setattr("locksfl.data.datasets.find_folder", None)
+    forged = changed(read_document(made_bundle("uniform")), ("config", *path), value)
+    (fault,) = setting_faults(forged)
+    assert told in fault
+    assert list(setting_faults(read_document(made_bundle("uniform")))) == []
+
+
+def test_covers_of_a_simulation_is_made_up():
+    forged = read_document(made_bundle("uniform"))
+    cost = forged["statement"]["all_arms_composed"]
+    total = {"epsilon": 9.0, "delta": 1e-5, "relation": "zero-out", "observer": "PUBLIC"}
+    forged["statement"]["covers"] = COVERED | {"total": total | {"filter": "f"}, "composed": cost}
+    assert list(schema_faults(forged)) == []
+    assert "covers: expected null" in list(setting_faults(forged))
+
+
+def test_what_leaves_of_a_journal_is_listed():
+    cost = read_document(made_bundle("uniform"))["statement"]["all_arms_composed"]
+    total = {"epsilon": 9.0, "delta": 1e-5, "relation": "zero-out", "observer": "PUBLIC"}
+    run = {"run": "first 0a", "epsilon": 1.0, "share": 0.5}
+    journal = COVERED | {"total": total | {"filter": "f"}, "composed": cost, "runs": [run]}
+    secret = {"time": 1790000000, "clients": 60, "arms": ["a"], "played": [3]}
+    more = journal | {"total": {**journal["total"], "order": 3.0}, "runs": [run | secret]}
+    assert public_covers(more | {"head": "0a"}) == journal
+    assert public_covers(None) is None
+    kept = ["released with epsilon 1, charged to 'clinic'"]
+    assert public_statistics({"released_statistics": kept}) == kept
+    with pytest.raises(ValueError, match="not written by this program"):
+        public_statistics({"released_statistics": ["released by Dr. Jones"]})
 
 
 def test_a_page_that_shows_something_else_than_its_data():
@@ -273,8 +400,25 @@ def test_a_page_that_shows_something_else_than_its_data():
     ):
         path = written(whole.replace(old, new, 1))
         assert verify(path).faults == [f"{path.name}: shows something else than its data"], old
-    again = verify(written(re.sub(r"Bokeh [0-9.]+", "Bokeh 2.0", whole)))
-    assert any("Bokeh 2.0, and here is" in note and "NOT COMPARED" in note for note in again.notes)
+
+
+def test_a_page_that_something_else_has_drawn(tmp_path, capsys):
+    """What it shows may be made up: it is refused or, within a bundle, named."""
+    folder = tmp_path / "bundle"
+    shutil.copytree(made_bundle("uniform"), folder)
+    file = folder / "report.html"
+    whole = file.read_text("utf-8").replace("2.610", "1.610", 1)
+    for text in (re.sub(r"Bokeh [0-9.]+", "Bokeh 2.0", whole), page(read_document(folder))):
+        file.write_text(text, "utf-8")
+        call_locks(capsys, "verify", file, code=2)
+        with pytest.raises(ValueError, match=r"drawn by .*, and here is .*cannot be compared"):
+            verify(file)
+        told = call_locks(capsys, "verify", folder)
+        assert "report.html: drawn by " in told
+        assert "holds as far as it was checked" in told
+        assert "the parts fit each other" not in told
+    forged = changed(read_document(folder), ("statement", "digest"), "0" * 64)
+    assert verify(written(page(forged))).faults[0].startswith("digest")  # whatever has drawn it
 
 
 def test_files_of_a_bundle(tmp_path):
@@ -291,6 +435,9 @@ def test_files_of_a_bundle(tmp_path):
     (fault,) = damaged(lambda f: (f / model).write_bytes(b"other"))
     assert fault == f"{model}: another file than the one that was published"
 
+    (fault,) = damaged(lambda f: (f / "ledger.sqlite").write_bytes(b"secret"))
+    assert fault.startswith("ledger.sqlite: no file of a bundle")
+
     def reword(folder):
         text = (folder / "STATEMENT.md").read_text()
         (folder / "STATEMENT.md").write_text(text.replace("2.610", "1.610"))
@@ -305,14 +452,70 @@ def test_files_of_a_bundle(tmp_path):
     assert damaged(repaint) == ["report.html: shows something else than its data"]
 
 
-def test_code_of_the_operators_own_is_not_imported(monkeypatch):
-    document = read_document(made_bundle("uniform"))
-    document["config"]["arm"][0]["rule"] = "antigravity:rule"
-    document["statement"]["arms"][0]["rule"] = "antigravity:rule"
-    monkeypatch.setattr("importlib.import_module", None)
-    assert document_faults(document)[1] == []
-    notes = verifying._notes(Path("x"), document, False)
-    assert any("antigravity:rule is code of the operator's own" in note for note in notes)
+def own(kind, number=0):
+    """A document of a kind, one of whose arms has a rule of the operator's own."""
+    document = read_document(made_bundle(kind))
+    for arm in (document["config"]["arm"][number], document["statement"]["arms"][number]):
+        arm["rule"] = "antigravity:rule"
+    return document
+
+
+def test_code_of_the_operators_own_is_not_imported(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("locksfl.methods.load", None)
+    for kind in KINDS:
+        assert list(setting_faults(own(kind))) == [], kind
+    document = sealed(own("uniform"))
+    (tmp_path / "x.html").write_text(public_page(document), "utf-8")
+    told = call_locks(capsys, "verify", tmp_path / "x.html")
+    assert "antigravity:rule is code of the operator's own" in told
+    assert "holds as far as it was checked: 8 epsilons" in told
+
+
+def test_what_needs_no_own_rule_is_compared_beside_one():
+    free = {"mechanism": "gaussian", "release": "update", "noise_multiplier": 1.0, "rounds": 6}
+    free["uploaders"] = 10**8
+    document = own("two arms")
+    document["config"]["privacy"]["trust"] = "none"
+    costs = list(document["statement"]["all_arms_composed"])
+    for arm in document["statement"]["arms"]:
+        arm["trust"], arm["terms"] = "none", {"SERVER": [free], "PUBLIC": [free]}
+        costs += arm["privacy"]
+    for cost in costs:
+        cost |= {"epsilon": 0.0, "accountant": "gdp"}
+    for line in document["rounds"]:
+        line["epsilon"] = 0.0
+    assert without_seals(document)
+    for kind, path, value, told in (
+        ("two arms", ("arms", 1, "terms", "PUBLIC", 0, "second_rate"), 0.1, "arm b: terms PUBLIC"),
+        ("none", ("arms", 0, "terms", "PUBLIC"), [free], "trust 'none' leads to exact"),
+        ("uniform", ("arms", 0, "terms", "SERVER"), [free], "'central' leads to exact"),
+        ("uniform", ("arms", 0, "terms", "PUBLIC"), [free], "leads to poisson-gaussian"),
+        ("local", ("arms", 0, "terms", "PUBLIC"), [{"mechanism": "exact"}], "leads to gaussian"),
+        ("local", ("arms", 0, "terms", "PUBLIC", 0, "uploaders"), 10**8, "uploaders 100000000"),
+        ("local", ("arms", 0, "terms", "SERVER", 0, "uploaders"), 60, "uploaders 60"),
+        ("local", ("arms", 0, "terms", "SERVER", 0, "noise_multiplier"), 9.5, "the arm's is 9.0"),
+        ("norm", ("arms", 0, "terms", "PUBLIC", 0, "first_multiplier"), 9.5, "the arm's is 4.0"),
+        ("local, filter", ("arms", 0, "terms", "SERVER", 0, "budget_epsilon"), 9.5, "is 30.0"),
+        ("turns", ("arms", 0, "terms", "PUBLIC", 0, "separation"), 4, "the arm's is 3"),
+        ("uniform", ("arms", 0, "clip_norm"), 2.0, "clip_norm = 2.0"),
+        ("uniform", ("filter",), True, "filter = True"),
+        ("uniform", ("words", "trust"), "All is well.", "words: not those"),
+    ):
+        forged = changed(own(kind), ("statement", *path), value)
+        assert any(told in fault for fault in setting_faults(forged)), (kind, path)
+
+
+def test_the_text_of_a_bundle_with_own_code_is_compared(tmp_path):
+    folder = tmp_path / "bundle"
+    shutil.copytree(made_bundle("uniform"), folder)
+    document = sealed(own("uniform"))
+    (folder / "statement.json").write_text(json.dumps(document["statement"]), "utf-8")
+    (folder / "config.toml").write_text(tomli_w.dumps(document["config"]), "utf-8")
+    (folder / "report.html").write_text(public_page(document), "utf-8")
+    assert verify(folder).faults == []
+    text = (folder / "STATEMENT.md").read_text("utf-8")
+    (folder / "STATEMENT.md").write_text(text.replace("2.610", "1.610"), "utf-8")
+    assert verify(folder).faults == ["STATEMENT.md: not the text of statement.json"]
 
 
 # Signatures

@@ -46,6 +46,7 @@ def _as_dict(report: Report) -> dict[str, Any]:
         "holds": not report.faults,
         "faults": report.faults,
         "notes": report.notes,
+        "unchecked": report.unchecked,
         "epsilons": [
             {name: getattr(row, name) for name in names}
             | {"printed": _finite(row.printed), "recomputed": _finite(row.found.epsilon)}
@@ -68,10 +69,15 @@ def _parts(report: Report) -> Iterator[Any]:
         table = table_of(heads, rows, left=3, box=None, pad_edge=False)
         table.columns[-1].justify = "left"
         yield table
-    yield from report.notes
+    yield from (*report.notes, *report.unchecked)
     count, faults = len(report.rows), len(report.faults)
     if faults:
         yield f"DOES NOT HOLD: {faults} {'fault' if faults == 1 else 'faults'}"
+    elif report.unchecked:
+        yield (
+            f"holds as far as it was checked: {count} epsilons follow from the public terms; what "
+            "was not compared is said above"
+        )
     else:
         yield f"holds: {count} epsilons follow from the public terms, and the parts fit each other"
 

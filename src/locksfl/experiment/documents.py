@@ -6,6 +6,7 @@ Whatever cannot be read as one, and a statement of another format, is refused wi
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -39,6 +40,11 @@ def read_document(path: Path) -> Document:
     return document
 
 
+def folder_of(path: Path) -> Path:
+    """A bundle's folder, from itself or from the statement in it."""
+    return path if path.is_dir() else path.parent
+
+
 def is_page(path: Path) -> bool:
     """Whether a file is a page."""
     return path.suffix.lower() in (".html", ".htm")
@@ -46,9 +52,10 @@ def is_page(path: Path) -> bool:
 
 def _of_bundle(path: Path, text: str) -> Document:
     lines = _text(path.parent / ROUNDS).splitlines()
-    try:
-        config = tomllib.loads(_text(path.parent / CONFIG))
-    except tomllib.TOMLDecodeError as error:
+    try:  # through JSON: a page's settings have no dates and no infinity either
+        table = tomllib.loads(_text(path.parent / CONFIG))
+        config = json.loads(json.dumps(table, allow_nan=False))
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path.parent / CONFIG}: not valid TOML: {error}") from None
     rounds = [_json(line, path.parent / ROUNDS) for line in lines]
     return {"statement": _json(text, path), "config": config, "rounds": rounds}
@@ -56,14 +63,17 @@ def _of_bundle(path: Path, text: str) -> Document:
 
 def _of_page(path: Path, text: str) -> Document:
     finder = _Finder()
-    finder.feed(text)
-    finder.close()
+    try:
+        finder.feed(text)
+        finder.close()
+    except AssertionError as error:  # of html.parser, at marks that it does not know
+        raise ValueError(f"{path}: not valid HTML ({error})") from None
     if len(finder.found) != 1:
         raise ValueError(
             f"{path}: {len(finder.found)} elements <script id={ELEMENT!r}>; expected a public page "
             "of this program, which has one"
         )
-    document = _json(finder.found[0].replace("<\\/", "</"), path)
+    document = _json(finder.found[0], path)
     if not isinstance(document, dict):
         raise ValueError(f"{path}: not a page of this program")
     return document
@@ -108,10 +118,12 @@ def _json(text: str, path: Path) -> Any:
             raise ValueError("a name stands twice in one object")
         return dict(pairs)
 
-    def no_number(word: str) -> Any:
-        raise ValueError(f"{word} is no number")
+    def number(word: str) -> float:
+        if not math.isfinite(found := float(word)):
+            raise ValueError(f"{word} is no number")
+        return found
 
     try:
-        return json.loads(text, object_pairs_hook=table, parse_constant=no_number)
+        return json.loads(text, object_pairs_hook=table, parse_float=number, parse_constant=number)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None

@@ -14,6 +14,7 @@ value or a word of the program's own; the words of a user that leave are these a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,13 @@ MECHANISMS = (
     "exact", "poisson-gaussian", "joint-poisson-gaussian", "chosen", "turns", "gaussian",
     "filtered-gaussian",
 )  # fmt: skip
+COVERS = ("run", "population", "spent_so_far", "share")  # of a population's journal
+TOTAL = ("epsilon", "delta", "relation", "observer", "filter")
+OTHER_RUN = ("run", "epsilon", "share")  # not when it was, nor who took part
+STATISTIC = re.compile(  # as `data.recipe` words a release
+    r"released with epsilon [0-9.e+-]+, charged to '[\w.-]{1,100}'"
+    r"(; its noise hides a smaller std)?"
+)
 SUMMARY = ("name", "simulated", "tuned_without_privacy", "accounting", "no_guarantee", "filter")
 CONFIG: Record = {  # data.name, features.file and model.options: see `public_table`
     "name": None,
@@ -205,6 +213,29 @@ def public_summary(summary: Record, config: Config) -> Record:
     told = _plain(summary, SUMMARY, {config.name, config.privacy.accounting})
     told["all_arms_composed"] = public_costs(summary["all_arms_composed"])
     return told
+
+
+def public_statistics(summary: Record) -> list[str]:
+    """How statistics of the data were released, which earlier versions do not say."""
+    told: list[str] = summary.get("released_statistics", [])
+    for one in told:
+        if not STATISTIC.fullmatch(one):
+            raise ValueError(f"released_statistics = {one!r}: not written by this program")
+    return told
+
+
+def public_covers(covers: Record | None) -> Record | None:
+    """What `coverage.covered` tells of other runs over the same people."""
+    if covers is None:
+        return None
+    total, runs = covers["total"], covers["runs"]
+    names = {covers["run"], covers["population"], *(run["run"] for run in runs)}
+    return {
+        **_plain(covers, COVERS, names),
+        "total": _plain(total, TOTAL, {*OBSERVERS, *RELATIONS, total["filter"]}),
+        "runs": [_plain(run, OTHER_RUN, names) for run in runs],
+        "composed": public_costs(covers["composed"]),
+    }
 
 
 def held_out(summary: Record, config: Config) -> Record:

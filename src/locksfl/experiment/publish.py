@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.experiment import public
@@ -46,8 +47,9 @@ def publish(run: Path, target: Path, sign: Path | None = None) -> list[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
-        document = sealed(public_document(folder, config, summary, arms), key)
-        _fill(work, document, public_models(folder, config, arms), config)
+        models = public_models(folder, config, arms)
+        document = public_document(folder, config, summary, arms, models, key)
+        _fill(work, document, models, config)
         os.chmod(work, 0o755)
         os.replace(work, target)  # all of it or nothing
     except BaseException:
@@ -83,16 +85,22 @@ def public_models(folder: RunFolder, config: Config, arms: dict[str, Arm]) -> di
 
 
 def public_document(
-    folder: RunFolder, config: Config, summary: dict[str, Any], arms: dict[str, Arm]
+    folder: RunFolder,
+    config: Config,
+    summary: dict[str, Any],
+    arms: dict[str, Arm],
+    models: dict[str, bytes] | None = None,
+    key: Ed25519PrivateKey | None = None,
 ) -> dict[str, Any]:
     """All that a bundle tells beside its models: the statement, the configuration, the rounds. It
-    has its digest, and is what `locks verify` checks."""
+    has its digest and, with a key, its signature, and is what `locks verify` checks. `models` are
+    those of `public_models`, if they have been made."""
     held_out = public.held_out(summary, config)
     rounds = [
         public.public_round(line, arms[line["arm"]], held_out["public"])
         for line in folder.lines("rounds.jsonl")
     ]
-    models = public_models(folder, config, arms)
+    models = public_models(folder, config, arms) if models is None else models
     statement = {
         "format": FORMAT,
         "version": metadata.version("locks-fl"),
@@ -100,8 +108,8 @@ def public_document(
         "unit": unit_text(config),
         "held_out": held_out,
         "classes_public": bool(summary.get("classes_public", held_out["public"])),
-        "released_statistics": summary.get("released_statistics", []),
-        "covers": covered(summary),
+        "released_statistics": public.public_statistics(summary),
+        "covers": public.public_covers(covered(summary)),
         "arms": [
             public.public_arm(
                 arm,
@@ -114,4 +122,5 @@ def public_document(
         "models": {file: hashlib.sha256(content).hexdigest() for file, content in models.items()},
     }
     statement["words"] = statement_words(statement, config)
-    return sealed({"statement": statement, "config": public.public_table(config), "rounds": rounds})
+    told = {"statement": statement, "config": public.public_table(config), "rounds": rounds}
+    return sealed(told, key)

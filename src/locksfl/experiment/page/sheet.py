@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib import metadata, resources
 from typing import Any
 
@@ -104,9 +105,16 @@ def render(sheet: Sheet) -> str:
     )
 
 
+@cache
 def generator() -> str:
-    """What draws pages here: another version draws other bytes."""
-    return f"locks-fl {metadata.version('locks-fl')}, Bokeh {metadata.version('bokeh')}"
+    """What draws pages here: another version, or other sources of this one, draw other bytes."""
+    drawing = sha256()
+    for file in sorted(resources.files("locksfl.experiment.page").iterdir(), key=lambda f: f.name):
+        if file.name.endswith((".py", ".html")):
+            drawing.update(file.read_bytes())
+    versions = [f"{name} {metadata.version(name)}" for name in ("Bokeh", "Jinja2")]
+    ours = f"locks-fl {metadata.version('locks-fl')} ({drawing.hexdigest()[:12]})"
+    return ", ".join([ours, *versions])
 
 
 def drawn_by(page: str) -> str | None:

@@ -1,14 +1,12 @@
 """What the parts of a document say of each other: settings, terms, rounds and arms.
 
 The arms are planned anew from the public settings, with the noise that the statement names, and
-must have the terms of the statement. Code of the operator's own (a rule, an estimator) is never
-imported here, since whoever wrote the document chose its name: terms of such arms are taken as
-stated, and `own_code` says so.
+must have the terms of the statement. Of arms with code of the operator's own, which is never
+imported here, `own_code` checks what can be known.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,21 +14,25 @@ from typing import Any
 
 from locksfl._tables import build_table
 from locksfl.arm import MULTIPLIERS, Arm
-from locksfl.experiment.config import Config
+from locksfl.data.catalogue import NAMES
+from locksfl.experiment.config import OWN_DATA, Config, DataConfig
 from locksfl.experiment.documents import Document
 from locksfl.experiment.publish import played_arms
 from locksfl.experiment.records import COUNTED
 from locksfl.experiment.statement import statement_words, unit_text
+from locksfl.experiment.verify.own_code import is_own, own_term_faults, stand_ins
+from locksfl.methods.cyclic import check_secret
+from locksfl.methods.releases import OBSERVERS
 from locksfl.privacy.recompute import recomputed
 from locksfl.privacy.terms import Term, terms_of
 
 Record = dict[str, Any]
 
-
-def own_code(document: Document) -> list[str]:
-    """The rules and estimators that are code of the operator's own."""
-    words = (arm.get(part) for arm in document["config"]["arm"] for part in ("rule", "estimator"))
-    return sorted({word for word in words if isinstance(word, str) and ":" in word})
+TOGETHER = (  # what an observer may have before them in one trust
+    {"exact"},
+    {"poisson-gaussian", "joint-poisson-gaussian", "chosen", "turns"},
+    {"gaussian", "filtered-gaussian"},
+)
 
 
 def name_faults(document: Document) -> Iterator[str]:
@@ -47,12 +49,25 @@ def name_faults(document: Document) -> Iterator[str]:
         yield f"models {sorted(statement['models'])}: expected one for each arm of {names}"
 
 
+def settings_of(document: Document) -> Config:
+    """The settings, with something of the program's in place of code of the operator's own."""
+    config: Config = build_table(Config, {**document["config"], "arm": stand_ins(document)}, "")
+    return config
+
+
 def setting_faults(document: Document) -> Iterator[str]:
     """Settings that do not lead to the statement and its terms."""
     statement = document["statement"]
+    claimed = [arm["claimed_epsilon"] for arm in statement["arms"]]
+    if statement["no_guarantee"] and None in claimed:
+        yield "claimed_epsilon: missing, and no_guarantee is said of it"
+        return
     try:
-        config: Config = build_table(Config, json.loads(json.dumps(document["config"])), "")
-        arms = list(played_arms(config, statement).values())
+        _check_public(document["config"])
+        config = settings_of(document)
+        arms = _planned(document, config)
+        if not statement["simulated"]:
+            _check_secret(config, arms)
     except ValueError as error:
         yield f"configuration: {error}"
         return
@@ -68,36 +83,92 @@ def setting_faults(document: Document) -> Iterator[str]:
     for name, value in expected.items():
         if statement[name] != value:
             yield f"{name} = {statement[name]!r}: the configuration says {value!r}"
+    charged = not statement["simulated"] and privacy.population is not None
+    if (statement["covers"] is not None) != charged:
+        yield f"covers: expected {'the journal of the population' if charged else 'null'}"
     if statement["words"] != statement_words(statement, config):
         yield "words: not those of this statement and these settings"
-    for told, arm in zip(statement["arms"], arms, strict=True):
-        yield from (f"arm {arm.name}: {fault}" for fault in _arm_faults(told, arm, config))
+    for told, arm, table in zip(statement["arms"], arms, document["config"]["arm"], strict=True):
         lines = [line for line in document["rounds"] if line["arm"] == arm.name]
-        yield from (f"arm {arm.name}: {fault}" for fault in _count_faults(lines, arm))
+        for fault in (
+            *_arm_faults(told, arm, config, table),
+            *(own_term_faults if is_own(table) else _term_faults)(told, arm, config),
+            *_claim_faults(told, arm, config),
+            *_count_faults(lines, arm, is_own(table)),
+        ):
+            yield f"arm {arm.name}: {fault}"
 
 
-def _arm_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
-    names = ("rule", "estimator", "trust", "rounds", "clip_norm", "step")
+def _check_public(table: Record) -> None:
+    """Refuse settings that never leave a server, and a path, which would be opened here."""
+    for where, name in ((table, "seed"), (table["data"], "dir")):
+        if name in where:
+            raise ValueError(f"{name} = {where[name]!r}: not a public setting")
+    if (name := table["data"].get("name", DataConfig.name)) not in (*NAMES, OWN_DATA):
+        raise ValueError(f"data.name = {name!r}: expected a set of this program's, or {OWN_DATA!r}")
+
+
+def _check_secret(config: Config, arms: list[Arm]) -> None:
+    """Refuse, as a run does, what only a simulation may have."""
+    check_secret(arms)
+    if config.engine is None:
+        config.data.check_unit(simulated=False)
+    if config.engine is None and config.diagnostics.every and arms[0].private:
+        raise ValueError(f"diagnostics.every = {config.diagnostics.every}: only of a simulation")
+
+
+def _planned(document: Document, config: Config) -> list[Arm]:
+    """The arms with the noise that is stated; of own code, what stands in, which has no ladder."""
+    tables, told = document["config"]["arm"], document["statement"]["arms"]
+    arms = {
+        arm.name: replace(arm, noise_multiplier=one["noise_multiplier"] or 0.0)
+        for arm, one, table in zip(config.arms(), told, tables, strict=True)
+        if is_own(table)
+    }
+    if ours := [table for table in config.arm if table["name"] not in arms]:
+        stated = {"arms": [one for one in told if one["name"] not in arms]}
+        arms |= played_arms(replace(config, arm=ours), stated)
+    return [arms[table["name"]] for table in tables]
+
+
+def _arm_faults(told: Record, arm: Arm, config: Config, table: Record) -> Iterator[str]:
+    """Numbers of an arm that are not those of its table and the experiment."""
+    names = ["rule", "estimator", "trust", "rounds", "clip_norm", "step"]
     expected = {name: getattr(arm, name) for name in names}
     expected["asked_rounds"] = config.train.rounds
-    table = next(one for one in config.arm if one["name"] == arm.name)
+    noised = dict(
+        zip(
+            MULTIPLIERS,
+            (arm.private, arm.releases_norms, arm.clip_quantile is not None),
+            strict=True,
+        )
+    )
+    if is_own(table):  # what stands in has another rule, and is not limited
+        for name in ("rule", "estimator"):
+            expected[name] = table.get(name, told[name])
+        if config.privacy.max_epsilon is not None:
+            del expected["rounds"]
+        noised["norm_multiplier"] = told["norm_multiplier"] is not None
     expected |= {name: table[name] for name in MULTIPLIERS if name in table}
     if arm.separation:
         expected |= {"separation": arm.separation, "bands": arm.bands}
     for name, value in expected.items():
         if told.get(name) != value:
             yield f"{name} = {told.get(name)!r}: the configuration says {value!r}"
-    noised = (arm.private, arm.releases_norms, arm.clip_quantile is not None)
-    for name, released in zip(MULTIPLIERS, noised, strict=True):
+    for name, released in noised.items():
         if (told.get(name) is not None) != (arm.private and released):
             yield f"{name} = {told.get(name)!r}: not what the settings release"
+
+
+def _term_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
+    """Terms that are not those of the planned arm."""
+    del config
     if arm.ladder and told["noise_multiplier"] != arm.ladder[-1]:
         yield f"noise_multiplier = {told['noise_multiplier']!r}: the last of the ladder is another"
     alone = replace(arm, bands=min(1, arm.bands))  # what correlates noise takes seconds to compute
     for who, terms in terms_of(alone).items():
         if _without_bands(told["terms"][who]) != _without_bands(terms):
             yield f"terms {who}: not those of the configuration and the stated noise"
-    yield from _claim_faults(told, arm, config)
 
 
 def _without_bands(terms: list[Term]) -> list[Term]:
@@ -129,8 +200,9 @@ def _claim_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
         yield f"claimed_epsilon = {claimed!r}: {problem}"
 
 
-def _count_faults(lines: list[Record], arm: Arm) -> Iterator[str]:
-    """Counts of rounds that the settings fix, or that fit no number of parameters."""
+def _count_faults(lines: list[Record], arm: Arm, own: bool) -> Iterator[str]:
+    """Counts of rounds that the settings fix, or that fit no number of parameters. How many upload
+    by an own rule is not known."""
     rule, sizes = arm.parts[0], set()
     for line in lines:
         where = f"round {line['round']}"
@@ -141,7 +213,7 @@ def _count_faults(lines: list[Record], arm: Arm) -> Iterator[str]:
         if not known:
             yield f"{where}: expected_cohort {line['expected_cohort']:g}: not that of the settings"
         fixed = not arm.counts and (rule.estimated_uploads is None or not arm.releases_norms)
-        if fixed and line["upload_estimate"] != arm.uploads:
+        if fixed and not own and line["upload_estimate"] != arm.uploads:
             yield f"{where}: upload_estimate {line['upload_estimate']:g}; it is {arm.uploads:g}"
         if not arm.parts[2].guards_server:
             continue
@@ -151,6 +223,8 @@ def _count_faults(lines: list[Record], arm: Arm) -> Iterator[str]:
         cohort, uploads, up, down = (line[name] for name in COUNTED)
         if not uploads <= cohort <= arm.clients:
             yield f"{where}: {uploads} uploads of {cohort} of {arm.clients} clients"
+        if own:  # perhaps with norms
+            continue
         norms = cohort if arm.releases_norms else 0
         sizes |= {down / 4 / cohort} if cohort else set()
         sizes |= {(up / 4 - norms) / uploads} if uploads else set()
@@ -168,6 +242,11 @@ def term_faults(document: Document) -> Iterator[str]:
                     yield f"{where}: {term['rounds']} rounds; the arm has {arm['rounds']}"
                 if term["mechanism"] == "turns":
                     yield from (f"{where}: {fault}" for fault in _strategy_faults(term, arm))
+    for who in OBSERVERS:
+        arms = document["statement"]["arms"]
+        kinds = {term["mechanism"] for arm in arms for term in arm["terms"][who]}
+        if len([group for group in TOGETHER if kinds & group]) > 1:
+            yield f"terms {who}: {', '.join(sorted(kinds))}: not of one trust"
 
 
 def _strategy_faults(term: Term, arm: Record) -> Iterator[str]:

@@ -15,6 +15,7 @@ from locksfl.privacy.terms import Term
 
 Record = dict[str, Any]
 
+MESSAGES = {"gaussian", "filtered-gaussian"}
 ALL_ARMS = "all arms together"
 BY = {"pld": "dp_accounting pld", "rdp": "dp_accounting rdp", "gaussian": "dp_accounting gaussian"}
 
@@ -49,7 +50,7 @@ def cost_rows(document: Document) -> Iterator[Row]:
     told = [(arm["name"], arm["privacy"], [arm["terms"]]) for arm in arms]
     told.append((ALL_ARMS, statement["all_arms_composed"], [arm["terms"] for arm in arms]))
     for arm in arms:
-        if "spent_so_far" in arm and "gaussian" not in _kinds(arm["terms"]["PUBLIC"]):
+        if "spent_so_far" in arm and not by_ledger(arm):
             played = _played(arm["terms"], arm["played_rounds"])
             name = f"{arm['name']}, rounds played"
             told.append((name, arm["spent_so_far"], [played]))
@@ -57,6 +58,12 @@ def cost_rows(document: Document) -> Iterator[Row]:
         for cost in costs:
             seen = [term for one in terms for term in one[cost["observer"]]]
             yield _row(name, cost, seen, asked)
+
+
+def by_ledger(arm: Record) -> bool:
+    """Whether what an arm has spent is that of the clients in its ledger: who sends messages of
+    its own spends by being asked, which no public term tells."""
+    return not _kinds(arm["terms"]["PUBLIC"]).isdisjoint(MESSAGES)
 
 
 def _row(name: str, cost: Record, terms: list[Term], asked: Record) -> Row:
@@ -79,7 +86,7 @@ def _accountant(terms: Sequence[Term], asked: str) -> str:
     kinds = _kinds(terms)
     if "exact" in kinds:
         return "none"
-    if kinds <= {"gaussian", "filtered-gaussian", "turns"}:
+    if kinds <= MESSAGES | {"turns"}:
         return "gdp"
     return "rdp" if "chosen" in kinds else asked
 
@@ -95,7 +102,7 @@ def curve_faults(document: Document) -> Iterator[str]:
         terms = arm["terms"]["SERVER"]
         if "exact" in _kinds(terms):
             terms = arm["terms"]["PUBLIC"]
-        secret = _kinds(terms).isdisjoint({"gaussian", "filtered-gaussian"})
+        secret = _kinds(terms).isdisjoint(MESSAGES)
         stride = -(-arm["rounds"] // CURVE_POINTS) if secret else 1
         known: dict[int, Recomputed] = {}
         for line in lines:
