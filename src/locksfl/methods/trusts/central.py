@@ -30,7 +30,7 @@ trust = Trust(
     name="central",
     about="noise by the server",
     statement="The server adds the noise and is trusted with raw updates. The guarantee holds "
-    "against everybody else (PUBLIC), who see the models and the public bundle.",
+    "against everybody else (PUBLIC), who sees the models and the public bundle.",
     server=View.RAW,
     public=View.AMPLIFIED,
     server_adds_noise=True,
