@@ -254,8 +254,8 @@ def _delta(config: Config) -> str:
     if not TRUSTS[config.privacy.trust].private or not clients:
         return ""
     return (
-        f"Delta is {delta:g}: whoever runs the training sets it beforehand (privacy.delta). With that "
-        "probability nothing is promised, so it should be far below 1 / clients, which is "
+        f"Delta is {delta:g}: whoever runs the training sets it beforehand (privacy.delta). With "
+        "that probability nothing is promised, so it should be far below 1 / clients, which is "
         f"{1 / clients:g} here."
     )
 
