@@ -233,6 +233,7 @@ REFUSED: dict[str, dict[str, str]] = {  # what would take long, or wait for othe
     "compare": {"paths": MISSING},
     "tune": {"file": MISSING},
     "verify": {"file": MISSING},
+    "report": {"runs": MISSING},
     "export": {"model": MISSING, "file": "model.npz"},
     "reproduce": {"--tuned": MISSING},
     "privacy spent": {"population": MISSING},
@@ -248,6 +249,8 @@ REFUSED: dict[str, dict[str, str]] = {  # what would take long, or wait for othe
         ("--server", "--ca", "--key", "--policy", "--ledger"), MISSING
     ),
     "federation ledger": {"ledger": MISSING, "--policy": MISSING},
+    "federation policy": {"file": MISSING},
+    "federation status": {"run": MISSING},
 }
 
 

@@ -329,7 +329,11 @@ def test_messages_of_one_noise_are_added_as_whole_numbers_too():
 
 @pytest.mark.parametrize(
     ("name", "rule"),
-    [(name, "full") for name in MODELS] + [("mlp", rule) for rule in ("norm", "dpis")],
+    [
+        pytest.param(name, "full", marks=pytest.mark.long if name in ("cnn", "unit") else ())
+        for name in MODELS
+    ]
+    + [("mlp", rule) for rule in ("norm", "dpis")],
 )
 def test_one_client_s_size_changes_nothing_for_the_others(name, rule):
     """A client of 5 broken records, or of 7, or of 40: the sum of the others, to the last bit. The
