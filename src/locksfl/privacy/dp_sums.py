@@ -172,7 +172,7 @@ def rdp_epsilon(
     coins: Coins, delta: float, relation: str, rough: bool = False
 ) -> tuple[float, bool]:
     """Epsilon, and whether it can be relied upon to be near the least: the orders on both sides of
-    the best one converged, and it is not among the real ones below 4, which are up to 3% high."""
+    the best one converged, and it is not among the real ones below 3, which are up to 3% high."""
     from dp_accounting.rdp import rdp_privacy_accountant
 
     cost = _rdp if relation == "zero-out" else _replace_rdp
@@ -189,7 +189,7 @@ def rdp_epsilon(
         at = int(np.argmin(each))
         best = min(best, float(each[at]))
         beside = orders[max(0, at - 1)], orders[min(len(orders) - 1, at + 1)]
-        exact = orders[at] >= (4 if relation == "zero-out" else 2)
+        exact = orders[at] >= (3 if relation == "zero-out" else 2)
         converged = exact and bool(np.isfinite(rdp[max(0, at - 1) : at + 2]).all())
         closer = np.linspace(*beside, 8)
         halves = np.maximum(np.round(2 * closer), 3) / 2

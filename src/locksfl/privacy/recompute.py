@@ -9,7 +9,7 @@ those of `privacy.accountant`, so that the two agree closely and not to the last
     gaussian   its exact conversion of mu, the root of the sum of (sensitivity / std)^2
 
 It cannot express two sums of one secret sample (joint-poisson-gaussian below a rate of 1), and its
-RDP is too high, or none, at the real orders below 4 on which a large epsilon rests. Then this
+RDP is too high, or none, at the real orders below 3 on which a large epsilon rests. Then this
 program's own accountant recomputes, the result says so, and dp_accounting has bounds beside it:
 below by one of the two sums alone (or by its loss distribution), above by a mixture of Gaussians on
 a line or one Gaussian, worth more than both (or by its RDP at the orders that converge).
@@ -98,12 +98,12 @@ def recomputed(
         return Recomputed(_gaussian(math.sqrt(mu_squared), delta), "gaussian")
     coins = as_coins(terms)
     if accountant == "rdp" or "chosen" in kinds:
-        return _by_rdp(coins, delta, relation, rough)
+        return _by_rdp(coins, delta, relation, printed, rough)
     if any(is_joint(one) for choices, _ in coins for one in choices):
         return _by_ours(coins, delta, relation, "pld", rough)
     found = Recomputed(pld_epsilon(frozen(coins), delta, relation), "pld")
     if found.problem(printed):
-        other = _by_rdp(coins, delta, relation, rough)
+        other = _by_rdp(coins, delta, relation, printed, rough)
         return other if other.epsilon < found.epsilon or found.epsilon > REACH else found
     return found
 
@@ -160,12 +160,13 @@ def _filtered(term: Term, relation: str) -> float:
 # Sums over a secret sample: by dp_accounting in `dp_sums`, or by ours
 
 
-def _by_rdp(coins: Coins, delta: float, relation: str, rough: bool) -> Recomputed:
+def _by_rdp(coins: Coins, delta: float, relation: str, printed: float, rough: bool) -> Recomputed:
     if any(is_joint(one) for choices, _ in coins for one in choices):
         return _by_ours(coins, delta, relation, "rdp", rough)
     epsilon, converged = rdp_epsilon(coins, delta, relation, rough)
-    if converged:
-        return Recomputed(epsilon, "roughly" if rough else "rdp")
+    found = Recomputed(epsilon, "roughly" if rough else "rdp")
+    if converged and not found.problem(printed):
+        return found
     ours = _by_ours(coins, delta, relation, "rdp", rough)
     return Recomputed(ours.epsilon, ours.by, ours.low, min(ours.high, epsilon))
 
