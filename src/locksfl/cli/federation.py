@@ -271,7 +271,7 @@ def client(
     update: Annotated[
         str | None, option("package.module:function, your own training instead.")
     ] = None,
-    poll: Annotated[float, option("Seconds between requests for work.", min=0.05)] = 1.0,
+    poll: Annotated[float | None, typer.Option(hidden=True)] = None,
     new_ledger: Annotated[
         bool,
         option("Create the ledger, a new budget: at the first start, never again.", "--new-ledger"),
@@ -281,6 +281,8 @@ def client(
     """Take part, on a device of one's own: answer what the policy allows, and count it."""
     require()
     one_of(FORMATS, **{"--log-format": log_format})
+    if poll is not None:
+        say("--poll has no effect any more: a request for work waits at the server")
     # a device trains one client: no GPU memory taken beforehand
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from locksfl.federation import certificates
@@ -308,7 +310,7 @@ def client(
 
     signal.signal(signal.SIGTERM, terminate)
     answering = told_of(device)
-    node = Node(server, ca, key, client_app(lambda context: answering), poll)
+    node = Node(server, ca, key, client_app(lambda context: answering))
     try:
         with logging_to(log_format):
             node.serve(say)

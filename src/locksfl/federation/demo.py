@@ -20,8 +20,6 @@ from locksfl.federation import certificates, child
 from locksfl.federation.device.files import DeviceFiles
 from locksfl.federation.server.allowed import policy_for
 
-POLLS_A_SECOND = 20  # of all nodes together: what a SuperLink on a busy machine can handle
-
 EXPERIMENT = """
 name = "federation"
 [data]
@@ -93,7 +91,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def client_command(files: DeviceFiles, address: str, ca: Path, poll: float = 0.2) -> list[str]:
+def client_command(files: DeviceFiles, address: str, ca: Path) -> list[str]:
     """The options of `locks federation client` for one device."""
     options = {
         "--server": address,
@@ -103,7 +101,6 @@ def client_command(files: DeviceFiles, address: str, ca: Path, poll: float = 0.2
         "--ledger": files.ledger,
         "--data": files.data,
         "--experiment": files.experiment,
-        "--poll": poll,
     }
     return [str(part) for option in options.items() for part in option]
 
@@ -114,10 +111,9 @@ def running_clients(
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A process for each device; all of them are ended afterwards, whatever happens."""
     processes: list[subprocess.Popen[bytes]] = []
-    poll = max(0.2, len(devices) / POLLS_A_SECOND)
     try:
         for files in devices:
-            options = client_command(files, address, certs / certificates.CA, poll)
+            options = client_command(files, address, certs / certificates.CA)
             processes.append(start_client(options, home, files.policy.parent / "client.log"))
         yield processes
     finally:

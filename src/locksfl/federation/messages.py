@@ -6,7 +6,7 @@ Numbers and words go in one record, because every record of a message takes a se
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from typing import Any
 
@@ -18,19 +18,29 @@ from locksfl.federation.wire import STAGES, Answer, Later, Question, Stage
 TYPES: dict[Stage, str] = {"norm": "query.norm", "update": "train.update", "end": "query.end"}
 WORDS, NUMBERS = "words", "numbers"  # the two records of a message
 ASKED = ("estimator", "probability", "bound", "rule", "model")  # besides the terms
+Fetch = Callable[[int], bytearray]  # of an array: its data, if they are no longer than that
 HEADER = 4096  # bytes that a stored array may have besides its numbers
 
 
+def to_contents(questions: Iterable[Question]) -> Iterator[RecordDict]:
+    """The contents of the messages of questions; models that are one object are one record."""
+    models: dict[int, ArrayRecord] = {}
+    for question in questions:
+        words = dict(question.terms)
+        for name in ASKED:
+            if (value := getattr(question, name)) is not None:
+                words[name] = value
+        content = RecordDict({WORDS: ConfigRecord(words)})
+        if (model := question.weights) is not None:
+            if id(model) not in models:
+                models[id(model)] = ArrayRecord([np.ascontiguousarray(model)])
+            content[NUMBERS] = models[id(model)]
+        yield content
+
+
 def to_content(question: Question) -> RecordDict:
-    """The content of a question's message."""
-    words = dict(question.terms)
-    for name in ASKED:
-        if (value := getattr(question, name)) is not None:
-            words[name] = value
-    content = RecordDict({WORDS: ConfigRecord(words)})
-    if question.weights is not None:
-        content[NUMBERS] = ArrayRecord([np.ascontiguousarray(question.weights)])
-    return content
+    """The content of one question's message."""
+    return next(to_contents([question]))
 
 
 def to_question(message: Message) -> Question | None:
@@ -81,7 +91,11 @@ def to_answer(message: Message, size: int) -> Answer:
     stored = _stored(message.content.get(NUMBERS))
     if stored is None or len(stored.data) > 4 * size + HEADER:
         return Answer()
-    return Answer(released=numbers(stored.data))
+    fetch: Fetch | None = getattr(stored, "fetch", None)
+    try:
+        return Answer(released=numbers(stored.data if fetch is None else fetch(4 * size)))
+    except (ValueError, KeyError):  # it is larger, or a piece is missing
+        return Answer()
 
 
 def _stored(record: Any) -> Array | None:
@@ -93,11 +107,11 @@ def _stored(record: Any) -> Array | None:
 
 
 def _model(record: Any) -> np.ndarray | Later | None:
-    """The model in a question; one that is still at the server has a `fetch` (pulling.py)."""
+    """The model in a question; one that is still at the server has a `fetch` (post.py)."""
     stored = _stored(record)
     if stored is None:
         return None
-    fetch: Callable[[int], bytearray] | None = getattr(stored, "fetch", None)
+    fetch: Fetch | None = getattr(stored, "fetch", None)
     if fetch is None:
         return numbers(stored.data)
     shape = stored.shape

@@ -10,71 +10,101 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.proto.fleet_pb2 import PullMessagesResponse
-from flwr.proto.message_pb2 import Message, ObjectTree
-from flwr.proto.node_pb2 import Node as NodeProto
+from flwr.app import Message, RecordDict
 
-from locksfl.federation import certificates
-from locksfl.federation.device.node import Node, _TurnedAway, _WrongClock
+from locksfl.federation import certificates, flower
+from locksfl.federation.device.node import Node, _sign_on, _TurnedAway, _WrongClock
+from locksfl.federation.post import fold, name_of
 
 
 @pytest.fixture
 def node(tmp_path):
     certificates.make_server(tmp_path, ["localhost"], days=1)
     certificates.make_node(tmp_path, "device", days=1)
-    return Node("localhost:1", tmp_path / certificates.CA, tmp_path / "device.key", answer, poll=0)
+    return Node("localhost:1", tmp_path / certificates.CA, tmp_path / "device.key", answer)
 
 
-def answer(*_):
-    raise AssertionError("nothing here can be answered")
+def answer(message, _):
+    return Message(RecordDict(), reply_to=message)
 
 
 class Server:
-    """Gives these answers to whoever asks for messages, then is gone; signs on with a status."""
+    """Gives these questions to whoever asks for work, then is gone; says hello with a status."""
 
-    def __init__(self, answers=(), status=200, date=None):
-        self.answers, self.status = list(answers), status
+    def __init__(self, questions=(), status=200, date=None, replied=200):
+        self.questions, self.status, self.replied = list(questions), status, replied
         self.headers = {} if date is None else {"date": date}
+        self.calls = []
 
-    def PullMessages(self, _):
-        if not self.answers:
+    def work(self, last):
+        self.calls.append(("work", last))
+        if not self.questions:
             raise httpx.ConnectError("gone")
-        return self.answers.pop(0)
+        return self.questions.pop(0)
 
-    def ActivateNode(self, _):
+    def reply(self, question, _):
+        self.calls.append(("reply", question))
+        self._answer(self.replied)
+
+    def objects(self, _):
+        raise AssertionError("nothing is fetched here")
+
+    def hello(self):
+        self._answer(self.status)
+
+    def _answer(self, status):
         request = httpx.Request("POST", "https://localhost")
-        raise httpx.HTTPStatusError(
-            "no",
-            request=request,
-            response=httpx.Response(self.status, headers=self.headers, request=request),
-        )
+        httpx.Response(status, headers=self.headers, request=request).raise_for_status()
 
 
-def test_garbage_does_not_end_the_node(node):
-    """No content and an error at once, which no message has; and a head without its tree."""
-    both = Message()
-    both.content.SetInParent()
-    both.error.code = 1
-    server = Server(
-        [
-            PullMessagesResponse(messages_list=[both], message_object_trees=[ObjectTree()]),
-            PullMessagesResponse(messages_list=[Message()]),
-        ]
-    )
+def question(monkeypatch):
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(flower.TaskIdentity, name, 7)
+    return fold(Message(RecordDict(), 5, "query.norm", ttl=60.0))
+
+
+def test_garbage_does_not_end_the_node(node, monkeypatch):
+    """No message at all, half of one, an array in its place; the question after them is answered,
+    and none is asked for again."""
+    good = question(monkeypatch)
+    bad = [[b"garbage"], good[:1], good[1:], [b"Array  2\0{}"]]
+    server = Server([*bad, [], good])
     with pytest.raises(httpx.ConnectError):
-        node._answer_all(server, NodeProto(node_id=1))
-    assert not server.answers
+        node._answer_all(server)
+    assert [called for called in server.calls if called[0] == "reply"] == [
+        ("reply", name_of(good[0]))
+    ]
+    lasts = [last for call, last in server.calls if call == "work"]
+    assert lasts == ["", *(name_of(parts[0]) for parts in bad), lasts[4], name_of(good[0])]
+
+
+def test_a_stage_that_is_over_does_not_end_the_node(node, monkeypatch):
+    server = Server([question(monkeypatch)], replied=410)
+    with pytest.raises(httpx.ConnectError):
+        node._answer_all(server)
+    assert [call for call, _ in server.calls] == ["work", "reply", "work"]
+
+
+@pytest.mark.usefixtures("node")
+def test_a_key_is_used_by_one_process(tmp_path):
+    with pytest.raises(ValueError, match="another process is using this node's key"):
+        Node("localhost:1", tmp_path / certificates.CA, tmp_path / "device.key", answer)
+
+
+def test_a_server_of_another_version_is_one_line():
+    with pytest.raises(ValueError, match="expected a server of the same version"):
+        _sign_on(Server(status=404))
 
 
 @pytest.mark.parametrize(
     ("seconds", "told"), [(30, "30 s ahead of"), (-400, "400 s behind"), (0, None), (-60, None)]
 )
-def test_a_wrong_clock_gets_the_true_reason(node, seconds, told):
+def test_a_wrong_clock_gets_the_true_reason(seconds, told):
     """The server answers 401 to a wrong time and to an unknown key; its own time tells which."""
     there = datetime.now(UTC) - timedelta(seconds=seconds)
     server = Server(status=401, date=format_datetime(there.replace(microsecond=0), usegmt=True))
     with pytest.raises(_TurnedAway if told is None else _WrongClock) as caught:
-        node._activate(server)
+        _sign_on(server)
     if told is not None:
         shown = str(caught.value).replace(f"{abs(seconds) + 1} s", f"{abs(seconds)} s")
         assert shown.replace("399 s", "400 s").startswith(f"this device's clock is {told} the")
@@ -90,7 +120,7 @@ def test_a_node_with_a_wrong_clock_says_so_once_and_waits(node, monkeypatch):
             raise KeyboardInterrupt
         raise _WrongClock("this device's clock is 30 s ahead")
 
-    monkeypatch.setattr(node, "_activate", activate)
+    monkeypatch.setattr("locksfl.federation.device.node._sign_on", activate)
     monkeypatch.setattr(certificates, "check_connection", lambda *_: True)
     monkeypatch.setattr("locksfl.federation.device.node.RETRY_SECONDS", 0.0)
     with pytest.raises(KeyboardInterrupt):
@@ -99,7 +129,7 @@ def test_a_node_with_a_wrong_clock_says_so_once_and_waits(node, monkeypatch):
 
 
 @pytest.mark.parametrize(("status", "error"), [(403, _TurnedAway), (502, httpx.HTTPStatusError)])
-def test_only_a_server_that_knows_us_turns_us_away(node, status, error):
+def test_only_a_server_that_knows_us_turns_us_away(status, error):
     """A proxy whose server is not there yet is waited for."""
     with pytest.raises(error):
-        node._activate(Server(status=status))
+        _sign_on(Server(status=status))

@@ -104,7 +104,7 @@ class Loopback:
     def listens(self) -> bool:
         """Whether the SuperLink is up, and its nodes are registered."""
         log = self.run / "flower" / "superlink.log"
-        return log.exists() and "ControlServicer.ListNodes" in log.read_text("utf-8", "replace")
+        return log.exists() and "ControlServicer.StartRun" in log.read_text("utf-8", "replace")
 
     def server(self, *options: str) -> subprocess.Popen[bytes]:
         """Start the server, on the experiment or, with --resume, on the run."""

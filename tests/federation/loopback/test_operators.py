@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.proto.message_pb2 import Message, Metadata
+from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from loopback import Loopback, processes_with
 
@@ -118,7 +119,7 @@ def strangers_are_refused(loop):
                 assert post(loop, f"/v1/control/{name}", message, headers, port=port) == 403
     certificates.make_node(loop.folder, "stranger", days=1)
     stranger = signed(loop.folder / "stranger.key")
-    node = flower.NodeProto(node_id=5)
+    node = NodeProto(node_id=5)
     pull = fleet.PullMessagesRequest(node=node)
     assert post(loop, "/v1/fleet/pull-messages", pull) == 401
     assert post(loop, "/v1/fleet/pull-messages", pull, stranger) == 403
@@ -179,5 +180,5 @@ def test_strangers_keys_and_ends(tmp_path):
         again.send_signal(signal.SIGINT)
         assert again.wait(60) == 130
         assert "stopped; continue with: locks federation server" in loop.log("server.log")
-        loop.until("the end of all", lambda: not processes_with("gate.json"))
+        loop.until("the end of all", lambda: not processes_with(str(loop.run / "flower")))
         assert RunFolder.open(loop.run).load_checkpoint()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import threading
@@ -17,13 +18,16 @@ pytest.importorskip("flwr")
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.proto.message_pb2 import Message, Metadata
+from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from locksfl.federation import certificates, flower
+from locksfl.federation import certificates, flower, post
 from locksfl.federation.server import gate as module
 from locksfl.federation.server.gate import FLEET, SECRET, SEEN, Gate
 from locksfl.federation.server.gated import Hurried
+from locksfl.federation.server.mail import COLLECT, SEND
+from locksfl.federation.server.mailroom import Mailroom
 from locksfl.federation.server.place import KeyFolder, Place, listen
 
 PUBLIC, PRIVATE = ("192.0.2.1", 8000), ("127.0.0.1", 8000)  # the same number on purpose
@@ -43,18 +47,24 @@ def house(tmp_path, monkeypatch):
     async def app(scope, receive, send):
         assert scope["type"] == "http"
         bodies.append((await receive())["body"])
-        await module._answer(send, 200, "passed")
+        await module._answer(send, 200, b'"passed"')
 
     folder = KeyFolder(tmp_path)
-    gate = Gate(app, folder.now(), folder, PRIVATE, "the secret")
-    return SimpleNamespace(gate=gate, keys=keys, folder=tmp_path, bodies=bodies)
+    members = {public_key_to_bytes(key.public_key()): n for n, key in enumerate(keys.values(), 5)}
+    room = Mailroom(SimpleNamespace(forget=list, replies=list, give=lambda *given: None))
+    gate = Gate(app, room, members, folder, PRIVATE, "the secret")
+    return SimpleNamespace(gate=gate, room=room, keys=keys, folder=tmp_path, bodies=bodies)
 
 
-def signed(key, ago=0.0):
+def signed(key, ago=0.0, call=None):
+    """The headers of a call; one of our own devices signs its path and content too."""
     stamp = (datetime.now(UTC) - timedelta(seconds=ago)).isoformat()
     public = b64encode(public_key_to_bytes(key.public_key())).decode()
-    signature = b64encode(sign_message(key, stamp.encode())).decode()
+    digest = hashlib.sha256(call[1]).hexdigest() if call else ""
+    text = post.to_sign(stamp, call[0], digest) if call else stamp.encode()
+    signature = b64encode(sign_message(key, text)).decode()
     return {
+        post.DIGEST: digest,
         flower.PUBLIC_KEY_HEADER: public,
         flower.TIMESTAMP_HEADER: stamp,
         flower.SIGNATURE_HEADER: signature,
@@ -76,7 +86,8 @@ def call(house, path, headers, body=b"", *, server=PUBLIC, method="POST", parts=
     given = {"type": "http", "headers": pairs, "server": server, "method": method, "path": path}
     given |= {"raw_path": path.encode(), "query_string": b"", "client": ("198.51.100.7", 5)}
     asyncio.run(house.gate(given | scope, receive, send))
-    return sent[0]["status"], json.loads(sent[1]["body"])
+    body = sent[1]["body"]
+    return sent[0]["status"], json.loads(body) if body[:1] in (b"{", b'"') else body
 
 
 def test_a_registered_device_passes_with_its_body_and_is_seen(house):
@@ -165,7 +176,7 @@ def test_bodies_have_limits(house):
 def test_nobody_replies_for_another_device(house):
     def reply(caller, sender):
         messages = [Message(metadata=Metadata(src_node_id=sender))]
-        node = flower.NodeProto(node_id=caller)
+        node = NodeProto(node_id=caller)
         request = flower.fleet.PushMessagesRequest(node=node, messages_list=messages)
         return request.SerializeToString()
 
@@ -174,6 +185,59 @@ def test_nobody_replies_for_another_device(house):
     assert call(house, PUSH, alice, b"\xff\xff")[0] == 400
     assert house.bodies == []
     assert call(house, PUSH, alice, reply(7, 7))[0] == 200
+
+
+def ours(house, name, path, body=b"", **given):
+    """A call of one of our own devices."""
+    return call(house, path, signed(house.keys[name], call=(path, body)), body, **given)
+
+
+def begin_stage(house, *parts):
+    """Alice is node 5, bob node 6."""
+    body = b"".join(post.pack([b"100", *parts]))
+    assert call(house, SEND, {SECRET: "the secret"}, body, server=PRIVATE) == (200, b"")
+
+
+def test_devices_get_their_own_questions_and_answer_them(house):
+    question, other = b"Message  1\0a", b"Message  1\0b"
+    names = [post.name_of(part) for part in (question, other)]
+    begin_stage(house, f"5 {names[0]}\n6 {names[1]}".encode(), question, other)
+    assert ours(house, "alice", post.HELLO) == (200, b"")
+    assert post.unpack(ours(house, "alice", post.WORK)[1]) == [question]
+    assert post.unpack(ours(house, "bob", post.WORK)[1]) == [other]
+    assert post.unpack(ours(house, "bob", post.OBJECTS, names[0].encode())[1]) == [question]
+    assert ours(house, "bob", post.OBJECTS, b"unknown")[0] == 410
+    reply = b"".join(post.pack([names[0].encode(), b"an answer"]))
+    assert ours(house, "bob", post.REPLY, reply)[0] == 410  # not the question of bob
+    assert ours(house, "alice", post.REPLY, reply) == (200, b"")
+    assert ours(house, "alice", post.REPLY, reply)[0] == 410  # once
+    collected = call(house, COLLECT, {SECRET: "the secret"}, server=PRIVATE)[1]
+    node, letter = post.unpack(collected)
+    assert (node, post.unpack(letter)) == (b"5", [b"an answer"])
+    late = b"".join(post.pack([names[1].encode(), b"late"]))
+    begin_stage(house, b"")
+    assert ours(house, "bob", post.REPLY, late)[0] == 410
+    assert call(house, COLLECT, {SECRET: "the secret"}, server=PRIVATE)[1] == b""
+
+
+def test_what_is_signed_is_the_call(house):
+    """Not only the time: neither for another call, nor with another content."""
+    alice = house.keys["alice"]
+    begin_stage(house, b"")
+    headers = signed(alice, call=(post.REPLY, b"mine"))
+    for path, body, said in (
+        (post.OBJECTS, b"mine", "the signature is not the key's"),
+        (post.REPLY, b"other", "the signature is not of this call"),
+    ):
+        assert call(house, path, headers, body) == (401, {"detail": said})
+    assert call(house, post.HELLO, signed(alice))[0] == 401  # the time alone
+    assert call(house, PULL, headers)[0] == 401
+    stranger = ec.generate_private_key(ec.SECP384R1())
+    assert call(house, post.WORK, signed(stranger, call=(post.WORK, b"")))[0] == 403
+    assert ours(house, "alice", post.REPLY, b"x" * 101)[0] == 413  # as much as the stage allows
+    for path in (SEND, COLLECT):
+        assert ours(house, "alice", path)[0] == 403
+        assert call(house, path, {}, server=PRIVATE)[0] == 403
 
 
 def test_refusals_are_counted_and_do_not_fill_the_log(house, caplog):

@@ -13,40 +13,63 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
 from locksfl.federation.messages import TYPES, to_answer, to_content, to_question, to_reply
+from locksfl.federation.post import fold, name_of, pack, unfold, unpack
 from locksfl.federation.server.grid import GridNetwork
+from locksfl.federation.server.mail import COLLECT, Mail
 from locksfl.federation.server.superlink import SuperLink
 from locksfl.federation.wire import Answer, Question
 
 
-class Grid:
-    """Three nodes; what the second one sent raises when it is unpacked."""
+class Room:
+    """The mailroom's end of Mail: two devices answer, what the third sends is no message."""
 
-    run = SimpleNamespace(run_id=1)
+    def __init__(self):
+        self.stages, self.letters = [], []
 
-    def push_messages(self, messages):
-        return [f"id-{i}" for i, _ in enumerate(messages)]
+    def __call__(self, path, pieces):
+        if path == COLLECT:
+            found, self.letters = self.letters, []
+            return b"".join(pack(found))
+        most, pairs, *objects = unpack(b"".join(pieces))
+        self.stages.append((int(most), pairs.decode().split(), objects))
+        if pairs:
+            (name, *_) = pairs.decode().split()[1::2]
+            asked = unfold([part for part in objects if name_of(part) == name] + objects, None)
+            reply = fold(to_reply(Answer(released=np.array([0.5])), asked))
+            garbage = [b"11", b"\0" * 7]
+            self.letters = [b"12", b"".join(pack(reply)), *garbage, b"13", b"".join(pack(reply))]
+        return b""
 
-    def pull_messages(self, ids):
-        if "id-1" in ids:
-            raise KeyError("no such object")
-        asked = Message(RecordDict(), 7, "query.norm")
-        for i in ids:
-            reply = to_reply(Answer(released=np.array([0.5])), asked)
-            reply.metadata.__dict__["_reply_to_message_id"] = i
-            yield reply
 
-
-def test_garbage_of_one_device_does_not_end_the_round(monkeypatch):
+@pytest.fixture
+def mail(monkeypatch):
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
-    network = GridNetwork(Grid(), [1, 2, 3], 4)
+    room = Room()
+    return Mail(room, SimpleNamespace(run_id=1), 4), room
+
+
+def test_garbage_of_one_device_does_not_end_the_round(mail):
+    network = GridNetwork(mail[0], [11, 12, 13], 4)
     answers = network.ask(dict.fromkeys(range(3), Question("norm", {})), 5.0, 1)
-    assert answers[1] == Answer()
-    assert float(answers[0].released[0]) == float(answers[2].released[0]) == 0.5
+    assert answers[0] == Answer()
+    assert float(answers[1].released[0]) == float(answers[2].released[0]) == 0.5
+
+
+def test_a_model_is_sent_once_for_all(mail):
+    """A thousand devices, one model; and when the time is up, nobody can answer any more."""
+    weights = np.zeros(100_000, np.float32)
+    asked = {i: Question("update", {}, weights, "capped", 1 / (i + 2), 1.0) for i in range(1000)}
+    network, room = GridNetwork(mail[0], list(range(11, 1011)), 4), mail[1]
+    assert set(network.ask(asked, 0.05, 1)) == {0, 1, 2}
+    (_, pairs, objects), after = room.stages
+    assert pairs[::2] == [str(node) for node in range(11, 1011)]
+    assert sum(map(len, objects)) < 400_000 + 1000 * 2_000
+    assert after[1:] == ([], [])
 
 
 def test_a_rule_travels_and_nothing_is_an_answer(monkeypatch):

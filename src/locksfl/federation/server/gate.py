@@ -3,10 +3,11 @@
 Flower has no login: whoever reaches its port may unregister nodes, stop the run or start another.
 And what its devices sign is a time, not the call. So one process has two listeners, and on
 
-    --host:--port   only the calls of a device that takes part (FLEET) pass, POST, signed now by a
-                    key that is registered and still in the folder of keys, as long as a call of
-                    that kind can be, and for replies: its own, not another device's
-    loopback        the server's own calls pass: each has the secret of this run
+    --host:--port   only the calls of a device that takes part, POST, signed now by a key that is
+                    registered and still in the folder of keys, as long as a call of that kind can
+                    be: those of our devices (POST_OFFICE), which the mailroom answers, and those of
+                    stock SuperNodes (FLEET), which Flower answers; replies only in one's own name
+    loopback        the server's own calls: each has the secret of this run
 
 Everything else is refused before a byte of its body is read. A key that has been added meanwhile
 gets 503, by which a device knows that it may wait; the number of clients is fixed within a run. A
@@ -16,18 +17,21 @@ key that has been removed gets 403.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import json
 import logging
 import time
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from locksfl.federation import flower
+from locksfl.federation import flower, post
+from locksfl.federation.server.mail import COLLECT, SEND
+from locksfl.federation.server.mailroom import Mailroom, Over
 from locksfl.federation.server.place import KeyFolder
 
 Message = MutableMapping[str, Any]
@@ -37,19 +41,20 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 SECRET = "locks-secret"  # the header of the server's own calls
 SEEN = "/locks/seen"  # of these: when the gate last let each device pass
-PUSH_MESSAGES, PUSH_OBJECT = "/v1/fleet/push-messages", "/v1/fleet/push-object"
+PULL_MESSAGES, PUSH_MESSAGES = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
 KIB = 1024
-FLEET = {  # the calls of a device, and the most bytes of each; Flower's chunks have 5 MiB
+POST_OFFICE = {post.HELLO: 0, post.WORK: KIB, post.OBJECTS: KIB, post.REPLY: None}
+FLEET = {  # the calls of a stock SuperNode, and the most bytes of each; its chunks have 5 MiB
     "/v1/fleet/activate-node": 16 * KIB,
     "/v1/fleet/deactivate-node": 16 * KIB,
     "/v1/fleet/send-node-heartbeat": 16 * KIB,
-    "/v1/fleet/pull-messages": 16 * KIB,
+    PULL_MESSAGES: 16 * KIB,
     "/v1/fleet/pull-object": 16 * KIB,
     "/v1/fleet/confirm-message-received": 16 * KIB,
-    "/v1/fleet/get-run": 16 * KIB,  # this call and the next: Flower's own SuperNode
+    "/v1/fleet/get-run": 16 * KIB,
     "/v1/fleet/get-fab": 16 * KIB,
     PUSH_MESSAGES: 1024 * KIB,
-    PUSH_OBJECT: 24 * 1024 * KIB,
+    "/v1/fleet/push-object": 24 * 1024 * KIB,
 }
 AHEAD, BEHIND = 5.0, 300.0  # seconds that a device's clock may be ahead, or its call under way
 CHUNK_SECONDS = 30.0  # until the next part of a body
@@ -70,7 +75,8 @@ class Gate:
     """Lets calls pass to `app`, the SuperLink's, or refuses them."""
 
     app: App
-    members: frozenset[bytes]  # the keys of this run
+    mailroom: Mailroom
+    members: Mapping[bytes, int]  # the keys of this run, and Flower's numbers of their nodes
     folder: KeyFolder  # the keys that may be used now
     private: tuple[str, int]  # the listener of the server's own calls
     secret: str
@@ -82,55 +88,90 @@ class Gate:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """One call; or the start and end of the server, which are always passed on."""
         try:
-            if scope["type"] == "http":
-                # of headers with the same name the first counts, as it does for Flower
-                headers = {name.decode("latin-1"): v for name, v in reversed(scope["headers"])}
-                if tuple(scope["server"]) != self.private:
-                    receive = await self._checked(scope, headers, receive)
-                elif not hmac.compare_digest(headers.get(SECRET, b""), self.secret.encode()):
-                    raise Refused(403, "not the server itself")
-                elif scope["path"] == SEEN:
-                    told = {key.hex(): when for key, when in self.seen.items()}
-                    await _answer(send, 200, {"seen": told, "refused": self.refused})
-                    return
-            elif scope["type"] != "lifespan":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+                return
+            if scope["type"] != "http":
                 raise Refused(403, "not HTTP")
+            # of headers with the same name the first counts, as it does for Flower
+            headers = {name.decode("latin-1"): v for name, v in reversed(scope["headers"])}
+            private = tuple(scope["server"]) == self.private
+            answer = await (self._own if private else self._device)(scope, headers, receive)
+            if isinstance(answer, bytes):
+                await _answer(send, 200, answer)
+            else:
+                await self.app(scope, answer, send)
         except Refused as why:
             self._note(scope, str(why))
-            await _answer(send, why.status, {"detail": str(why)})
-        else:
-            await self.app(scope, receive, send)
+            await _answer(send, why.status, json.dumps({"detail": str(why)}).encode(), last=True)
 
-    async def _checked(
+    async def _own(
         self, scope: MutableMapping[str, Any], headers: dict[str, bytes], receive: Receive
-    ) -> Receive:
-        """The body of a device's call, or why it is refused."""
+    ) -> bytes | Receive:
+        """The answer to the server's own call, or its body, for Flower to answer."""
+        if not hmac.compare_digest(headers.get(SECRET, b""), self.secret.encode()):
+            raise Refused(403, "not the server itself")
+        if scope["path"] == SEEN:
+            told = {key.hex(): when for key, when in self.seen.items()}
+            nodes = {key.hex(): node for key, node in self.members.items()}
+            return json.dumps({"seen": told, "nodes": nodes, "refused": self.refused}).encode()
+        if scope["path"] == COLLECT:
+            return self.mailroom.collect()
+        if scope["path"] == SEND:
+            self.mailroom.send(await _body(receive, headers, None))
+            return b""
+        return receive
+
+    async def _device(
+        self, scope: MutableMapping[str, Any], headers: dict[str, bytes], receive: Receive
+    ) -> bytes | Receive:
+        """The answer to a device's call, or its body, for Flower to answer."""
         path = scope["path"]
         plain = scope["raw_path"] == path.encode() and not scope["query_string"]
-        if path not in FLEET or not plain or scope["method"] != "POST":
+        ours, room = path in POST_OFFICE, self.mailroom
+        if not (ours or path in FLEET) or not plain or scope["method"] != "POST":
             raise Refused(403, "not a call of a device")
-        key = self._caller(headers)
-        body = await _body(receive, headers, FLEET[path])
-        if path == PUSH_MESSAGES:
-            _check_own(body)
+        digest = headers.get(post.DIGEST, b"").decode("latin-1")
+        key = self._caller(headers, path, digest if ours else None)
+        most = POST_OFFICE[path] if ours else FLEET[path]
+        body = await _body(receive, headers, room.most if most is None else most)
+        node = self.members[key]
         self.seen[key] = time.time()
-        return _once(body, receive)
+        if not ours:
+            if path == PUSH_MESSAGES:
+                _check_own(body)
+            if path == PULL_MESSAGES:
+                room.hand_over(node)
+            return _once(body, receive)
+        if hashlib.sha256(body).hexdigest() != digest:
+            raise Refused(401, "the signature is not of this call")
+        try:
+            if path == post.WORK:
+                return await room.work(node, body.decode("ascii", "replace"), receive)
+            if path == post.OBJECTS:
+                return room.objects(body)
+            if path == post.REPLY:
+                room.reply(node, body)
+            return b""
+        except Over:
+            raise Refused(410, "the stage of this question is over") from None
 
-    def _caller(self, headers: dict[str, bytes]) -> bytes:
-        """The key that signed this call. Flower then compares the node's number with it."""
+    def _caller(self, headers: dict[str, bytes], path: str, digest: str | None) -> bytes:
+        """The key that signed this call: the time, the path and the digest of what follows; a stock
+        SuperNode only the time, and Flower then compares the node's number with its key."""
         if time.monotonic() - self._read >= REREAD_SECONDS:
             self._read, self._now = time.monotonic(), self.folder.now()
         try:
             key = b64decode(headers[flower.PUBLIC_KEY_HEADER], validate=True)
             signature = b64decode(headers[flower.SIGNATURE_HEADER], validate=True)
-            stamp = headers[flower.TIMESTAMP_HEADER]
-            signed = datetime.fromisoformat(stamp.decode("ascii"))
-            age = (datetime.now(UTC) - signed).total_seconds()
+            stamp = headers[flower.TIMESTAMP_HEADER].decode("ascii")
+            age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
+            text = stamp.encode() if digest is None else post.to_sign(stamp, path, digest)
         except (KeyError, ValueError, TypeError, OverflowError):
             raise Refused(401, "not signed") from None
         if key not in self._now:
             raise Refused(403, "the key is not registered")
-        if not flower.verify_signature(flower.bytes_to_public_key(key), stamp, signature):
+        if not flower.verify_signature(flower.bytes_to_public_key(key), text, signature):
             raise Refused(401, "the signature is not the key's")
         if not -AHEAD < age < BEHIND:
             raise Refused(401, f"the device's clock is {abs(age):.0f} s off")
@@ -148,10 +189,10 @@ class Gate:
             log.warning("refused %r from %s: %s (%d times so far)", path, caller, why, count)
 
 
-async def _body(receive: Receive, headers: dict[str, bytes], most: int) -> bytes:
+async def _body(receive: Receive, headers: dict[str, bytes], most: int | None) -> bytes:
     """The whole body, if it is no longer than it may be."""
     stated = headers.get("content-length", b"0")
-    if not stated.isdigit() or int(stated) > most:
+    if not stated.isdigit() or (most is not None and int(stated) > most):
         raise Refused(413, f"the body is too large, expected at most {most} bytes")
     parts, length = [], 0
     while True:
@@ -163,7 +204,7 @@ async def _body(receive: Receive, headers: dict[str, bytes], most: int) -> bytes
             raise Refused(400, "the caller has gone")
         parts.append(message.get("body", b""))
         length += len(parts[-1])
-        if length > most:
+        if most is not None and length > most:
             raise Refused(413, f"the body is too large, expected at most {most} bytes")
         if not message.get("more_body", False):
             return b"".join(parts)
@@ -192,10 +233,10 @@ def _once(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _answer(send: Send, status: int, value: object) -> None:
-    """A short answer; the connection is closed after it, whatever the caller still sends."""
-    content = json.dumps(value).encode()
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    headers.append((b"content-length", str(len(content)).encode()))
+async def _answer(send: Send, status: int, content: bytes, last: bool = False) -> None:
+    """An answer; the connection is closed after the last one, whatever the caller still sends."""
+    headers = [(b"content-length", str(len(content)).encode())]
+    if last:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})

@@ -20,7 +20,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from locksfl.federation import flower
 from locksfl.federation.server.gate import Gate
+from locksfl.federation.server.mailroom import Mailroom
 from locksfl.federation.server.place import KeyFolder
+from locksfl.federation.server.stock import Stock
 
 FIRST_SECONDS, HEADER_BYTES = 20.0, 64 * 1024  # until the first request's header has ended
 CONNECTIONS = 256, 8  # and so many for each device: it has one for messages, one for its heartbeat
@@ -69,9 +71,12 @@ def main(arguments: Sequence[str]) -> None:
     given = json.loads(Path(path).read_text("utf-8"))
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     public, private = (socket.socket(fileno=number) for number in given["sockets"])
-    members = frozenset(bytes.fromhex(key) for key in given["members"])
+    app = flower.superlink_app(options)
+    stock = Stock(app.state.linkstate_factory.state())
+    members = {key: stock.register(key) for key in map(bytes.fromhex, given["members"])}
     gate = Gate(
-        flower.superlink_app(options),
+        app,
+        Mailroom(stock),
         members,
         KeyFolder(Path(given["keys"])),
         private.getsockname(),
@@ -90,6 +95,7 @@ def main(arguments: Sequence[str]) -> None:
         ssl_certfile=given["certificate"],
         ssl_keyfile=given["key"],
         log_level="error",  # below that, anybody could fill the log
+        timeout_keep_alive=60,  # longer than a caller keeps a connection that it does not use
         timeout_graceful_shutdown=1,
     )
     uvicorn.Server(config).run(sockets=[public, private])

@@ -1,20 +1,19 @@
-"""The network over Flower's Grid: push, then pull until all have answered or time is up.
+"""The network over Flower's messages: push, then pull until all have answered or time is up.
 
-Flower's own `send_and_receive` sleeps three seconds between pulls. Replies are matched to the
-messages that they answer, because an error raised by the SuperLink comes from no node.
+The messages go through the mailroom (mail.py), or in Flower's simulation through its Grid. Replies
+are matched to the messages that they answer, because an error of Flower's comes from no node.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
-import httpx
 from flwr.app import Message
-from flwr.serverapp import Grid
 
 from locksfl.federation.flower import ErrorCode
-from locksfl.federation.messages import TYPES, to_answer, to_content
+from locksfl.federation.messages import TYPES, to_answer, to_contents
 from locksfl.federation.wire import Answer, Question
 
 PULL_SECONDS = 0.2
@@ -23,6 +22,20 @@ GONE = (  # reported by the SuperLink: no answer will come
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
     ErrorCode.NODE_UNAVAILABLE,
 )
+
+
+class Messages(Protocol):
+    """What carries messages: Mail, or Flower's Grid."""
+
+    @property
+    def run(self) -> Any:
+        """Its `run_id` is what the devices' ledgers call this run."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages. Returns their ids."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies to these that have arrived."""
 
 
 def _gone(reply: Message) -> bool:
@@ -34,7 +47,7 @@ class GridNetwork:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: Messages,
         nodes: Sequence[int],
         size: int,
         *,
@@ -57,47 +70,30 @@ class GridNetwork:
         ends = time.monotonic() + seconds
         waiting = self._push(questions, seconds, round_number)
         answers: dict[int, Answer] = {}
-        while waiting and time.monotonic() < ends:
-            replies, garbage = self._pull(list(waiting))
-            answers |= {waiting.pop(i): Answer() for i in garbage}
-            for reply in replies:
+        while waiting:
+            for reply in self._grid.pull_messages(list(waiting)):
                 number = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if number is not None and not _gone(reply):
                     answers[number] = to_answer(reply, self._size)
             away = self._revoked()
             waiting = {i: number for i, number in waiting.items() if number not in away}
-            if waiting:
-                self._check()
-                time.sleep(PULL_SECONDS)
+            if not waiting or time.monotonic() > ends:
+                break
+            self._check()
+            time.sleep(PULL_SECONDS)
+        if waiting:  # nobody shall answer any more, and pay for it
+            self._grid.push_messages([])
         return answers
-
-    def _pull(self, ids: list[str]) -> tuple[list[Message], list[str]]:
-        """The replies that arrived, and the questions whose reply cannot be unpacked. Flower
-        unpacks all or none: if one device sent garbage, each reply is requested separately."""
-        try:
-            return list(self._grid.pull_messages(ids)), []
-        except httpx.HTTPError:
-            raise
-        except Exception:
-            if len(ids) == 1:
-                return [], ids
-        each = [self._pull([i]) for i in ids]
-        return [r for replies, _ in each for r in replies], [i for _, bad in each for i in bad]
 
     def _push(
         self, questions: Mapping[int, Question], seconds: float, round_number: int
     ) -> dict[str, int]:
         """The ids of the messages, each with the client that it was sent to."""
-        numbers = list(questions)
+        group = str(round_number)
+        contents = to_contents(questions.values())
         messages = [
-            Message(
-                to_content(questions[number]),
-                self._nodes[number],
-                TYPES[questions[number].stage],
-                ttl=seconds,
-                group_id=str(round_number),
-            )
-            for number in numbers
+            Message(content, self._nodes[i], TYPES[question.stage], ttl=seconds, group_id=group)
+            for (i, question), content in zip(questions.items(), contents, strict=True)
         ]
-        ids = list(self._grid.push_messages(messages))
-        return {i: number for i, number in zip(ids, numbers, strict=True) if i}
+        ids = self._grid.push_messages(messages)
+        return {i: number for i, number in zip(ids, questions, strict=True) if i}

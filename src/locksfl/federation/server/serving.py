@@ -101,6 +101,7 @@ def serve(
     home.mkdir(mode=0o700, exist_ok=True)
     os.environ.update(settings(home))
     from locksfl.federation.server.grid import GridNetwork
+    from locksfl.federation.server.mail import Mail
     from locksfl.federation.server.superlink import SuperLink
 
     now = KeyFolder(place.keys)
@@ -119,11 +120,15 @@ def serve(
         logs.say(f"starting a server for {len(keys)} devices on {where}", run=str(folder.path))
         say("starting the SuperLink")
         with SuperLink(home, place, list(keys)) as link, _interrupts_logged():
-            nodes = link.register()
+            nodes = link.nodes()
             started()
-            _wait_for(nodes, link.online, place.wait, say)
-            with link.run() as grid:
-                asked = partial(GridNetwork, grid, nodes, check=link.check, revoked=revoked)
+            _wait_for(len(nodes), link.seen, place.wait, say)
+            with link.run() as run:
+
+                def asked(size: int) -> GridNetwork:
+                    mail = Mail(link.call, run, size)
+                    return GridNetwork(mail, nodes, size, check=link.check, revoked=revoked)
+
                 watched = partial(
                     Watched,
                     names=list(keys.values()),
@@ -187,11 +192,11 @@ def _interrupts_logged() -> Iterator[None]:
         raise
 
 
-def _wait_for(nodes: list[int], online: Callable[[], set[int]], wait: float, say: Say) -> None:
-    """Wait until all are connected or the time is up: a round continues with those that answer."""
+def _wait_for(count: int, seen: Callable[[], Mapping[int, float]], wait: float, say: Say) -> None:
+    """Wait until all have called or the time is up: a round continues with those that answer."""
     ends, before = time.monotonic() + wait, None
-    while (missing := len(set(nodes) - online())) and time.monotonic() < ends:
-        say(told := f"waiting for {missing} of {len(nodes)} nodes")
+    while (missing := count - len(seen())) and time.monotonic() < ends:
+        say(told := f"waiting for {missing} of {count} nodes")
         if told != before:
             logs.say(told)
         before = told

@@ -1,4 +1,4 @@
-"""The server's SuperLink: start it as a child process, register its nodes, begin a run.
+"""The server's SuperLink: start it as a child process, speak to its gate, begin a run.
 
 Flower has no login. Three things follow. The SuperLink stands behind a gate (gate.py), by which a
 stranger can do nothing, and a device only what devices do. It runs with `--isolation process` and a
@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
-from flwr.serverapp import Grid
 
 from locksfl._files import write_atomically
 from locksfl.federation import certificates, child, flower
@@ -32,7 +32,7 @@ from locksfl.federation.server.gate import SECRET, SEEN
 from locksfl.federation.server.place import Place, listen
 from locksfl.federation.wire import LostLink
 
-START_SECONDS = 60.0
+START_SECONDS, CALL_SECONDS = 60.0, 30.0
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 # a Flower app without code: it names the apps in the installed package
 BUNDLE = """
@@ -63,6 +63,11 @@ class SuperLink:
         self._secret = secrets.token_bytes(32)
         self._header = flower.HeaderInterceptor(SECRET, secrets.token_hex(32))
         self._ca = (self.place.certs / certificates.CA).read_bytes()
+        self._client = httpx.Client(
+            headers={SECRET: self._header.value},
+            verify=ssl.create_default_context(cadata=self._ca.decode("ascii")),
+            timeout=CALL_SECONDS,
+        )
 
     def __enter__(self) -> SuperLink:
         certs, secret, gate = self.place.certs, *self._secret_files
@@ -100,6 +105,7 @@ class SuperLink:
 
     def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
         lost = self._lost(error) if isinstance(error, httpx.HTTPError) else None
+        self._client.close()
         child.stop([self._process])
         for path in self._secret_files:
             path.unlink(missing_ok=True)
@@ -137,40 +143,41 @@ class SuperLink:
     def _secret_files(self) -> tuple[Path, Path]:
         return self.home / "superlink.secret", self.home / "gate.json"
 
-    def register(self) -> list[int]:
-        """Register the keys. Returns the numbers of their nodes."""
-        with self._control() as control:
-            requests = [flower.control.RegisterNodeRequest(public_key=key) for key in self.keys]
-            return [int(control.RegisterNode(request).node_id) for request in requests]
-
-    def online(self) -> set[int]:
-        """The nodes that are connected now."""
-        with self._control() as control:
-            nodes = control.ListNodes(flower.control.ListNodesRequest()).nodes_info
-        return {int(node.node_id) for node in nodes if node.status == "online"}
+    def nodes(self) -> list[int]:
+        """Flower's numbers of the devices, in the order of their keys."""
+        numbers = self._told()["nodes"]
+        return [numbers[key.hex()] for key in self.keys]
 
     def seen(self) -> dict[int, float]:
         """When each device last called; by its number, the place of its key."""
-        numbers = {key.hex(): number for number, key in enumerate(self.keys)}
         with suppress(httpx.HTTPError):  # to know it is no reason to end a run
-            answer = httpx.get(
-                f"https://{self.address}{SEEN}",
-                headers={SECRET: self._header.value},
-                verify=ssl.create_default_context(cadata=self._ca.decode("ascii")),
-            )
-            told = answer.raise_for_status().json()["seen"]
-            return {numbers[key]: when for key, when in told.items()}
+            told = self._told()["seen"]
+            return {i: told[k.hex()] for i, k in enumerate(self.keys) if k.hex() in told}
         return {}
 
-    @contextmanager
-    def run(self) -> Iterator[Grid]:
-        """Begin a Flower run with this process as its ServerApp. Yields the Grid to its nodes."""
-        grid = flower.http_grid(
-            self.address, self._ca, self._task(), self._header, lambda: self.alive
-        )
-        client = grid._runtime_client
+    def _told(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.call(SEEN, ()))
+        return told
 
-        def beat() -> bool:  # if the run is no more, the next question is refused and says so
+    def call(self, path: str, pieces: Sequence[bytes]) -> bytes:
+        """One of this server's own calls to the gate and its mailroom."""
+        content = b"".join(pieces)
+        answer = self._client.post(f"https://{self.address}{path}", content=content)
+        return answer.raise_for_status().content
+
+    @contextmanager
+    def run(self) -> Iterator[flower.Run]:
+        """Begin a Flower run with this process as its ServerApp."""
+        interceptors: list[flower.ProtobufClientInterceptor] = [
+            flower.RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"),
+            flower.RuntimeTokenHttpInterceptor(token=self._task()),
+            self._header,
+        ]
+        client = flower.RuntimeHttpClient.from_server_address(
+            self.address, False, self._ca, interceptors=interceptors
+        )
+
+        def beat() -> bool:
             with suppress(httpx.HTTPError, RuntimeError):  # or the client is closed
                 client.SendTaskHeartbeat(flower.runtime.SendTaskHeartbeatRequest())
             return True
@@ -184,8 +191,7 @@ class SuperLink:
             # messages of this process are signed with these
             identity.task_id, identity.run_id = answer.task_id, run.run_id
             identity.node_id = flower.context_from_proto(answer.context).node_id
-            grid.set_run(run)
-            yield grid
+            yield run
             status = "completed"
         except httpx.TransportError:  # it has ended, or hangs: there is no one to tell
             status = None
@@ -196,7 +202,7 @@ class SuperLink:
                     output = flower.runtime.PushTaskOutputRequest(sub_status=status, details="")
                     client.PushTaskOutput(output)
                 heart.stop()
-            grid.close()
+            client.close()
 
     def _task(self) -> str:
         """Claim the task of a new run. Returns its token."""
