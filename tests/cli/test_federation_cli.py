@@ -175,6 +175,22 @@ def test_nobody_is_left_out_for_raw_updates(made):
     assert told.startswith("--exclude-liars: expected trust 'local', not 'central'")
 
 
+@pytest.mark.parametrize(
+    ("given", "trust", "said"),
+    [
+        ("0.8", "central", "--quorum 0.8: expected trust 'local', not 'central'"),
+        ("0", "local", "--quorum = 0.0: expected a rate in (0, 1]"),
+        ("1.5", "local", "--quorum = 1.5: expected a rate in (0, 1]"),
+    ],
+)
+def test_a_quorum_is_a_share_and_not_of_raw_updates(made, given, trust, said):
+    told = refused(
+        "server", made / "experiment.toml", "--set", f"privacy.trust={trust}", "--quorum", given,
+        "--certs", made / "certs", "--keys", made / "keys",
+    )  # fmt: skip
+    assert told.startswith(said)
+
+
 def test_as_many_keys_as_clients(made, tmp_path):
     certificates.make_node(tmp_path, "a", 10)
     told = refused(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from locksfl._files import write_atomically
-from locksfl._validate import one_of
+from locksfl._validate import one_of, rate
 from locksfl.cli.console import Changes, Json, Out, Run, group, option, show
 from locksfl.cli.federation_views import ledger_parts, status_parts
 from locksfl.cli.running import continue_run, open_unfinished, run_new
@@ -135,6 +135,10 @@ def server(
     wait: Annotated[
         float, option("Seconds to wait for nodes to connect at the start.", min=0)
     ] = 60.0,
+    quorum: Annotated[
+        float,
+        option("The share of answers after which a stage waits only as long again."),
+    ] = 1.0,
     exclude_liars: Annotated[
         bool,
         option("Stop asking devices whose updates no honest device would send.", "--exclude-liars"),
@@ -155,17 +159,17 @@ def server(
     from locksfl.federation.server.serving import as_federation, serve
     from locksfl.privacy.ledger import LEDGER
 
-    place = Place(certs, keys, port, host, seconds, wait, log_format, exclude_liars)
+    place = Place(certs, keys, port, host, seconds, wait, log_format, exclude_liars, quorum)
     again = (
         f"federation server --certs {certs} --keys {keys} --host {host} --port {port} "
-        f"--seconds {seconds:g}{' --exclude-liars' * exclude_liars}"
+        f"--seconds {seconds:g} --quorum {quorum:g}{' --exclude-liars' * exclude_liars}"
     )
     play = partial(_logged, partial(serve, place=place), log_format)
     if not resume:
         if file is None:
             raise ValueError("FILE is missing: expected an experiment (locks init)")
         config = as_federation(read_config(file, changes or (), seed))
-        _check_excluding(exclude_liars, config.privacy.trust)
+        _check_trust(place, config.privacy.trust)
         place.check(config.data.clients)
         run_new(config, out, as_json, play, again)
         return
@@ -176,7 +180,7 @@ def server(
     folder = open_unfinished(out)
     if folder.config.engine != "flower":
         raise ValueError(f"{folder.path}: not a federation's run; expected locks run --resume")
-    _check_excluding(exclude_liars, folder.config.privacy.trust)
+    _check_trust(place, folder.config.privacy.trust)
     if folder.lines("rounds.jsonl") and not (folder.path / LEDGER).is_file():
         raise ValueError(
             f"{folder.path / LEDGER}: missing; without the ledger, clients could be asked twice "
@@ -185,13 +189,22 @@ def server(
     continue_run(folder, as_json, play, again)
 
 
-def _check_excluding(exclude_liars: bool, trust: str) -> None:
+def _check_trust(place: Any, trust: str) -> None:
+    """Refuse what is sound only where every release carries its own noise."""
     from locksfl.methods import TRUSTS
 
-    if exclude_liars and not TRUSTS[trust].guards_server:
+    rate(**{"--quorum": place.quorum})
+    if TRUSTS[trust].guards_server:
+        return
+    if place.exclude:
         raise ValueError(
             f"--exclude-liars: expected trust 'local', not {trust!r}, where who is left out would "
             "tell of raw updates, and nobody can add more than the bound"
+        )
+    if place.quorum < 1:
+        raise ValueError(
+            f"--quorum {place.quorum:g}: expected trust 'local', not {trust!r}, where the noise is "
+            "for one device's part of a sum, and a quorum lets one decide whether another is in it"
         )
 
 

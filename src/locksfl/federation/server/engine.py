@@ -12,7 +12,7 @@ same cohort is not paid for.
 Under local trust every update is scored (liars.py), and devices that no honest one resembles are
 flagged in the records. If the operator says so, they are in no sum from then on, and are not asked
 again: then who is in a sum depends on single releases, and PUBLIC gets no credit for the noise
-of others.
+of others. The same is true where a quorum ends a stage (patience.py).
 """
 
 from __future__ import annotations
@@ -70,10 +70,12 @@ class Federation:
         privacy: PrivacyConfig,
         seconds: float,
         exclude: bool = False,
+        quorum: bool = False,
         draw: DrawRound = draw_round,
     ) -> None:
         self.model, self.network = model, network
         self._exclude, self._excluded = exclude, np.zeros(plans[0].clients, bool)
+        self._credits = not (exclude or quorum)
         self._privacy, self._seconds, self._draw = privacy, seconds, draw
         ends = np.cumsum([plan.rounds for plan in plans])
         self._first = {p.name: int(e) - p.rounds for p, e in zip(plans, ends, strict=True)}
@@ -163,11 +165,11 @@ class Federation:
     def _settle(self, plan: Arm, t: int, played: Played) -> None:
         """Resolve the reservations: an update that was drawn and not refused may have been sent and
         is charged; only clients in the sum are credited with each other's noise, and none if what
-        they released decides who takes part later."""
+        they released, or how fast, decides who else takes part."""
         if not self.journal.charges_each(plan.name):
             return
         asked = np.flatnonzero(played.asked)
-        uploaded, received = played.uploaded[asked], played.received[asked] & (not self._exclude)
+        uploaded, received = played.uploaded[asked], played.received[asked] & self._credits
         self.journal.settle(plan.name, t + 1, asked, uploaded, received)
 
     def _end(self, plan: Arm, number: int, waiting: np.ndarray) -> None:

@@ -112,7 +112,9 @@ class Gate:
         if not hmac.compare_digest(headers.get(SECRET, b""), self.secret.encode()):
             raise Refused(403, "not the server itself")
         if scope["path"] == SEEN:
-            told = {key.hex(): when for key, when in self.seen.items()}
+            now, here = time.time(), self.mailroom.waiting
+            seen = {key: now for key, node in self.members.items() if node in here}
+            told = {key.hex(): when for key, when in {**self.seen, **seen}.items()}
             nodes = {key.hex(): node for key, node in self.members.items()}
             return json.dumps({"seen": told, "nodes": nodes, "refused": self.refused}).encode()
         if scope["path"] == COLLECT:

@@ -14,6 +14,7 @@ from flwr.app import Message
 
 from locksfl.federation.flower import ErrorCode
 from locksfl.federation.messages import TYPES, to_answer, to_contents
+from locksfl.federation.server.patience import Patience
 from locksfl.federation.wire import Answer, Question
 
 PULL_SECONDS = 0.2
@@ -53,21 +54,23 @@ class GridNetwork:
         *,
         check: Callable[[], None] = lambda: None,
         revoked: Callable[[], Collection[int]] = lambda: (),
+        patience: Patience | None = None,
     ) -> None:
         self.run = str(grid.run.run_id)
         self._grid, self._nodes, self._size = grid, list(nodes), size
         self._check, self._revoked = check, revoked
+        self._patience = patience or Patience()
 
     def ask(
         self, questions: Mapping[int, Question], seconds: float, round_number: int
     ) -> dict[int, Answer]:
-        """Ask all, and wait for all, but no longer than `seconds`. A client whose key was revoked
-        is away: it is not waited for."""
-        away = self._revoked()
+        """Ask all that are here, and wait for all of them, but no longer than `seconds` or than
+        patience lasts. A client whose key was revoked is away: it is not waited for."""
+        away = {*self._revoked(), *self._patience.away(questions, round_number)}
         questions = {i: question for i, question in questions.items() if i not in away}
         if not questions:
             return {}
-        ends = time.monotonic() + seconds
+        began, quorate = time.monotonic(), False
         waiting = self._push(questions, seconds, round_number)
         answers: dict[int, Answer] = {}
         while waiting:
@@ -75,14 +78,19 @@ class GridNetwork:
                 number = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if number is not None and not _gone(reply):
                     answers[number] = to_answer(reply, self._size)
-            away = self._revoked()
+            away = {*self._revoked()}
             waiting = {i: number for i, number in waiting.items() if number not in away}
-            if not waiting or time.monotonic() > ends:
+            took = time.monotonic() - began
+            released = sum(answer.released is not None for answer in answers.values())
+            if not quorate and self._patience.enough(released, released + len(waiting)):
+                quorate, seconds = True, min(seconds, self._patience.longest(took))
+            if not waiting or took > seconds:
                 break
             self._check()
             time.sleep(PULL_SECONDS)
         if waiting:  # nobody shall answer any more, and pay for it
             self._grid.push_messages([])
+        self._patience.note(questions, answers, round_number)
         return answers
 
     def _push(

@@ -15,7 +15,7 @@ which draws noise once. Nothing outlives its stage, so memory does not grow with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -40,6 +40,11 @@ class Mailroom:
     _objects: dict[str, bytes] = field(default_factory=dict)
     _replies: dict[int, bytes] = field(default_factory=dict)  # not collected yet
     _waiting: dict[int, asyncio.Event] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> Collection[int]:
+        """The nodes that wait for work now."""
+        return self._waiting.keys()
 
     def send(self, body: bytes) -> None:
         """Begin a stage: the most bytes of a reply; pairs of node and question; the objects."""

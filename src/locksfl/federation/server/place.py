@@ -29,6 +29,7 @@ class Place:
     wait: float = 60.0  # for nodes to connect, before the first round
     log_format: str = "text"
     exclude: bool = False  # flagged devices are asked no more
+    quorum: float = 1.0  # the share of answers after which a stage does not wait for the deadline
 
     def check(self, clients: int | None) -> None:
         """Refuse keys that do not match, and a port that is taken, before anything is made."""

@@ -64,6 +64,7 @@ def federation_engine(
     seconds: float,
     network: Callable[[int], Network],
     exclude: bool = False,
+    quorum: bool = False,
 ) -> Callable[[Population, Model, list[Arm]], Federation]:
     """What `run_experiment` takes; `network` is called with the number of parameters."""
 
@@ -80,6 +81,7 @@ def federation_engine(
             privacy=config.privacy,
             seconds=seconds,
             exclude=exclude,
+            quorum=quorum,
         )
 
     return build
@@ -102,6 +104,7 @@ def serve(
     os.environ.update(settings(home))
     from locksfl.federation.server.grid import GridNetwork
     from locksfl.federation.server.mail import Mail
+    from locksfl.federation.server.patience import Patience
     from locksfl.federation.server.superlink import SuperLink
 
     now = KeyFolder(place.keys)
@@ -126,8 +129,10 @@ def serve(
             with link.run() as run:
 
                 def asked(size: int) -> GridNetwork:
-                    mail = Mail(link.call, run, size)
-                    return GridNetwork(mail, nodes, size, check=link.check, revoked=revoked)
+                    mail, patience = Mail(link.call, run, size), Patience(place.quorum, link.seen)
+                    return GridNetwork(
+                        mail, nodes, size, check=link.check, revoked=revoked, patience=patience
+                    )
 
                 watched = partial(
                     Watched,
@@ -142,6 +147,7 @@ def serve(
                     place.seconds,
                     lambda size: watched(asked(size)),
                     place.exclude,
+                    place.quorum < 1,
                 )
                 summary = run_experiment(
                     config,
