@@ -64,14 +64,20 @@ def to_question(message: Message) -> Question | None:
 
 
 def to_reply(answer: Answer, message: Message) -> Message:
-    """The reply to a message: a number, an array, or the number of a refusal and nothing else."""
-    content = RecordDict()
+    """The reply to a message: a number, an array, or the number of a refusal and nothing else; with
+    a release, how many rounds are left, if the device tells it."""
+    content, words = RecordDict(), ConfigRecord()
     if answer.refusal is not None:
-        content[WORDS] = ConfigRecord({"refusal": answer.refusal})
-    elif answer.released is not None and message.metadata.message_type != TYPES["update"]:
-        content[WORDS] = ConfigRecord({"released": [float(x) for x in answer.released]})
+        words["refusal"] = answer.refusal
     elif answer.released is not None:
-        content[NUMBERS] = ArrayRecord([np.ascontiguousarray(answer.released)])
+        if answer.rounds_left is not None:
+            words["rounds_left"] = answer.rounds_left
+        if message.metadata.message_type != TYPES["update"]:
+            words["released"] = [float(x) for x in answer.released]
+        else:
+            content[NUMBERS] = ArrayRecord([np.ascontiguousarray(answer.released)])
+    if words:
+        content[WORDS] = words
     return Message(content, reply_to=message)
 
 
@@ -80,22 +86,32 @@ def to_answer(message: Message, size: int) -> Answer:
     if not message.has_content():
         return Answer()
     words = message.content.get(WORDS)
-    if isinstance(words, ConfigRecord):
-        refusal, released = words.get("refusal"), words.get("released")
-        if type(refusal) is int:
-            return Answer(refusal=refusal)
-        few = isinstance(released, list) and len(released) <= 1
-        if few and all(type(x) is float for x in released):  # type: ignore[union-attr]
-            return Answer(released=np.array(released, np.float64))
-        return Answer()
-    stored = _stored(message.content.get(NUMBERS))
+    told = dict(words) if isinstance(words, ConfigRecord) else {}
+    refusal, released, left = (told.get(name) for name in ("refusal", "released", "rounds_left"))
+    if type(refusal) is int:
+        return Answer(refusal=refusal)
+    left = left if type(left) is int and left >= 0 else None
+    if released is None:
+        return Answer(_update(message.content.get(NUMBERS), size), rounds_left=left)
+    if (
+        isinstance(released, list)
+        and len(released) <= 1
+        and all(type(x) is float for x in released)
+    ):
+        return Answer(np.array(released, np.float64), rounds_left=left)
+    return Answer()
+
+
+def _update(record: Any, size: int) -> np.ndarray | None:
+    """The update in a reply, if it has at most `size` numbers."""
+    stored = _stored(record)
     if stored is None or len(stored.data) > 4 * size + HEADER:
-        return Answer()
+        return None
     fetch: Fetch | None = getattr(stored, "fetch", None)
     try:
-        return Answer(released=numbers(stored.data if fetch is None else fetch(4 * size)))
+        return numbers(stored.data if fetch is None else fetch(4 * size))
     except (ValueError, KeyError):  # it is larger, or a piece is missing
-        return Answer()
+        return None
 
 
 def _stored(record: Any) -> Array | None:

@@ -49,6 +49,7 @@ class Answer:
 
     released: np.ndarray | None = None
     refusal: int | None = None
+    rounds_left: int | None = None  # of its budget, if the device's owner lets it tell
 
 
 class Network(Protocol):

@@ -226,3 +226,17 @@ def test_an_answer_leaves_after_a_multiple_of_answer_seconds(tmp_path, took, wai
     assert len(waits) == 2
     assert mine("7", Question("end", asked(3).terms), {}).refusal is None
     assert len(waits) == 2
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_what_is_left_is_told_only_if_the_owner_says_so(tmp_path, tells):
+    """In a release, and as the ledger has it: never in a refusal."""
+    policy = replace(POLICY, max_rounds=5, tell_rounds_left=tells)
+    mine = device(tmp_path, lambda weights, _: weights, policy)
+    told = [mine("7", asked(3, number=number), {}) for number in (1, 2, 2)]
+    assert [a.rounds_left for a in told] == ([4, 3, None] if tells else [None] * 3)
+    assert told[2].refusal == Refusal.REPEATED
+    # and it travels, through both ends
+    letter = Letter(to_content(asked(3, number=3)), "update")
+    arrived = to_answer(reply_to(mine, letter), 3)
+    assert (arrived.rounds_left, arrived.released.shape) == (2 if tells else None, (3,))

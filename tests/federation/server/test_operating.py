@@ -59,7 +59,8 @@ def folder(tmp_path):
 def test_status_tells_what_became_of_every_question(folder):
     assert status(folder)["devices"] == []
     refused = Answer(refusal=int(Refusal.BUDGET))
-    script = [{0: GOOD, 1: refused}, {0: BAD, 1: refused}, {0: GOOD, 2: GOOD}, {0: GOOD}, {}]
+    told = replace(GOOD, rounds_left=17)
+    script = [{0: GOOD, 1: refused}, {0: BAD, 1: refused}, {0: told, 2: GOOD}, {0: GOOD}, {}]
     network = watched(folder, script, lambda: {1: 0.0})
     questions = dict.fromkeys(range(3), Question("norm", {}))
     for number in range(1, 4):
@@ -71,6 +72,7 @@ def test_status_tells_what_became_of_every_question(folder):
     told = status(folder)
     alice, bob, carol = told["devices"]
     assert (alice["answered"], alice["errors"], alice["missing"]) == (3, 1, [])
+    assert (alice["rounds_left"], bob["rounds_left"]) == (17, None)  # only who tells
     assert alice["last_answer"].items() >= {"round": 5, "stage": "norm"}.items()
     assert (bob["refused"], bob["missing"]) == ({"BUDGET": 2}, [[3, 3], [5, 5]])
     assert bob["last_seen"] == "1970-01-01T00:00:00Z"
@@ -91,6 +93,8 @@ def test_status_tells_what_became_of_every_question(folder):
     values = {name.replace(f'run="{folder.path}"', "run"): value for name, _, value in found}
     assert values['locks_device_refused{run,device="bob",code="BUDGET"}'] == "2"
     assert values['locks_device_missing_rounds{run,device="carol"}'] == "3"
+    assert values['locks_device_rounds_left{run,device="alice"}'] == "17"
+    assert 'locks_device_rounds_left{run,device="carol"}' not in values
     assert values['locks_device_last_seen_seconds{run,device="bob"}'] == "0"
     assert values['locks_rounds_planned{run,arm="locks"}'] == "3"
     with page_server(folder.path, 0) as pages:

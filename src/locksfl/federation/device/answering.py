@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from locksfl.federation.device.guard import Guard
+from locksfl.federation.device.ledger import DeviceLedger
 from locksfl.federation.device.policy import Policy
 from locksfl.federation.device.terms import Refusal, Refused, RoundTerms, Stage
 from locksfl.federation.device.update import (
@@ -28,6 +29,7 @@ from locksfl.federation.device.update import (
     safe_update,
     upload_probability,
 )
+from locksfl.federation.device.view import rounds_left
 from locksfl.federation.device.witness import Witness
 from locksfl.federation.wire import Answer, Later, Question
 from locksfl.round.noise import SYSTEM, Entropy, Noise
@@ -138,6 +140,12 @@ class Device:
             self.wait(-took % step)
         return answered
 
+    def _told(self, ledger: DeviceLedger, terms: RoundTerms) -> int | None:
+        """What the server is told of the budget: a function of the policy and the ledger."""
+        if not self.policy.tell_rounds_left:
+            return None
+        return rounds_left(ledger.charges(), ledger.rounds(), terms, self.policy)
+
     def _answer(self, run: str, question: Question, kept: Kept) -> Answer:
         try:
             terms = RoundTerms.parse(run, question.terms)
@@ -148,7 +156,7 @@ class Device:
                 return Answer(refusal=int(Refusal.LEDGER))
             with Guard(self.policy, ledger, self.noise) as guard:
                 released = answer(guard, terms, question, self.update, kept, self.entropy)
-                return Answer(released=released)
+                return Answer(released, rounds_left=self._told(ledger, terms))
         except Refused as refused:
             log.warning("%s refused: %s", question.stage, refused.code.name)
             return Answer(refusal=int(refused.code))

@@ -9,6 +9,7 @@
     max_rounds = 200            # rounds of all runs together
     max_parameters = 1_000_000  # optional: the largest model, refused before it is sent
     answer_seconds = 5.0        # optional: answers leave after a multiple of this time
+    tell_rounds_left = true     # optional: with a release, tell how many more the budget pays for
 
 Trust is local unless the file says `trust = "central"`. Then the server sees raw values and no
 budget of the device can hold, so `epsilon` and `delta` must be absent.
@@ -53,6 +54,7 @@ class Policy:
     min_norm_multiplier: float | None = None
     max_parameters: int = 10**8  # 400 MB
     answer_seconds: float = 0.0  # an answer's time is padded to a multiple of this
+    tell_rounds_left: bool = False
 
     def __post_init__(self) -> None:
         private = [name for name, trust in TRUSTS.items() if trust.private]

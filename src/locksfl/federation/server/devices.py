@@ -19,7 +19,10 @@ from locksfl.federation.telling import refusal_name
 from locksfl.federation.wire import Answer, Network, Question
 
 DEVICES = Path("flower") / "devices.json"
-HEADS = ("device", "last seen", "last answer", "answered", "refused", "errors", "missing rounds")
+HEADS = (
+    *("device", "last seen", "last answer", "answered", "refused", "errors"),
+    *("rounds left", "missing rounds"),
+)
 Seen = Callable[[], Mapping[int, float]]  # by the client's number: when it last called
 
 
@@ -61,6 +64,7 @@ def _new(name: str) -> dict[str, Any]:
         "answered": 0,
         "refused": {},  # by the name of the code
         "errors": 0,  # answers without a value
+        "rounds_left": None,  # of its budget, if it tells
         "missing": [],  # rounds, as pairs of the first and the last
     }
 
@@ -81,6 +85,8 @@ def _note(
     else:
         told = "error" if answer.released is None else "released"
         device["errors" if told == "error" else "answered"] += 1
+    if answer.rounds_left is not None:
+        device["rounds_left"] = answer.rounds_left
     device["last_answer"] = {
         "time": _time(),
         "round": round_number,
@@ -103,6 +109,7 @@ def read_devices(folder: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: damaged ({error})") from None
+    found["devices"] = [_new(device["name"]) | device for device in found["devices"]]
     return found
 
 
@@ -143,6 +150,7 @@ def device_cells(device: dict[str, Any]) -> tuple[str, ...]:
         str(device["answered"]),
         refused,
         str(device["errors"]),
+        "" if device["rounds_left"] is None else str(device["rounds_left"]),
         ", ".join(spans),
     )
 
@@ -161,6 +169,8 @@ def metrics(told: dict[str, Any]) -> str:
             rows.append(("device_last_seen_seconds", which, int(seen.timestamp())))
         rows.append(("device_answered", which, device["answered"]))
         rows.append(("device_errors", which, device["errors"]))
+        if device["rounds_left"] is not None:
+            rows.append(("device_rounds_left", which, device["rounds_left"]))
         missing = sum(last - first + 1 for first, last in device["missing"])
         rows.append(("device_missing_rounds", which, missing))
         for code, count in device["refused"].items():
