@@ -85,6 +85,38 @@ def test_a_stage_that_is_over_does_not_end_the_node(node, monkeypatch):
     assert [call for call, _ in server.calls] == ["work", "reply", "work"]
 
 
+@pytest.mark.parametrize("status", [408, 502, None])
+def test_a_reply_that_was_not_taken_is_sent_again_as_it_is(node, monkeypatch, status):
+    """It is paid for, and no second one can be had. The question is not asked for again."""
+    asked, sent, answered = question(monkeypatch), [], []
+    name = name_of(asked[0])
+
+    def once(message, context):
+        answered.append(name)
+        return answer(message, context)
+
+    node.app = once
+
+    class Noting(Server):
+        def reply(self, question, parts):
+            sent.append(list(parts))
+            super().reply(question, parts)
+
+        def _answer(self, status):
+            if status is None:
+                raise httpx.ReadError("cut")
+            super()._answer(status)
+
+    broken, whole = Noting([asked], replied=status), Noting()
+    for server in (broken, whole):
+        with pytest.raises(httpx.HTTPError):
+            node._answer_all(server)
+    assert sent[0] == sent[1]
+    assert answered == [name]
+    assert broken.calls == [("work", ""), ("reply", name)]
+    assert whole.calls == [("reply", name), ("work", name)]
+
+
 @pytest.mark.usefixtures("node")
 def test_a_key_is_used_by_one_process(tmp_path):
     with pytest.raises(ValueError, match="another process is using this node's key"):

@@ -49,6 +49,7 @@ class Node:
         self.address, self.ca, self.app = address, ca, app
         self._key, self._lock = private, _lock(key.with_name(f"{key.name}.node"))
         self._context: Context | None = None
+        self._unsent: tuple[str, list[bytes]] | None = None  # a question's name, and its reply
 
     def serve(self, say: Say = print) -> None:
         """Answer until interrupted."""
@@ -87,7 +88,7 @@ class Node:
             time.sleep(RETRY_SECONDS)
 
     def _answer_all(self, calls: Calls) -> None:
-        last = ""
+        last = self._deliver(calls)
         while True:
             parts = calls.work(last)
             if not parts:
@@ -97,11 +98,26 @@ class Node:
                 message = unfold(parts, calls.objects)
                 reply = self.app(message, self._context_of(message))
                 # Flower's own node reports how long it trained, which depends on the data
-                calls.reply(last, fold(reply))
-            except httpx.TransportError:
-                raise
-            except Exception as error:  # for example, its stage is over, or it is garbage
+                self._unsent = last, fold(reply)
+            except Exception as error:  # for example, it is garbage
                 log.warning("a message was not answered: %r", error)
+            self._deliver(calls)
+
+    def _deliver(self, calls: Calls) -> str:
+        """Send the reply that has not been sent, and return the name of its question. It is paid
+        for: if the connection breaks, it is sent again over the next one, as it is."""
+        if self._unsent is None:
+            return ""
+        name, parts = self._unsent
+        try:
+            calls.reply(name, parts)
+        except httpx.HTTPStatusError as error:
+            status = error.response.status_code
+            if status == httpx.codes.REQUEST_TIMEOUT or error.response.is_server_error:
+                raise
+            log.warning("an answer was not taken: %r", error)  # its stage is over
+        self._unsent = None
+        return name
 
     def _context_of(self, message: Message) -> Context:
         """The memory between the messages of a run; that of another run is discarded."""
