@@ -128,6 +128,12 @@ def megabytes(process: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def processor_seconds(process: int) -> float:
+    """The processor time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     """Run, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -158,13 +164,20 @@ def main() -> None:
         )
         run, memory, rounds = RunFolder.create(folder / "run", config), {}, [time.perf_counter()]
         where = (options.devices, folder, f"127.0.0.1:{place.port}", options.guards)
+        work: list[tuple[float, ...]] = []  # questions, and seconds of the SuperLink and the server
+
+        def ours() -> tuple[int, int]:
+            return links[0]._process.pid, os.getpid()
+
         with devices(*where) as processes:
 
             def after(record: object) -> None:
                 del record
                 rounds.append(time.perf_counter())
-                memory["the SuperLink"] = megabytes(links[0]._process.pid)
-                memory["the server"] = megabytes(os.getpid())
+                work.append(
+                    (sum(asked for _, asked, _, _ in stages), *map(processor_seconds, ours()))
+                )
+                memory["the SuperLink"], memory["the server"] = map(megabytes, ours())
                 each = sum(megabytes(process.pid) for process in processes) / options.devices
                 memory["a device"] = each
 
@@ -180,6 +193,12 @@ def main() -> None:
         "milliseconds a device and stage": round(
             1000 * statistics.median([t / asked for _, asked, _, t in stages if asked]), 1
         ),
+        "processor milliseconds a question": {
+            name: round((last - first) * 1000 / (work[-1][0] - work[0][0]), 2)
+            for name, first, last in zip(
+                ("the SuperLink", "the server"), work[0][1:], work[-1][1:], strict=True
+            )
+        },
         "missing": sum(asked - answered for _, asked, answered, _ in stages),
         "seconds a round": [round(b - a, 1) for a, b in itertools.pairwise(rounds)][1:],
         "memory, MB": {k: round(v, 1) for k, v in memory.items()},

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,8 @@ from locksfl.federation.server.place import KeyFolder
 from locksfl.federation.server.stock import Stock
 
 FIRST_SECONDS, HEADER_BYTES = 20.0, 64 * 1024  # until the first request's header has ended
-CONNECTIONS = 256, 8  # and so many for each device: it has one for messages, one for its heartbeat
+CONNECTIONS = 256, 8  # and so many for each device: it has one, a stock SuperNode two
+log = logging.getLogger(__name__)
 
 
 class Hurried(HttpToolsProtocol):
@@ -82,6 +84,7 @@ def main(arguments: Sequence[str]) -> None:
         private.getsockname(),
         given["secret"],
     )
+    _allow_connections(len(members))
     Hurried.private = private.getsockname()
     Hurried.most = CONNECTIONS[0] + CONNECTIONS[1] * len(members)
     config = uvicorn.Config(
@@ -99,3 +102,15 @@ def main(arguments: Sequence[str]) -> None:
         timeout_graceful_shutdown=1,
     )
     uvicorn.Server(config).run(sockets=[public, private])
+
+
+def _allow_connections(devices: int) -> None:
+    """Raise the number of open files as far as this user may: a device has a connection."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most < 2 * devices + CONNECTIONS[0]:
+        log.warning(
+            "%d devices, and at most %d open files: raise the limit (ulimit -Hn, LimitNOFILE=)",
+            devices,
+            most,
+        )
