@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from locksfl.federation.demo import client_command, free_port, make_devices, sta
 from locksfl.federation.server.serving import as_federation
 
 HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[2] / "examples"
 PATIENCE = 120.0  # seconds until a test gives up: nothing is timed, this is for what never comes
 
 # the norms' noise is next to nothing, and K' = m C: everybody is drawn in every round
@@ -46,14 +48,16 @@ norm_multiplier = 0.001
 class Loopback:
     """Use as a context manager: whatever was started is stopped."""
 
-    def __init__(self, folder: Path, nodes: int = 4, rounds: int = 3) -> None:
+    def __init__(
+        self, folder: Path, nodes: int = 4, rounds: int = 3, experiment: str = EXPERIMENT
+    ) -> None:
         self.folder, self.nodes, self.port = folder, nodes, free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.certs, self.keys, self.run = folder / "certs", folder / "keys", folder / "run"
         self.home = folder / "home"
         self.home.mkdir()
         self.experiment = folder / "loopback.toml"
-        self.experiment.write_text(EXPERIMENT.format(nodes=nodes, rounds=rounds))
+        self.experiment.write_text(experiment.format(nodes=nodes, rounds=rounds))
         certificates.make_server(self.certs, ["127.0.0.1", "localhost"], days=1)
         for i in range(nodes):
             certificates.make_node(self.keys, f"node-{i:03d}", days=1)
@@ -81,6 +85,22 @@ class Loopback:
         self.processes.append(start_client(self.options(node, key), self.home, log))
         return self.processes[-1]
 
+    def light_client(self, node: int) -> subprocess.Popen[bytes]:
+        """Start a node that trains with examples/numpy_client.py: without JAX it is up sooner."""
+        files = self.devices[node]
+        options = {
+            "--server": self.address,
+            "--ca": self.certs / certificates.CA,
+            "--key": files.key,
+            "--policy": files.policy,
+            "--ledger": files.ledger,
+            "--update": "numpy_client:update",
+        }
+        given = [str(part) for pair in options.items() for part in pair]
+        command = [sys.executable, "-m", "locksfl.cli.child", "client", *given]
+        training = {"MY_DATA": str(files.data), "PYTHONPATH": str(EXAMPLES)}
+        return self._start(command, f"client-{node}.log", training)
+
     def doomed_client(self, node: int, uploads: int) -> subprocess.Popen[bytes]:
         """Start a node that is killed in that upload."""
         command = [sys.executable, str(HERE / "killed_client.py"), str(uploads), "client"]
@@ -106,6 +126,18 @@ class Loopback:
         log = self.run / "flower" / "superlink.log"
         return log.exists() and "ControlServicer.StartRun" in log.read_text("utf-8", "replace")
 
+    def superlink(self) -> int | None:
+        """The number of the SuperLink's process, if there is one."""
+        for place in Path("/proc").iterdir():
+            if place.name.isdigit():
+                try:
+                    command = (place / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if str(self.run / "flower" / "gate.json").encode() in command:
+                    return int(place.name)
+        return None
+
     def server(self, *options: str) -> subprocess.Popen[bytes]:
         """Start the server, on the experiment or, with --resume, on the run."""
         command = [sys.executable, "-m", "locksfl.cli.child", "server"]
@@ -115,11 +147,13 @@ class Loopback:
         command += [str(part) for pair in where.items() for part in pair]
         return self._start([*command, "--wait", "60", "--json", *options], "server.log")
 
-    def _start(self, command: list[str], log: str) -> subprocess.Popen[bytes]:
+    def _start(
+        self, command: list[str], log: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         with (self.folder / log).open("ab") as out:
             started = subprocess.Popen(
                 command,
-                env=self._environment(),
+                env={**self._environment(), **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -65,19 +65,6 @@ def endless_header(loop):
         return secure.recv(1)
 
 
-def superlink(loop):
-    """The number of the SuperLink's process."""
-    for place in Path("/proc").iterdir():
-        if place.name.isdigit():
-            try:
-                command = (place / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if str(loop.run / "flower" / "gate.json").encode() in command:
-                return int(place.name)
-    raise AssertionError("no SuperLink")
-
-
 def private_port(pid, public):
     """The other port on which it listens."""
     sockets = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
@@ -104,7 +91,7 @@ def later_round(loop, answered):
 def strangers_are_refused(loop):
     """Every call that is not a device's own, while the devices go on."""
     control, fleet = flower.control, flower.fleet
-    private = private_port(superlink(loop), loop.port)
+    private = private_port(loop.superlink(), loop.port)
     calls = {
         "stop-run": control.StopRunRequest(run_id=1),
         "unregister-node": control.UnregisterNodeRequest(node_id=1),
@@ -161,7 +148,7 @@ def test_strangers_keys_and_ends(tmp_path):
         assert "update: answered" in loop.log("client-0.log")
 
         # a SuperLink that is killed
-        os.kill(superlink(loop), signal.SIGKILL)
+        os.kill(loop.superlink(), signal.SIGKILL)
         assert server.wait(60) == 2
         told, log = loop.log("server.log").splitlines()[-1], loop.run / "flower" / "server.log"
         assert "the SuperLink has ended (killed by SIGKILL)" in told
@@ -175,7 +162,7 @@ def test_strangers_keys_and_ends(tmp_path):
         played = len(rounds(loop))
         again = loop.server("--seconds", "60", "--wait", "0", "--resume")
         loop.until("a round of the resumed run", lambda: len(rounds(loop)) > played)
-        os.kill(superlink(loop), signal.SIGSTOP)
+        os.kill(loop.superlink(), signal.SIGSTOP)
         again.send_signal(signal.SIGINT)
         again.send_signal(signal.SIGINT)
         assert again.wait(60) == 130
