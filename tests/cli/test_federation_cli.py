@@ -196,7 +196,17 @@ def test_as_many_keys_as_clients(made, tmp_path):
     told = refused(
         "server", made / "experiment.toml", "--certs", made / "certs", "--keys", tmp_path
     )
-    assert "1 public keys (*.pub), expected one for each of data.clients = 2" in told
+    assert "1 public keys (*.pub), expected one for each of data.clients = 2; add the miss" in told
+    for name in ("c", "d"):
+        certificates.make_node(tmp_path, name, 10)
+    told = refused(
+        "server", made / "experiment.toml", "--certs", made / "certs", "--keys", tmp_path
+    )
+    assert "3 public keys (*.pub), expected one for each of data.clients = 2; move the oth" in told
+    assert told.endswith("or set data.clients to the number of devices of this run")
+    (tmp_path / "left").mkdir()
+    for name in ("c", "d"):
+        (tmp_path / f"{name}.pub").rename(tmp_path / "left" / f"{name}.pub")  # not seen there
     (tmp_path / "b.pub").write_bytes((tmp_path / "a.pub").read_bytes())
     told = refused(
         "server", made / "experiment.toml", "--certs", made / "certs", "--keys", tmp_path
@@ -322,7 +332,10 @@ def test_a_ledger_is_new_once(made, tmp_path):
     note.unlink()
     assert "if this is the latest, expected once" in refused(*client(made, tmp_path))
     assert "epsilon 0 " not in accepted(*shown, *key, "--accept")
-    assert "already notes a head" in refused(*shown, *key, "--accept")
+    assert "epsilon 0 " not in accepted(*shown, *key, "--accept")  # twice is no harm
+    shutil.copy2(tmp_path / "backup", path)
+    (tmp_path / "ledger.sqlite.head").unlink()
+    assert "of a later copy; expected no note" in refused(*shown, *key, "--accept")
 
 
 def test_a_device_that_played_all_its_rounds_is_done(made, tmp_path):
@@ -332,6 +345,52 @@ def test_a_device_that_played_all_its_rounds_is_done(made, tmp_path):
     with Guard(Policy.read(tmp_path / "policy.toml"), witness.open()) as guard:
         guard.release_update(RoundTerms("r", 1, False, 1.0, 9.0), np.zeros(3), 1.0)
     assert "in all 1 rounds that the policy allows" in accepted(*client(made, tmp_path))
+
+
+def leave(made, tmp_path, **changes):
+    options = {"server": "127.0.0.1:1", "ca": made / "certs" / "ca.pem", "key": tmp_path / "a.key"}
+    return ["leave", *(w for k, v in (options | changes).items() for w in (f"--{k}", v))]
+
+
+def test_a_device_leaves_without_its_server(made, tmp_path):
+    """It cannot be reached, is another, or is no address: the device has left all the same; what it
+    released stays counted; and its owner can take it back."""
+    start, key = client(made, tmp_path, "--new-ledger"), tmp_path / "a.key"
+    Witness(tmp_path / "ledger.sqlite", key).create()
+    with Guard(
+        Policy.read(tmp_path / "policy.toml"), Witness(tmp_path / "ledger.sqlite", key).open()
+    ) as guard:
+        guard.release_update(RoundTerms("r", 1, False, 1.0, 2.0), np.zeros(3), 1.0)
+    before = released(tmp_path)
+    assert refused(*leave(made, tmp_path, key="nowhere.key")).startswith("nowhere.key: no such")
+    certificates.make_server(tmp_path / "old", ["localhost"], 10, began=PAST)
+    for changes, why in (
+        ({}, "127.0.0.1:1: no server there"),
+        ({"server": "somewhere"}, "somewhere: expected HOST:PORT of the server"),
+        ({"ca": tmp_path / "old" / "ca.pem"}, f"{tmp_path}/old/ca.pem: not valid now"),
+    ):
+        told = refused(*leave(made, tmp_path, **changes))
+        assert told.startswith("this device has left and releases nothing any more, but the server")
+        assert f"was not told ({why}" in told
+        assert "run this again when it is there, or have its operator move a.pub" in told
+    for options in (start, client(made, tmp_path)):
+        assert refused(*options).startswith(f"{key}.left: this device has left, and releases")
+    shown = ["ledger", tmp_path / "ledger.sqlite", "--policy", tmp_path / "policy.toml"]
+    assert "epsilon 0 " not in accepted(*shown, "--key", key)
+    assert released(tmp_path) == before
+    Path(f"{key}.left").unlink()
+    told = refused(*client(made, tmp_path, data="nowhere.npz"))  # it gets as far as its data
+    assert told.startswith("nowhere.npz")
+
+
+def test_a_client_whose_owner_leaves_is_done(made, tmp_path, monkeypatch):
+    from locksfl.federation.device.node import Node
+
+    monkeypatch.setattr(Node, "serve", lambda *_: None)
+    told = accepted(*client(made, tmp_path, "--new-ledger")).splitlines()
+    assert told[-1].endswith(
+        "a.key: this device has left; nothing more is released, and the ledger is kept"
+    )
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

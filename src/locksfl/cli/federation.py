@@ -327,9 +327,36 @@ def client(
     try:
         with logging_to(log_format):
             node.serve(say)
+        print(f"{key}: this device has left; nothing more is released, and the ledger is kept")
     except KeyboardInterrupt:
         print("stopped; the ledger is kept")
         raise typer.Exit(0 if terminated else STOPPED) from None
+
+
+@federation_app.command()
+def leave(
+    server: Annotated[str, option("HOST:PORT of the server.")],
+    ca: Annotated[Path, option("The server's ca.pem.")],
+    key: Annotated[Path, option("This node's private key; KEY.left is written beside it.")],
+) -> None:
+    """Withdraw consent, as the owner of a device: it releases nothing any more, and the server
+    revokes its key. What was released stays counted."""
+    require()
+    from locksfl.federation import certificates
+    from locksfl.federation.device import consent
+    from locksfl.federation.device.node import tell_left
+
+    certificates.check_private_key(key)
+    consent.withdraw(key)
+    try:
+        tell_left(server, ca, key)
+    except ValueError as error:
+        raise ValueError(
+            f"this device has left and releases nothing any more, but the server was not told "
+            f"({error}): run this again when it is there, or have its operator move "
+            f"{key.with_suffix('.pub').name} from its folder of keys into left/ there"
+        ) from None
+    print(f"{key}: this device has left; the server has revoked its key, or did not have it")
 
 
 @federation_app.command("ledger")

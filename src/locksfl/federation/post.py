@@ -4,7 +4,8 @@ Flower stores a message as a tree of objects, and its nodes fetch and send each 
 of its own: about 27 calls for a question and its answer. Here all objects of a message are parts of
 one body. A device makes two calls: WORK, which waits at the server until there is a question, and
 REPLY. Only a large model follows by OBJECTS, in pieces: with the question comes its size, and
-policy, ledger and size are checked before any piece is fetched.
+policy, ledger and size are checked before any piece is fetched. HELLO is a device's first call,
+LEAVE its last.
 
 A part's name is the hash of its content, as in Flower: names are not sent, and nobody can put
 another content in their place. A device signs the time, the call and its content together.
@@ -24,6 +25,7 @@ from locksfl.federation.messages import HEADER
 
 HELLO, WORK = "/v1/locks/hello", "/v1/locks/work"
 OBJECTS, REPLY = "/v1/locks/objects", "/v1/locks/reply"
+LEAVE = "/v1/locks/leave"
 DIGEST = "locks-digest"  # the header with the hash of a call's content
 WAIT_SECONDS = 20.0  # for which WORK waits; then it answers nothing, and the device calls again
 UNASKED = 1024 * 1024  # bytes of a model that are sent with its question, before the device agrees

@@ -13,7 +13,9 @@ pytest.importorskip("flwr")
 from flwr.app import Message, RecordDict
 
 from locksfl.federation import certificates, flower
-from locksfl.federation.device.node import Node, _sign_on, _TurnedAway, _WrongClock
+from locksfl.federation.device import consent
+from locksfl.federation.device.calls import Calls
+from locksfl.federation.device.node import Node, _sign_on, _TurnedAway, _WrongClock, tell_left
 from locksfl.federation.post import fold, name_of
 
 
@@ -115,6 +117,51 @@ def test_a_reply_that_was_not_taken_is_sent_again_as_it_is(node, monkeypatch, st
     assert answered == [name]
     assert broken.calls == [("work", ""), ("reply", name)]
     assert whole.calls == [("reply", name), ("work", name)]
+
+
+def test_a_node_whose_owner_leaves_while_it_answers_sends_nothing_and_ends(node, monkeypatch):
+    server, said = Server([question(monkeypatch), question(monkeypatch)]), []
+
+    def withdrawing(message, context):
+        consent.withdraw(node.key)
+        return answer(message, context)
+
+    node.app = withdrawing
+    node._answer_all(server)
+    assert [call for call, _ in server.calls] == ["work"]
+    node.serve(said.append)  # whether or not there is a server
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds", "told"),
+    [
+        (200, 0, None),
+        (403, 0, None),  # revoked already
+        (401, 400, "this device's clock is"),
+        (401, 0, "it answered 401"),
+        (500, 0, "it answered 500"),
+        (None, 0, "the connection was lost"),
+    ],
+)
+def test_a_server_is_told_that_a_device_has_left_or_why_not(
+    node, tmp_path, monkeypatch, status, seconds, told
+):
+    there = (datetime.now(UTC) - timedelta(seconds=seconds)).replace(microsecond=0)
+
+    def leave(_):
+        if status is None:
+            raise httpx.ConnectError("gone")
+        Server(status=status, date=format_datetime(there, usegmt=True)).hello()
+
+    monkeypatch.setattr(Calls, "leave", leave)
+    monkeypatch.setattr(certificates, "check_connection", lambda *_: True)
+    files = (node.address, tmp_path / certificates.CA, node.key)
+    if told is None:
+        tell_left(*files)
+        return
+    with pytest.raises(ValueError, match=f"localhost:1: {told}"):
+        tell_left(*files)
 
 
 @pytest.mark.usefixtures("node")

@@ -160,7 +160,7 @@ def test_strangers_keys_and_ends(tmp_path):
 
         # the run goes on with the clients that it has left; another one hangs: Ctrl-C, twice
         played = len(rounds(loop))
-        again = loop.server("--seconds", "60", "--wait", "0", "--resume")
+        again = loop.server("--seconds", "60", "--wait", "600", "--resume")  # not for who is gone
         loop.until("a round of the resumed run", lambda: len(rounds(loop)) > played)
         os.kill(loop.superlink(), signal.SIGSTOP)
         again.send_signal(signal.SIGINT)

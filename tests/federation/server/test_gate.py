@@ -240,6 +240,69 @@ def test_what_is_signed_is_the_call(house):
         assert call(house, path, {}, server=PRIVATE)[0] == 403
 
 
+def keys_in(folder):
+    return sorted(path.stem for path in folder.glob("*.pub"))
+
+
+def test_a_device_leaves_and_nobody_else_does(house, monkeypatch):
+    left = house.folder / "left"
+    assert ours(house, "alice", post.HELLO)[0] == 200
+    monkeypatch.setattr(module, "REREAD_SECONDS", 3600.0)  # not only when the folder is read again
+    assert ours(house, "alice", post.LEAVE) == (200, b"")
+    assert (keys_in(house.folder), keys_in(left)) == (["bob"], ["alice"])
+    for path in (post.HELLO, post.WORK, post.LEAVE):  # at once, and again
+        assert ours(house, "alice", path) == (403, {"detail": "the key is not registered"})
+    assert ours(house, "bob", post.HELLO)[0] == 200
+    assert house.gate.folder.left() == {public_key_to_bytes(house.keys["alice"].public_key())}
+    monkeypatch.setattr(module, "REREAD_SECONDS", 0.0)
+    os.rename(left / "alice.pub", house.folder / "alice.pub")  # the operator takes her back
+    assert ours(house, "alice", post.HELLO)[0] == 200
+    assert house.gate.folder.left() == frozenset()
+
+
+def test_nobody_else_makes_a_device_leave(house):
+    """Not a stranger, not another device, not an old call, nor one that was signed for something
+    else; nor does what leaves in the name of a key that is not its own."""
+    alice, stranger = house.keys["alice"], ec.generate_private_key(ec.SECP384R1())
+    leave = (post.LEAVE, b"")
+    hers = {flower.PUBLIC_KEY_HEADER: signed(alice)[flower.PUBLIC_KEY_HEADER]}
+    for headers, status in (
+        ({}, 401),
+        (signed(stranger, call=leave), 403),
+        (signed(stranger, call=leave) | hers, 401),
+        (signed(house.keys["bob"], call=leave) | hers, 401),
+        (signed(alice), 401),  # the time alone, as stock SuperNodes sign
+        (signed(alice, call=(post.HELLO, b"")), 401),
+        (signed(alice, call=(post.LEAVE, b"other")), 401),
+        (signed(alice, ago=301.0, call=leave), 401),  # a replay
+        (signed(alice, ago=-6.0, call=leave), 401),
+    ):
+        assert call(house, post.LEAVE, headers)[0] == status
+    assert ours(house, "alice", post.LEAVE, b"x")[0] == 413
+    assert call(house, post.LEAVE, {SECRET: "the secret"})[0] == 401
+    assert call(house, post.LEAVE, signed(alice, call=leave), method="GET")[0] == 403
+    assert keys_in(house.folder) == ["alice", "bob"]
+    assert not (house.folder / "left").exists()
+    assert call(house, post.LEAVE, signed(alice, ago=299.0, call=leave))[0] == 200
+    assert keys_in(house.folder) == ["bob"]
+
+
+def test_who_takes_part_only_in_the_next_run_can_leave_before_it(house):
+    certificates.make_node(house.folder, "carol", days=1)
+    house.keys["carol"] = load_ssh_private_key((house.folder / "carol.key").read_bytes(), None)
+    assert ours(house, "carol", post.HELLO)[0] == 503
+    assert ours(house, "carol", post.LEAVE)[0] == 200
+    assert ours(house, "carol", post.HELLO)[0] == 403
+    assert keys_in(house.folder) == ["alice", "bob"]
+
+
+def test_a_key_that_cannot_be_moved_is_not_said_to_be(house, caplog):
+    (house.folder / "left").write_text("not a folder")
+    assert ours(house, "alice", post.LEAVE) == (500, {"detail": "the key could not be moved"})
+    assert "a device could not leave" in caplog.text
+    assert ours(house, "alice", post.HELLO)[0] == 200
+
+
 def test_refusals_are_counted_and_do_not_fill_the_log(house, caplog):
     for _ in range(100):
         call(house, "/v1/control/stop-run", {})

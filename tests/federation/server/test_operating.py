@@ -23,7 +23,14 @@ from locksfl.federation import logs
 from locksfl.federation.demo import experiment_text
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused
 from locksfl.federation.server.allowed import policy_for, policy_text, terms_line
-from locksfl.federation.server.devices import DEVICES, Watched, _new, status
+from locksfl.federation.server.devices import (
+    DEVICES,
+    Watched,
+    _new,
+    device_cells,
+    metrics,
+    status,
+)
 from locksfl.federation.server.page import page, page_server
 from locksfl.federation.server.rounds import round_terms
 from locksfl.federation.server.serving import as_federation, round_line
@@ -42,10 +49,10 @@ class Scripted(MemoryNetwork):
         return {i: a for i, a in self.script.pop(0).items() if i in questions}
 
 
-def watched(folder, script, seen=dict):
+def watched(folder, script, seen=dict, gone=dict):
     network = Scripted({})
     network.script = script
-    return Watched(network, ["alice", "bob", "carol"], folder.path, 60.0, seen)
+    return Watched(network, ["alice", "bob", "carol"], folder.path, 60.0, seen, gone)
 
 
 @pytest.fixture
@@ -110,6 +117,25 @@ def test_status_tells_what_became_of_every_question(folder):
         with pytest.raises(ValueError, match=f"--port {port}"):
             page_server(folder.path, port)
         pages.shutdown()
+
+
+def test_status_tells_who_has_left_or_was_revoked(folder):
+    gone = {1: "left", 2: "revoked"}
+    network = watched(folder, [{0: GOOD}, {0: GOOD}], lambda: {1: 0.0}, lambda: gone)
+    network.ask({0: Question("norm", {})}, 60.0, 1)
+    told = status(folder)
+    assert [device["gone"] for device in told["devices"]] == [None, "left", "revoked"]
+    cells = [device_cells(device)[1] for device in told["devices"]]
+    assert cells == ["never", "1970-01-01T00:00:00Z, left", "never, revoked"]
+    values = [line.split('device="')[-1] for line in metrics(told).splitlines() if "_left{" in line]
+    assert values == ['alice"} 0', 'bob"} 1', 'carol"} 0']
+    assert f'locks_device_revoked{{run="{folder.path}",device="carol"}} 1' in metrics(told)
+    del gone[1]  # the operator took it back
+    network.ask({0: Question("norm", {})}, 60.0, 2)
+    assert status(folder)["devices"][1]["gone"] is None
+    del told["devices"][0]["gone"]  # of an older version
+    assert device_cells(told["devices"][0])[1] == "never"
+    assert "locks_device_left" in metrics(told)
 
 
 def fetched(port, path, host=None):

@@ -138,7 +138,7 @@ def test_it_can_be_published(whole, tmp_path):
     folder, _, network = whole
     (folder.path / "flower").mkdir()
     names = [f"the-device-{i}" for i in range(CLIENTS)]
-    Watched(network, names, folder.path, 60.0, dict).write()
+    Watched(network, names, folder.path, 60.0, dict, dict).write()
     assert "the-device-0" in (folder.path / DEVICES).read_text()
     files = publish(folder.path, tmp_path / "bundle")
     text = (tmp_path / "bundle" / "rounds.jsonl").read_text()

@@ -21,6 +21,7 @@ No network and no JAX here: a device starts a new process for each message.
 | witness.py | the ledger's last head, in memory and beside the key: no old copy passes    |
 | noise.py  | the rounded Gaussian on a public grid, sampled exactly                   |
 | update.py | the adapter for a user's own training code; the part of an update sent   |
+| consent.py | the owner has withdrawn consent: nothing is released any more         |
 | view.py   | what was spent and what is left, for the owner                           |
 """
 

@@ -55,6 +55,10 @@ class Calls:
         """Send the objects of a reply, the message first, to the question of that name."""
         self._call(post.REPLY, post.pack([question.encode("ascii"), *parts]), KIB)
 
+    def leave(self) -> None:
+        """Have the server revoke this device's key."""
+        self._call(post.LEAVE, [], KIB)
+
     def _call(self, path: str, pieces: Sequence[bytes], most: int) -> bytes:
         """The answer: an httpx.HTTPError if there is none, a ValueError if it is too long."""
         digest = hashlib.sha256()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from locksfl.federation.device import Policy, Witness
+from locksfl.federation.device import Policy, Witness, consent
 from locksfl.federation.device.answering import Device
 from locksfl.federation.device.policy import read_toml
 from locksfl.federation.device.update import Declared, LocalUpdate
@@ -55,12 +55,14 @@ class DeviceFiles:
         return Witness(self.ledger, self.key)
 
     def begin(self, new_ledger: bool) -> tuple[Device, str]:
-        """The device and one line about its ledger; `Spent` if there is nothing left to do.
+        """The device and one line about its ledger; `Spent` if there is nothing left to do, another
+        ValueError if it has left.
 
         Args:
             new_ledger: create the ledger: only a person's command does this, never a message, and
                 only when everything else is in order.
         """
+        consent.check(self.key)
         policy = Policy.read(self.policy)
         if new_ledger:
             self.witness.check_new()

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Message, RecordDict
 
 from locksfl.federation import certificates, flower, post
+from locksfl.federation.device import consent
 from locksfl.federation.device.calls import Calls
 from locksfl.federation.post import fold, name_of, unfold
 
@@ -42,19 +43,15 @@ class Node:
 
     def __init__(self, address: str, ca: Path, key: Path, app: App) -> None:
         certificates.check_certificate(ca)
-        certificates.check_private_key(key)
-        private = load_ssh_private_key(key.read_bytes(), password=None)
-        if not isinstance(private, ec.EllipticCurvePrivateKey):
-            raise ValueError(f"{key}: expected a key on a NIST curve (certs --node)")
-        self.address, self.ca, self.app = address, ca, app
-        self._key, self._lock = private, _lock(key.with_name(f"{key.name}.node"))
+        self.address, self.ca, self.key, self.app = address, ca, key, app
+        self._private, self._lock = _private(key), _lock(key.with_name(f"{key.name}.node"))
         self._context: Context | None = None
         self._unsent: tuple[str, list[bytes]] | None = None  # a question's name, and its reply
 
     def serve(self, say: Say = print) -> None:
-        """Answer until interrupted."""
+        """Answer until interrupted, or until the device's owner withdraws consent."""
         waiting, refusals = False, 0
-        while True:
+        while not consent.withdrawn(self.key):
             if not certificates.check_connection(self.address, self.ca):
                 if not waiting:
                     say(f"{self.address}: no server there yet; waiting")
@@ -62,7 +59,7 @@ class Node:
                 time.sleep(RETRY_SECONDS)
                 continue
             try:
-                with Calls(self.address, self.ca, self._key) as calls:
+                with Calls(self.address, self.ca, self._private) as calls:
                     _sign_on(calls)
                     waiting, refusals = False, 0
                     say(f"{self.address}: connected")
@@ -89,7 +86,7 @@ class Node:
 
     def _answer_all(self, calls: Calls) -> None:
         last = self._deliver(calls)
-        while True:
+        while not consent.withdrawn(self.key):
             parts = calls.work(last)
             if not parts:
                 continue
@@ -97,6 +94,8 @@ class Node:
             try:
                 message = unfold(parts, calls.objects)
                 reply = self.app(message, self._context_of(message))
+                if consent.withdrawn(self.key):
+                    return
                 # Flower's own node reports how long it trained, which depends on the data
                 self._unsent = last, fold(reply)
             except Exception as error:  # for example, it is garbage
@@ -125,6 +124,35 @@ class Node:
         if self._context is None or self._context.run_id != run:
             self._context = Context(run, node, {}, RecordDict(), {})
         return self._context
+
+
+def tell_left(address: str, ca: Path, key: Path) -> None:
+    """Have a server revoke the key of a device that has left; a ValueError if it cannot be told. A
+    server that does not know the key, or no more, has nothing to revoke."""
+    certificates.check_certificate(ca)
+    if not certificates.check_connection(address, ca):
+        raise ValueError(f"{address}: no server there")
+    try:
+        with Calls(address, ca, _private(key)) as calls:
+            calls.leave()
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code == httpx.codes.FORBIDDEN:
+            return
+        try:
+            _check_clock(error.response)
+        except _WrongClock as clock:
+            raise ValueError(f"{address}: {clock}") from None
+        raise ValueError(f"{address}: it answered {error.response.status_code}") from None
+    except httpx.HTTPError as error:
+        raise ValueError(f"{address}: the connection was lost ({error!r})") from None
+
+
+def _private(key: Path) -> ec.EllipticCurvePrivateKey:
+    certificates.check_private_key(key)
+    private = load_ssh_private_key(key.read_bytes(), password=None)
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{key}: expected a key on a NIST curve (certs --node)")
+    return private
 
 
 def _sign_on(calls: Calls) -> None:

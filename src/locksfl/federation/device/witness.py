@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from locksfl._files import sync_folder, write_atomically
+from locksfl.federation.device import consent
 from locksfl.federation.device.ledger import DeviceLedger, new_header
 from locksfl.privacy.journal import Books
 from locksfl.privacy.journal_file import Seen
@@ -75,14 +76,18 @@ class Witness:
         DeviceLedger.create(self.ledger, first).close()
 
     def accept(self) -> None:
-        """Note the head of a ledger that has no note: of an older program, or under a new key."""
-        if self._read() is not None:
-            raise ValueError(
-                f"--accept: {self.note} already notes a head; expected no note; remove it only if "
-                f"it is certain that {self.ledger} is the latest ledger of this device"
-            )
+        """Note the head of a ledger that has no note: of an older program, or under a new key. A
+        note that the ledger holds stays: a new key may have taken the place of the old one."""
+        noted = self._read()
         with DeviceLedger.open(self.ledger, whole=True) as ledger:
-            self._write(ledger.head)
+            if noted is None:
+                self._write(ledger.head)
+            elif not ledger.holds(noted):
+                raise ValueError(
+                    f"--accept: {self.note} notes the head of another ledger, or of a later copy; "
+                    f"expected no note; remove it only if it is certain that {self.ledger} is the "
+                    "latest ledger of this device"
+                )
 
     def restore(self, backup: Path) -> bool:
         """Put a backup in the place of a lost ledger. Whether it is an older copy than the note, or
@@ -151,16 +156,22 @@ class Witness:
 
     def check(self, holds: Callable[[str], bool]) -> None:
         """An OSError if the ledger no longer `holds` what is noted: since it was opened a copy of
-        it was used, and both would spend the same budget."""
+        it was used, and both would spend the same budget. Or if the device has left."""
+        self._check_consent()
         noted = self._read()
         if noted is None or not holds(noted):
             raise OSError(f"{self.note}: notes the head of another copy of {self.ledger}")
 
     def write(self, head: str) -> None:
         """Note a head, durably. Only who holds the ledger's lock may: then no note is overtaken by
-        an older one."""
+        an older one. An OSError if the device has left since the entry: it is not released."""
+        self._check_consent()
         if head != self._read():
             self._write(head + (RESTORED if self._restored() else ""))
+
+    def _check_consent(self) -> None:
+        if consent.withdrawn(self.key):
+            raise OSError(f"{consent.note_of(self.key)}: this device has left")
 
     def _write(self, text: str) -> None:
         write_atomically(self.note, f"{text}\n".encode(), secret=True)

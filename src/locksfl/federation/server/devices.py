@@ -24,15 +24,22 @@ HEADS = (
     *("rounds left", "missing rounds"),
 )
 Seen = Callable[[], Mapping[int, float]]  # by the client's number: when it last called
+Gone = Callable[[], Mapping[int, str]]  # whose key is not valid: it has left, or was revoked
 
 
 class Watched:
     """A network, and the file that says what became of its questions."""
 
     def __init__(
-        self, network: Network, names: Sequence[str], folder: Path, seconds: float, seen: Seen
+        self,
+        network: Network,
+        names: Sequence[str],
+        folder: Path,
+        seconds: float,
+        seen: Seen,
+        gone: Gone,
     ) -> None:
-        self.run, self._network, self._seen = network.run, network, seen
+        self.run, self._network, self._seen, self._gone = network.run, network, seen, gone
         self._path, self._seconds = folder / DEVICES, seconds
         known = {device["name"]: device for device in read_devices(folder)["devices"]}
         self._devices = [known.get(name) or _new(name) for name in names]
@@ -52,6 +59,9 @@ class Watched:
         """Write the file, as of now."""
         for number, when in self._seen().items():
             self._devices[number]["last_seen"] = _time(when)
+        gone = self._gone()
+        for number, device in enumerate(self._devices):
+            device["gone"] = gone.get(number)
         told = {"time": _time(), "seconds": self._seconds, "devices": self._devices}
         write_atomically(self._path, json.dumps(told).encode(), secret=True)
 
@@ -60,6 +70,7 @@ def _new(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "last_seen": None,
+        "gone": None,  # or "left", or "revoked"
         "last_answer": None,
         "answered": 0,
         "refused": {},  # by the name of the code
@@ -145,7 +156,7 @@ def device_cells(device: dict[str, Any]) -> tuple[str, ...]:
     spans = (str(a) if a == b else f"{a}-{b}" for a, b in device["missing"])
     return (
         device["name"],
-        device["last_seen"] or "never",
+        (device["last_seen"] or "never") + (f", {device['gone']}" if device.get("gone") else ""),
         f"round {last['round']} {last['stage']}: {last['answer']}" if last else "none",
         str(device["answered"]),
         refused,
@@ -167,6 +178,8 @@ def metrics(told: dict[str, Any]) -> str:
         if device["last_seen"]:
             seen = datetime.fromisoformat(device["last_seen"])
             rows.append(("device_last_seen_seconds", which, int(seen.timestamp())))
+        for how in ("left", "revoked"):
+            rows.append((f"device_{how}", which, int(device.get("gone") == how)))
         rows.append(("device_answered", which, device["answered"]))
         rows.append(("device_errors", which, device["errors"]))
         if device["rounds_left"] is not None:

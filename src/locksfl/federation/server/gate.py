@@ -11,7 +11,8 @@ And what its devices sign is a time, not the call. So one process has two listen
 
 Everything else is refused before a byte of its body is read. A key that has been added meanwhile
 gets 503, by which a device knows that it may wait; the number of clients is fixed within a run. A
-key that has been removed gets 403.
+key that has been removed gets 403. A device removes its own key by LEAVE, after which it releases
+nothing to anybody: who repeats this call, here or elsewhere, within its five minutes tells no lie.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SECRET = "locks-secret"  # the header of the server's own calls
 SEEN = "/locks/seen"  # of these: when the gate last let each device pass
 PULL_MESSAGES, PUSH_MESSAGES = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
 KIB = 1024
-POST_OFFICE = {post.HELLO: 0, post.WORK: KIB, post.OBJECTS: KIB, post.REPLY: None}
+POST_OFFICE = {post.HELLO: 0, post.LEAVE: 0, post.WORK: KIB, post.OBJECTS: KIB, post.REPLY: None}
 FLEET = {  # the calls of a stock SuperNode, and the most bytes of each; its chunks have 5 MiB
     "/v1/fleet/activate-node": 16 * KIB,
     "/v1/fleet/deactivate-node": 16 * KIB,
@@ -137,6 +138,10 @@ class Gate:
         key = self._caller(headers, path, digest if ours else None)
         most = POST_OFFICE[path] if ours else FLEET[path]
         body = await _body(receive, headers, room.most if most is None else most)
+        if ours and hashlib.sha256(body).hexdigest() != digest:
+            raise Refused(401, "the signature is not of this call")
+        if path == post.LEAVE:
+            return self._leave(key)
         node = self.members[key]
         self.seen[key] = time.time()
         if not ours:
@@ -145,8 +150,6 @@ class Gate:
             if path == PULL_MESSAGES:
                 room.hand_over(node)
             return _once(body, receive)
-        if hashlib.sha256(body).hexdigest() != digest:
-            raise Refused(401, "the signature is not of this call")
         try:
             if path == post.WORK:
                 return await room.work(node, body.decode("ascii", "replace"), receive)
@@ -157,6 +160,16 @@ class Gate:
             return b""
         except Over:
             raise Refused(410, "the stage of this question is over") from None
+
+    def _leave(self, key: bytes) -> bytes:
+        """Revoke the caller's key, at once."""
+        try:
+            self.folder.revoke(key)
+        except OSError as error:
+            log.error("a device could not leave: %s", error)
+            raise Refused(500, "the key could not be moved") from None
+        self._now = self.folder.now()
+        return b""
 
     def _caller(self, headers: dict[str, bytes], path: str, digest: str | None) -> bytes:
         """The key that signed this call: the time, the path and the digest of what follows; a stock
@@ -177,7 +190,7 @@ class Gate:
             raise Refused(401, "the signature is not the key's")
         if not -AHEAD < age < BEHIND:
             raise Refused(401, f"the device's clock is {abs(age):.0f} s off")
-        if key not in self.members:
+        if key not in self.members and path != post.LEAVE:
             raise Refused(503, "the key was added during this run: it takes part in the next")
         return key
 

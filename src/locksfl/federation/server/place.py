@@ -7,13 +7,15 @@ import json
 import logging
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from locksfl._files import write_atomically
+from locksfl._files import sync_folder, write_atomically
 from locksfl.federation import certificates
 
+LEFT = "left"  # in the folder of keys: those of devices that have left
 log = logging.getLogger(__name__)
 
 
@@ -53,9 +55,11 @@ class Place:
         certificates.check_server(self.certs)
         paths = sorted(self.keys.glob("*.pub"))
         if len(paths) != clients:
+            todo = "move the others out" if len(paths) > (clients or 0) else "add the missing ones"
             raise ValueError(
                 f"--keys {self.keys}: {len(paths)} public keys (*.pub), expected one for each of "
-                f"data.clients = {clients}"
+                f"data.clients = {clients}; {todo}, or set data.clients to the number of devices "
+                "of this run"
             )
         found: dict[bytes, str] = {}
         for path in paths:
@@ -69,7 +73,8 @@ class Place:
 
 
 class KeyFolder:
-    """The keys in a folder as they are now: a key is revoked by removing its file."""
+    """The keys in a folder as they are now: a key is revoked by removing its file. Those of devices
+    that have left by themselves are in a folder within."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -95,6 +100,25 @@ class KeyFolder:
                 key for name, _, _ in files if (key := self._read(self._folder / name)) is not None
             )
         return self._keys
+
+    def left(self) -> frozenset[bytes]:
+        """The keys of devices that have left."""
+        found = set()
+        for path in (self._folder / LEFT).glob("*.pub"):
+            with suppress(ValueError, OSError):  # it has expired since, for example
+                found.add(certificates.read_public_key(path))
+        return frozenset(found)
+
+    def revoke(self, key: bytes) -> None:
+        """Move the key of a device that leaves, durably."""
+        left = self._folder / LEFT
+        left.mkdir(exist_ok=True)
+        for path in self._folder.glob("*.pub"):
+            if self._read(path) == key:
+                path.replace(left / path.name)
+                log.warning("%s has left: %s is now in %s", path.stem, path.name, left)
+        sync_folder(left)
+        sync_folder(self._folder)
 
     @staticmethod
     def _read(path: Path) -> bytes | None:

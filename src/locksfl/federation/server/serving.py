@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -113,6 +113,10 @@ def serve(
         valid = now.now()
         return {number for number, key in enumerate(keys) if key not in valid}
 
+    def gone() -> dict[int, str]:
+        away, left = revoked(), now.left()
+        return {i: "left" if key in left else "revoked" for i, key in enumerate(keys) if i in away}
+
     def tell(record: dict[str, Any]) -> None:
         logs.say(round_line(record, config.train.rounds), **record)
         on_round(record)
@@ -125,7 +129,7 @@ def serve(
         with SuperLink(home, place, list(keys)) as link, _interrupts_logged():
             nodes = link.nodes()
             started()
-            _wait_for(len(nodes), link.seen, place.wait, say)
+            _wait_for(len(nodes), lambda: link.seen().keys() | revoked(), place.wait, say)
             with link.run() as run:
 
                 def asked(size: int) -> GridNetwork:
@@ -140,6 +144,7 @@ def serve(
                     folder=folder.path,
                     seconds=place.seconds,
                     seen=link.seen,
+                    gone=gone,
                 )
                 engine = federation_engine(
                     config,
@@ -198,10 +203,11 @@ def _interrupts_logged() -> Iterator[None]:
         raise
 
 
-def _wait_for(count: int, seen: Callable[[], Mapping[int, float]], wait: float, say: Say) -> None:
-    """Wait until all have called or the time is up: a round continues with those that answer."""
+def _wait_for(count: int, known: Callable[[], Collection[int]], wait: float, say: Say) -> None:
+    """Wait until of all it is `known` that they are here, or will not be, or the time is up: a
+    round continues with those that answer."""
     ends, before = time.monotonic() + wait, None
-    while (missing := count - len(seen())) and time.monotonic() < ends:
+    while (missing := count - len(known())) and time.monotonic() < ends:
         say(told := f"waiting for {missing} of {count} nodes")
         if told != before:
             logs.say(told)
