@@ -143,6 +143,9 @@ def server(
         bool,
         option("Stop asking devices whose updates no honest device would send.", "--exclude-liars"),
     ] = False,
+    stock: Annotated[
+        bool, option("Let stock SuperNodes take part: Flower's own calls pass too.", "--stock")
+    ] = False,
     changes: Changes = None,
     seed: Annotated[int | None, option("Makes the run a simulation.")] = None,
     out: Out = None,
@@ -159,10 +162,11 @@ def server(
     from locksfl.federation.server.serving import as_federation, serve
     from locksfl.privacy.ledger import LEDGER
 
-    place = Place(certs, keys, port, host, seconds, wait, log_format, exclude_liars, quorum)
+    place = Place(certs, keys, port, host, seconds, wait, log_format, exclude_liars, quorum, stock)
     again = (
         f"federation server --certs {certs} --keys {keys} --host {host} --port {port} "
-        f"--seconds {seconds:g} --quorum {quorum:g}{' --exclude-liars' * exclude_liars}"
+        f"--seconds {seconds:g} --quorum {quorum:g}"
+        f"{' --exclude-liars' * exclude_liars}{' --stock' * stock}"
     )
     play = partial(_logged, partial(serve, place=place), log_format)
     if not resume:

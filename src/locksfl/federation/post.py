@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -31,6 +32,7 @@ WAIT_SECONDS = 20.0  # for which WORK waits; then it answers nothing, and the de
 UNASKED = 1024 * 1024  # bytes of a model that are sent with its question, before the device agrees
 AT_ONCE = 4  # pieces of 5 MiB that are fetched together
 MOST_OBJECTS = 16  # of a message, besides the pieces of its arrays: a question has five
+PIECE = 5 * 1024 * 1024  # bytes of a piece, by Flower's choice
 
 Fetch = Callable[[Sequence[str]], Sequence[bytes]]  # objects, by their names
 _LENGTH = struct.Struct(">Q")
@@ -41,10 +43,13 @@ def pack(parts: Iterable[bytes]) -> list[bytes]:
     return [piece for part in parts for piece in (_LENGTH.pack(len(part)), part)]
 
 
-def unpack(body: bytes) -> list[bytes]:
-    """The parts of a body; a ValueError if it is none."""
-    parts, at = [], 0
+def unpack(body: bytes, most: float = math.inf) -> list[bytes]:
+    """The parts of a body; a ValueError if it is none, or has more than `most`."""
+    parts: list[bytes] = []
+    at = 0
     while at < len(body):
+        if len(parts) == most:
+            raise ValueError(f"more than {most} parts")
         start = at + _LENGTH.size
         if start > len(body):
             raise ValueError("a part without its length")
@@ -63,6 +68,16 @@ def name_of(part: bytes) -> str:
 def to_sign(stamp: str, path: str, digest: str) -> bytes:
     """What a device signs for a call."""
     return f"{stamp} {path} {digest}".encode("ascii")
+
+
+def most_parts(size: int) -> int:
+    """How many objects a message with so many bytes of numbers can have."""
+    return MOST_OBJECTS + most_pieces(size)
+
+
+def most_pieces(size: int) -> int:
+    """How many pieces so many bytes can have, and a header."""
+    return (size + HEADER) // PIECE + 1
 
 
 def fold(message: Message) -> list[bytes]:
@@ -88,10 +103,12 @@ def unfold(parts: Sequence[bytes], fetch: Fetch) -> Message:
     among the objects are got by `fetch` then."""
     objects = {name_of(part): part for part in parts}
     made: dict[str, flower.InflatableObject] = {}  # each only once, however often it is named
+    begun: set[str] = set()
 
     def inflate(name: str) -> flower.InflatableObject:
         if name not in made:
-            if len(made) == MOST_OBJECTS:
+            begun.add(name)
+            if len(begun) > MOST_OBJECTS:
                 raise ValueError(f"more than {MOST_OBJECTS} objects in a message")
             made[name] = _inflate(objects[name], inflate, objects, fetch)
         return made[name]
@@ -131,6 +148,8 @@ def _array(content: bytes, pieces: list[str], here: Mapping[str, bytes], fetch: 
 
     def get(most: int) -> bytearray:
         """The data: at most `most` bytes and a header."""
+        if len(order) > most_pieces(most):
+            raise ValueError(f"{len(order)} pieces of an array of {most} bytes")
         data = bytearray()
         for start in range(0, len(order), AT_ONCE):
             some = order[start : start + AT_ONCE]

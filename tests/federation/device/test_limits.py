@@ -129,6 +129,9 @@ ODD = [
     b"",
     b"\x93NUMPY",
     bytes(200),
+    # numpy's parser fails on these in ways of its own
+    *(b"\x93NUMPY\x01\x00v\x00" + text.ljust(117) + b"\n1234" for text in (b"{[]:1}", b"(" * 99)),
+    b"\x93NUMPY\x01\x00v\x00" + b"{'descr': [('a', '<f4')], 'shape'".ljust(117) + b"\n",
 ]
 
 
@@ -173,7 +176,7 @@ def test_more_than_was_announced_is_not_read_to_its_end(tmp_path):
     head = head.rpartition(b" ")[0] + b" " + str(len(text)).encode()
     swap(letter, name, head + b"\0" + text)
     assert to_answer(reply_to(device(tmp_path, never), letter), 10**7).refusal == Refusal.MALFORMED
-    assert len(letter.fetched) == 1
+    assert len(letter.fetched) == 0  # more pieces than so many numbers have
     tracemalloc.start()
     assert to_answer(unfold(list(letter.objects.values()), never), 1_310_720) == Answer()
     assert tracemalloc.get_traced_memory()[1] < 40e6

@@ -12,10 +12,17 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message, RecordDict
 
-from locksfl.federation import certificates, flower
+from locksfl.federation import certificates, flower, post
 from locksfl.federation.device import consent
 from locksfl.federation.device.calls import Calls
-from locksfl.federation.device.node import Node, _sign_on, _TurnedAway, _WrongClock, tell_left
+from locksfl.federation.device.node import (
+    RETRY_SECONDS,
+    Node,
+    _sign_on,
+    _TurnedAway,
+    _WrongClock,
+    tell_left,
+)
 from locksfl.federation.post import fold, name_of
 
 
@@ -87,7 +94,7 @@ def test_a_stage_that_is_over_does_not_end_the_node(node, monkeypatch):
     assert [call for call, _ in server.calls] == ["work", "reply", "work"]
 
 
-@pytest.mark.parametrize("status", [408, 502, None])
+@pytest.mark.parametrize("status", [401, 408, 429, 502, None])
 def test_a_reply_that_was_not_taken_is_sent_again_as_it_is(node, monkeypatch, status):
     """It is paid for, and no second one can be had. The question is not asked for again."""
     asked, sent, answered = question(monkeypatch), [], []
@@ -117,6 +124,36 @@ def test_a_reply_that_was_not_taken_is_sent_again_as_it_is(node, monkeypatch, st
     assert answered == [name]
     assert broken.calls == [("work", ""), ("reply", name)]
     assert whole.calls == [("reply", name), ("work", name)]
+
+
+def test_a_server_that_lets_nobody_wait_is_not_asked_without_end(node, monkeypatch):
+    server, slept = Server([[], [], []]), []
+    monkeypatch.setattr("locksfl.federation.device.node.time.sleep", slept.append)
+    with pytest.raises(httpx.ConnectError):
+        node._answer_all(server)
+    assert slept == [RETRY_SECONDS] * 3
+
+
+@pytest.mark.parametrize(
+    ("body", "call"),
+    [
+        (bytes(5), lambda calls: calls.work("")),
+        (b"<html>a hotel's page</html>", lambda calls: calls.work("")),
+        (bytes(8) * 100, lambda calls: calls.work("")),  # a hundred parts of nothing
+        (bytes(2 * post.UNASKED + 1), lambda calls: calls.work("")),
+        (bytes(2000), lambda calls: calls.hello()),
+        (bytes(8) * 2, lambda calls: calls.objects(["a"])),
+    ],
+)
+def test_an_answer_that_is_none_does_not_end_the_node(node, body, call):
+    """It comes from a broken server, or something before it: the device tries again."""
+    answer = httpx.Response(200, stream=httpx.ByteStream(body), headers={"set-cookie": "a=b"})
+    calls = Calls(node.address, node.ca, node._private)
+    calls._client = httpx.Client(
+        base_url="https://localhost", transport=httpx.MockTransport(lambda _: answer)
+    )
+    with pytest.raises(httpx.RemoteProtocolError):
+        call(calls)
 
 
 def test_a_node_whose_owner_leaves_while_it_answers_sends_nothing_and_ends(node, monkeypatch):

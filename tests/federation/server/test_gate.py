@@ -34,6 +34,10 @@ PUBLIC, PRIVATE = ("192.0.2.1", 8000), ("127.0.0.1", 8000)  # the same number on
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
 
 
+def nothing(*_):
+    pass
+
+
 @pytest.fixture
 def house(tmp_path, monkeypatch):
     """A gate before an app that says "passed", with the keys of alice and bob."""
@@ -47,12 +51,12 @@ def house(tmp_path, monkeypatch):
     async def app(scope, receive, send):
         assert scope["type"] == "http"
         bodies.append((await receive())["body"])
-        await module._answer(send, 200, b'"passed"')
+        await module._answer(send, 200, [b'"passed"'])
 
     folder = KeyFolder(tmp_path)
     members = {public_key_to_bytes(key.public_key()): n for n, key in enumerate(keys.values(), 5)}
-    room = Mailroom(SimpleNamespace(forget=list, replies=list, give=lambda *given: None))
-    gate = Gate(app, room, members, folder, PRIVATE, "the secret")
+    room = Mailroom(SimpleNamespace(forget=list, replies=list, give=nothing, expect=nothing))
+    gate = Gate(app, room, members, folder, PRIVATE, "the secret", stock=True)
     return SimpleNamespace(gate=gate, room=room, keys=keys, folder=tmp_path, bodies=bodies)
 
 
@@ -86,7 +90,7 @@ def call(house, path, headers, body=b"", *, server=PUBLIC, method="POST", parts=
     given = {"type": "http", "headers": pairs, "server": server, "method": method, "path": path}
     given |= {"raw_path": path.encode(), "query_string": b"", "client": ("198.51.100.7", 5)}
     asyncio.run(house.gate(given | scope, receive, send))
-    body = sent[1]["body"]
+    body = b"".join(message["body"] for message in sent[1:])
     return sent[0]["status"], json.loads(body) if body[:1] in (b"{", b'"') else body
 
 
@@ -173,18 +177,42 @@ def test_bodies_have_limits(house):
     assert house.bodies == []
 
 
+def test_stock_supernodes_are_refused_unless_the_operator_says_so(house):
+    alice = signed(house.keys["alice"])
+    house.gate.stock = False
+    for path in FLEET:
+        assert call(house, path, alice) == (403, {"detail": "not a call of a device"})
+    assert house.bodies == []
+
+
 def test_nobody_replies_for_another_device(house):
-    def reply(caller, sender):
-        messages = [Message(metadata=Metadata(src_node_id=sender))]
-        node = NodeProto(node_id=caller)
-        request = flower.fleet.PushMessagesRequest(node=node, messages_list=messages)
+    """Nor with a tree of objects through which Flower would never find its way."""
+
+    def tree(name, *below):
+        return flower.ObjectTree(object_id=name, children=below)
+
+    def reply(caller, sender, *trees, name="a"):
+        messages = [Message(metadata=Metadata(src_node_id=sender, message_id=name))]
+        request = flower.fleet.PushMessagesRequest(
+            node=NodeProto(node_id=caller), messages_list=messages, message_object_trees=trees
+        )
         return request.SerializeToString()
 
-    alice = signed(house.keys["alice"])
-    assert call(house, PUSH, alice, reply(7, 8))[0] == 403
-    assert call(house, PUSH, alice, b"\xff\xff")[0] == 400
+    alice, good = signed(house.keys["alice"]), tree("a", tree("b"), tree("c"))
+    many = tree("a", *(tree(str(i)) for i in range(post.most_parts(0))))
+    for body, status in (
+        (reply(7, 8, good), 403),
+        (b"\xff\xff", 400),
+        (b"", 400),
+        (reply(7, 7), 400),
+        (reply(7, 7, good, good), 400),
+        (reply(7, 7, good, name="another"), 400),
+        (reply(7, 7, tree("a", tree("b", tree("c")), tree("d", tree("c")))), 400),
+        (reply(7, 7, many), 400),
+    ):
+        assert call(house, PUSH, alice, body)[0] == status
     assert house.bodies == []
-    assert call(house, PUSH, alice, reply(7, 7))[0] == 200
+    assert call(house, PUSH, alice, reply(7, 7, good))[0] == 200
 
 
 def ours(house, name, path, body=b"", **given):
@@ -205,8 +233,8 @@ def test_devices_get_their_own_questions_and_answer_them(house):
     assert ours(house, "alice", post.HELLO) == (200, b"")
     assert post.unpack(ours(house, "alice", post.WORK)[1]) == [question]
     assert post.unpack(ours(house, "bob", post.WORK)[1]) == [other]
-    assert post.unpack(ours(house, "bob", post.OBJECTS, names[0].encode())[1]) == [question]
-    assert ours(house, "bob", post.OBJECTS, b"unknown")[0] == 410
+    for name in (*names, "unknown"):  # neither a piece of bob's model
+        assert ours(house, "bob", post.OBJECTS, name.encode())[0] == 410
     reply = b"".join(post.pack([names[0].encode(), b"an answer"]))
     assert ours(house, "bob", post.REPLY, reply)[0] == 410  # not the question of bob
     assert ours(house, "alice", post.REPLY, reply) == (200, b"")
@@ -223,7 +251,7 @@ def test_devices_get_their_own_questions_and_answer_them(house):
 def test_what_is_signed_is_the_call(house):
     """Not only the time: neither for another call, nor with another content."""
     alice = house.keys["alice"]
-    begin_stage(house, b"")
+    begin_stage(house, b"5 name")
     headers = signed(alice, call=(post.REPLY, b"mine"))
     for path, body, said in (
         (post.OBJECTS, b"mine", "the signature is not the key's"),
@@ -235,9 +263,40 @@ def test_what_is_signed_is_the_call(house):
     stranger = ec.generate_private_key(ec.SECP384R1())
     assert call(house, post.WORK, signed(stranger, call=(post.WORK, b"")))[0] == 403
     assert ours(house, "alice", post.REPLY, b"x" * 101)[0] == 413  # as much as the stage allows
+    assert ours(house, "bob", post.REPLY, b"x" * 101)[0] == 410  # not asked: nothing is read
     for path in (SEND, COLLECT):
         assert ours(house, "alice", path)[0] == 403
         assert call(house, path, {}, server=PRIVATE)[0] == 403
+
+
+def test_one_large_call_of_a_device_at_a_time(house):
+    """While the body of a reply arrives, the device's second one is refused; another's is not."""
+    begin_stage(house, b"5 name\n6 name")
+    reply = b"".join(post.pack([b"name", b"x"]))
+
+    with house.gate._alone(5):
+        assert ours(house, "alice", post.REPLY, reply)[0] == 429
+        assert ours(house, "alice", post.OBJECTS, b"name")[0] == 429
+        assert ours(house, "bob", post.REPLY, reply) == (200, b"")
+    with pytest.raises(ZeroDivisionError), house.gate._alone(5):
+        1 / 0  # noqa: B018
+    assert ours(house, "alice", post.REPLY, reply) == (200, b"")  # it is over, however it ended
+
+
+def test_who_takes_nothing_is_cut_off(monkeypatch):
+    """An answer is handed over in small parts, and not without end."""
+    monkeypatch.setattr(module, "CHUNK_SECONDS", 0.01)
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+        if len(sent) == 3:
+            await asyncio.Event().wait()
+
+    large = bytes(5 * module.CHUNK)
+    asyncio.run(module._answer(send, 200, [large, large]))
+    assert [len(m.get("body", b"")) for m in sent] == [0, module.CHUNK, module.CHUNK]
+    assert sent[-1]["more_body"]
 
 
 def keys_in(folder):

@@ -28,20 +28,22 @@ class Room:
     """The mailroom's end of Mail: two devices answer, what the third sends is no message."""
 
     def __init__(self):
-        self.stages, self.letters = [], []
+        self.stages, self.letters, self.over = [], [], 0
 
     def __call__(self, path, pieces):
         if path == COLLECT:
             found, self.letters = self.letters, []
             return b"".join(pack(found))
+        if not pieces:
+            self.over += 1
+            return b""
         most, pairs, *objects = unpack(b"".join(pieces))
         self.stages.append((int(most), pairs.decode().split(), objects))
-        if pairs:
-            (name, *_) = pairs.decode().split()[1::2]
-            asked = unfold([part for part in objects if name_of(part) == name] + objects, None)
-            reply = fold(to_reply(Answer(released=np.array([0.5])), asked))
-            garbage = [b"11", b"\0" * 7]
-            self.letters = [b"12", b"".join(pack(reply)), *garbage, b"13", b"".join(pack(reply))]
+        (name, *_) = pairs.decode().split()[1::2]
+        asked = unfold([part for part in objects if name_of(part) == name] + objects, None)
+        reply = fold(to_reply(Answer(released=np.array([0.5])), asked))
+        garbage = [b"11", b"\0" * 7]
+        self.letters = [b"12", b"".join(pack(reply)), *garbage, b"13", b"".join(pack(reply))]
         return b""
 
 
@@ -66,10 +68,29 @@ def test_a_model_is_sent_once_for_all(mail):
     asked = {i: Question("update", {}, weights, "capped", 1 / (i + 2), 1.0) for i in range(1000)}
     network, room = GridNetwork(mail[0], list(range(11, 1011)), 4), mail[1]
     assert set(network.ask(asked, 0.05, 1)) == {0, 1, 2}
-    (_, pairs, objects), after = room.stages
+    ((_, pairs, objects),) = room.stages
     assert pairs[::2] == [str(node) for node in range(11, 1011)]
     assert sum(map(len, objects)) < 400_000 + 1000 * 2_000
-    assert after[1:] == ([], [])
+    assert room.over == 1
+
+
+def test_what_was_in_time_is_not_lost_in_batches(mail):
+    """Answers come in batches, and the deadline passes while they are read."""
+    network, room = GridNetwork(mail[0], list(range(11, 15)), 4), mail[1]
+    batches = []
+
+    def call(path, pieces):
+        if path != COLLECT:
+            room(path, pieces)
+            if pieces:
+                batches.extend([[], room.letters[:2], room.letters[2:4], room.letters[4:]])
+            return b""
+        return b"".join(pack(batches.pop(0) if batches else []))
+
+    mail[0]._call = call
+    found = network.ask(dict.fromkeys(range(4), Question("norm", {})), 0.0, 1)
+    assert set(found) == {0, 1, 2}
+    assert room.over == 1
 
 
 def test_a_rule_travels_and_nothing_is_an_answer(monkeypatch):

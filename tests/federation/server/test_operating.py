@@ -7,6 +7,7 @@ import json
 import logging
 import stat
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_status_tells_what_became_of_every_question(folder):
     refused = Answer(refusal=int(Refusal.BUDGET))
     told = replace(GOOD, rounds_left=17)
     script = [{0: GOOD, 1: refused}, {0: BAD, 1: refused}, {0: told, 2: GOOD}, {0: GOOD}, {}]
-    network = watched(folder, script, lambda: {1: 0.0})
+    network = watched(folder, script, lambda: {1: time.time()})
     questions = dict.fromkeys(range(3), Question("norm", {}))
     for number in range(1, 4):
         network.ask(questions, 60.0, number)
@@ -82,7 +83,7 @@ def test_status_tells_what_became_of_every_question(folder):
     assert (alice["rounds_left"], bob["rounds_left"]) == (17, None)  # only who tells
     assert alice["last_answer"].items() >= {"round": 5, "stage": "norm"}.items()
     assert (bob["refused"], bob["missing"]) == ({"BUDGET": 2}, [[3, 3], [5, 5]])
-    assert bob["last_seen"] == "1970-01-01T00:00:00Z"
+    assert bob["last_seen"].startswith("1970-01-01T00:00:")
     assert carol["missing"] == [[1, 2], [5, 5]]
     assert told["state"] == "stopped"
     assert told["seconds"] == 60.0
@@ -102,7 +103,7 @@ def test_status_tells_what_became_of_every_question(folder):
     assert values['locks_device_missing_rounds{run,device="carol"}'] == "3"
     assert values['locks_device_rounds_left{run,device="alice"}'] == "17"
     assert 'locks_device_rounds_left{run,device="carol"}' not in values
-    assert values['locks_device_last_seen_seconds{run,device="bob"}'] == "0"
+    assert 0 <= int(values['locks_device_last_seen_seconds{run,device="bob"}']) < 60
     assert values['locks_rounds_planned{run,arm="locks"}'] == "3"
     with page_server(folder.path, 0) as pages:
         threading.Thread(target=pages.serve_forever, daemon=True).start()
@@ -121,12 +122,14 @@ def test_status_tells_what_became_of_every_question(folder):
 
 def test_status_tells_who_has_left_or_was_revoked(folder):
     gone = {1: "left", 2: "revoked"}
-    network = watched(folder, [{0: GOOD}, {0: GOOD}], lambda: {1: 0.0}, lambda: gone)
+    network = watched(folder, [{0: GOOD}, {0: GOOD}], lambda: {1: time.time() - 1}, lambda: gone)
     network.ask({0: Question("norm", {})}, 60.0, 1)
     told = status(folder)
     assert [device["gone"] for device in told["devices"]] == [None, "left", "revoked"]
     cells = [device_cells(device)[1] for device in told["devices"]]
-    assert cells == ["never", "1970-01-01T00:00:00Z, left", "never, revoked"]
+    assert [cells[0], cells[1][:17] + cells[1][20:], cells[2]] == [
+        *("never", "1970-01-01T00:00:, left", "never, revoked")
+    ]
     values = [line.split('device="')[-1] for line in metrics(told).splitlines() if "_left{" in line]
     assert values == ['alice"} 0', 'bob"} 1', 'carol"} 0']
     assert f'locks_device_revoked{{run="{folder.path}",device="carol"}} 1' in metrics(told)

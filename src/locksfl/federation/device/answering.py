@@ -156,7 +156,8 @@ class Device:
                 return Answer(refusal=int(Refusal.LEDGER))
             with Guard(self.policy, ledger, self.noise) as guard:
                 released = answer(guard, terms, question, self.update, kept, self.entropy)
-                return Answer(released, rounds_left=self._told(ledger, terms))
+                left = None if question.stage == "end" else self._told(ledger, terms)
+                return Answer(released, rounds_left=left)
         except Refused as refused:
             log.warning("%s refused: %s", question.stage, refused.code.name)
             return Answer(refusal=int(refused.code))

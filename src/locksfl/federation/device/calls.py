@@ -17,7 +17,6 @@ from locksfl.federation import flower, post
 
 SECONDS = 30.0  # until a call has failed, besides the time that the server may wait
 KIB = 1024
-PIECE = 6 * 1024 * KIB  # an object: Flower's pieces have 5 MiB
 
 
 class Calls:
@@ -44,12 +43,15 @@ class Calls:
     def work(self, last: str) -> list[bytes]:
         """The objects of a question, the message first, if there is one within WAIT_SECONDS; not
         the question named `last` again."""
-        return post.unpack(self._call(post.WORK, [last.encode("ascii")], 2 * post.UNASKED))
+        body = self._call(post.WORK, [last.encode("ascii")], 2 * post.UNASKED)
+        return _parts(body, post.most_parts(post.UNASKED))
 
     def objects(self, names: Sequence[str]) -> list[bytes]:
         """Objects of a question, by their names."""
         asked = "\n".join(names).encode("ascii")
-        return post.unpack(self._call(post.OBJECTS, [asked], len(names) * PIECE))
+        return _parts(
+            self._call(post.OBJECTS, [asked], len(names) * (post.PIECE + KIB)), len(names)
+        )
 
     def reply(self, question: str, parts: Sequence[bytes]) -> None:
         """Send the objects of a reply, the message first, to the question of that name."""
@@ -60,7 +62,7 @@ class Calls:
         self._call(post.LEAVE, [], KIB)
 
     def _call(self, path: str, pieces: Sequence[bytes], most: int) -> bytes:
-        """The answer: an httpx.HTTPError if there is none, a ValueError if it is too long."""
+        """The answer; an httpx.HTTPError if there is none, or it is too long."""
         digest = hashlib.sha256()
         for piece in pieces:
             digest.update(piece)
@@ -79,5 +81,15 @@ class Calls:
             for part in answer.iter_raw():
                 body += part
                 if len(body) > most:
-                    raise ValueError(f"{path}: more than {most} bytes in an answer")
+                    raise httpx.RemoteProtocolError(f"{path}: more than {most} bytes in an answer")
+        self._client.cookies.clear()  # a server gets no memory here
         return bytes(body)
+
+
+def _parts(body: bytes, most: int) -> list[bytes]:
+    """The parts of an answer. What is none comes from a broken server, or something before it: the
+    device tries again later."""
+    try:
+        return post.unpack(body, most)
+    except ValueError as error:
+        raise httpx.RemoteProtocolError(str(error)) from None

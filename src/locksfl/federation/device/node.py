@@ -1,9 +1,9 @@
-"""The process on a device: to the server a SuperNode, but it runs only this package's app.
+"""The process on a device: it asks its server for work, and answers by this package's app alone.
 
 A stock SuperNode fetches the bundle that a server (or anyone who reaches its port) names, and runs
-it: code that could read the data and send it, whatever the guard says. This one gets the same
-messages, but fetches no bundle, opens no port and starts no process. Each message is answered
-before the next is requested. If the server is unavailable, it waits.
+it: code that could read the data and send it, whatever the guard says. This one fetches no bundle,
+opens no port and starts no process. Each question is answered before the next is requested. If the
+server is unavailable, it waits.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ except ImportError:
 App = Callable[[Message, Context], Message]
 Say = Callable[[str], None]
 RETRY_SECONDS = 2.0
+SHORTEST_WAIT = 1.0  # for work, if there is none
+AGAIN = frozenset({401, 408, 429})  # after these, and errors of a server, a reply is sent again
 REFUSALS = 5  # until a node accepts that it is rejected: a server may just be starting
 log = logging.getLogger(__name__)
 
@@ -87,8 +89,11 @@ class Node:
     def _answer_all(self, calls: Calls) -> None:
         last = self._deliver(calls)
         while not consent.withdrawn(self.key):
+            began = time.monotonic()
             parts = calls.work(last)
             if not parts:
+                if time.monotonic() - began < SHORTEST_WAIT:  # the server did not let it wait
+                    time.sleep(RETRY_SECONDS)
                 continue
             last = name_of(parts[0])  # it is not sent again, whatever becomes of it
             try:
@@ -111,8 +116,7 @@ class Node:
         try:
             calls.reply(name, parts)
         except httpx.HTTPStatusError as error:
-            status = error.response.status_code
-            if status == httpx.codes.REQUEST_TIMEOUT or error.response.is_server_error:
+            if error.response.status_code in AGAIN or error.response.is_server_error:
                 raise
             log.warning("an answer was not taken: %r", error)  # its stage is over
         self._unsent = None

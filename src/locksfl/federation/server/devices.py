@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ HEADS = (
     *("device", "last seen", "last answer", "answered", "refused", "errors"),
     *("rounds left", "missing rounds"),
 )
-Seen = Callable[[], Mapping[int, float]]  # by the client's number: when it last called
+Seen = Callable[[], Mapping[int, float]]  # by the client's number: how many seconds ago it called
 Gone = Callable[[], Mapping[int, str]]  # whose key is not valid: it has left, or was revoked
 
 
@@ -57,8 +57,8 @@ class Watched:
 
     def write(self) -> None:
         """Write the file, as of now."""
-        for number, when in self._seen().items():
-            self._devices[number]["last_seen"] = _time(when)
+        for number, ago in self._seen().items():
+            self._devices[number]["last_seen"] = _time(ago)
         gone = self._gone()
         for number, device in enumerate(self._devices):
             device["gone"] = gone.get(number)
@@ -106,9 +106,8 @@ def _note(
     }
 
 
-def _time(when: float | None = None) -> str:
-    moment = datetime.now(UTC) if when is None else datetime.fromtimestamp(when, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+def _time(ago: float = 0.0) -> str:
+    return f"{datetime.now(UTC) - timedelta(seconds=ago):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def read_devices(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ same cohort is not paid for.
 Under local trust every update is scored (liars.py), and devices that no honest one resembles are
 flagged in the records. If the operator says so, they are in no sum from then on, and are not asked
 again: then who is in a sum depends on single releases, and PUBLIC gets no credit for the noise
-of others. The same is true where a quorum ends a stage (patience.py).
+of others. Nor does it over a network, where it depends on how fast devices are (patience.py).
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Federation:
         privacy: PrivacyConfig,
         seconds: float,
         exclude: bool = False,
-        quorum: bool = False,
+        credits: bool = True,
         draw: DrawRound = draw_round,
     ) -> None:
         self.model, self.network = model, network
         self._exclude, self._excluded = exclude, np.zeros(plans[0].clients, bool)
-        self._credits = not (exclude or quorum)
+        self._credits = credits and not exclude
         self._privacy, self._seconds, self._draw = privacy, seconds, draw
         ends = np.cumsum([plan.rounds for plan in plans])
         self._first = {p.name: int(e) - p.rounds for p, e in zip(plans, ends, strict=True)}

@@ -5,8 +5,9 @@ And what its devices sign is a time, not the call. So one process has two listen
 
     --host:--port   only the calls of a device that takes part, POST, signed now by a key that is
                     registered and still in the folder of keys, as long as a call of that kind can
-                    be: those of our devices (POST_OFFICE), which the mailroom answers, and those of
-                    stock SuperNodes (FLEET), which Flower answers; replies only in one's own name
+                    be: those of our devices (POST_OFFICE), which the mailroom answers, and with
+                    --stock those of stock SuperNodes (FLEET), which Flower answers; replies only
+                    in one's own name
     loopback        the server's own calls: each has the secret of this run
 
 Everything else is refused before a byte of its body is read. A key that has been added meanwhile
@@ -25,7 +26,8 @@ import logging
 import time
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -58,8 +60,12 @@ FLEET = {  # the calls of a stock SuperNode, and the most bytes of each; its chu
     "/v1/fleet/push-object": 24 * 1024 * KIB,
 }
 AHEAD, BEHIND = 5.0, 300.0  # seconds that a device's clock may be ahead, or its call under way
-CHUNK_SECONDS = 30.0  # until the next part of a body
+CHUNK_SECONDS = 30.0  # until the next part of a body has arrived, or an answer's has been taken
+CHUNK = (
+    256 * KIB
+)  # bytes of an answer that are handed over at a time: no more are kept for a caller
 REREAD_SECONDS = 1.0  # how soon a revoked key is refused
+OVER = "the stage of this question is over"
 log = logging.getLogger(__name__)
 
 
@@ -81,10 +87,12 @@ class Gate:
     folder: KeyFolder  # the keys that may be used now
     private: tuple[str, int]  # the listener of the server's own calls
     secret: str
-    seen: dict[bytes, float] = field(default_factory=dict)
+    stock: bool = False  # whether stock SuperNodes take part
+    seen: dict[bytes, float] = field(default_factory=dict)  # by time.monotonic()
     refused: Counter[str] = field(default_factory=Counter)
     _read: float = -REREAD_SECONDS
     _now: frozenset[bytes] = frozenset()
+    _busy: set[int] = field(default_factory=set)  # nodes with a large call or answer under way
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """One call; or the start and end of the server, which are always passed on."""
@@ -97,71 +105,106 @@ class Gate:
             # of headers with the same name the first counts, as it does for Flower
             headers = {name.decode("latin-1"): v for name, v in reversed(scope["headers"])}
             private = tuple(scope["server"]) == self.private
-            answer = await (self._own if private else self._device)(scope, headers, receive)
-            if isinstance(answer, bytes):
-                await _answer(send, 200, answer)
-            else:
-                await self.app(scope, answer, send)
+            await (self._own if private else self._device)(scope, headers, receive, send)
         except Refused as why:
             self._note(scope, str(why))
-            await _answer(send, why.status, json.dumps({"detail": str(why)}).encode(), last=True)
+            await _answer(send, why.status, [json.dumps({"detail": str(why)}).encode()], last=True)
 
     async def _own(
-        self, scope: MutableMapping[str, Any], headers: dict[str, bytes], receive: Receive
-    ) -> bytes | Receive:
-        """The answer to the server's own call, or its body, for Flower to answer."""
+        self,
+        scope: MutableMapping[str, Any],
+        headers: dict[str, bytes],
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """The server's own call."""
         if not hmac.compare_digest(headers.get(SECRET, b""), self.secret.encode()):
             raise Refused(403, "not the server itself")
         if scope["path"] == SEEN:
-            now, here = time.time(), self.mailroom.waiting
-            seen = {key: now for key, node in self.members.items() if node in here}
-            told = {key.hex(): when for key, when in {**self.seen, **seen}.items()}
-            nodes = {key.hex(): node for key, node in self.members.items()}
-            return json.dumps({"seen": told, "nodes": nodes, "refused": self.refused}).encode()
-        if scope["path"] == COLLECT:
-            return self.mailroom.collect()
-        if scope["path"] == SEND:
+            await _answer(send, 200, [json.dumps(self._told()).encode()])
+        elif scope["path"] == COLLECT:
+            await _answer(send, 200, self.mailroom.collect())
+        elif scope["path"] == SEND:
             self.mailroom.send(await _body(receive, headers, None))
-            return b""
-        return receive
+            await _answer(send, 200, [])
+        else:
+            await self.app(scope, receive, send)
+
+    def _told(self) -> dict[str, Any]:
+        """Of each device that has called how many seconds ago; of all, Flower's numbers."""
+        now, here = time.monotonic(), self.mailroom.waiting
+        seen = {key: now - when for key, when in self.seen.items()}
+        seen |= {key: 0.0 for key, node in self.members.items() if node in here}
+        return {
+            "seen": {key.hex(): ago for key, ago in seen.items()},
+            "nodes": {key.hex(): node for key, node in self.members.items()},
+            "refused": self.refused,
+        }
 
     async def _device(
-        self, scope: MutableMapping[str, Any], headers: dict[str, bytes], receive: Receive
-    ) -> bytes | Receive:
-        """The answer to a device's call, or its body, for Flower to answer."""
+        self,
+        scope: MutableMapping[str, Any],
+        headers: dict[str, bytes],
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """A device's call."""
         path = scope["path"]
         plain = scope["raw_path"] == path.encode() and not scope["query_string"]
-        ours, room = path in POST_OFFICE, self.mailroom
-        if not (ours or path in FLEET) or not plain or scope["method"] != "POST":
+        ours = path in POST_OFFICE
+        known = ours or (self.stock and path in FLEET)
+        if not known or not plain or scope["method"] != "POST":
             raise Refused(403, "not a call of a device")
         digest = headers.get(post.DIGEST, b"").decode("latin-1")
         key = self._caller(headers, path, digest if ours else None)
-        most = POST_OFFICE[path] if ours else FLEET[path]
-        body = await _body(receive, headers, room.most if most is None else most)
-        if ours and hashlib.sha256(body).hexdigest() != digest:
-            raise Refused(401, "the signature is not of this call")
-        if path == post.LEAVE:
-            return self._leave(key)
-        node = self.members[key]
-        self.seen[key] = time.time()
-        if not ours:
-            if path == PUSH_MESSAGES:
-                _check_own(body)
-            if path == PULL_MESSAGES:
-                room.hand_over(node)
-            return _once(body, receive)
+        node = self.members.get(key, -1)  # whoever is no member may leave all the same
+        with self._alone(node) if path in (post.OBJECTS, post.REPLY) else nullcontext():
+            if path == post.REPLY and not self.mailroom.expects(node):
+                raise Refused(410, OVER)  # before its body is read
+            most = POST_OFFICE[path] if ours else FLEET[path]
+            body = await _body(receive, headers, self.mailroom.most if most is None else most)
+            if ours and hashlib.sha256(body).hexdigest() != digest:
+                raise Refused(401, "the signature is not of this call")
+            if node != -1:
+                self.seen[key] = time.monotonic()
+            if ours:
+                await _answer(send, 200, await self._answered(path, key, node, body, receive))
+                return
+        if path == PUSH_MESSAGES:
+            self.mailroom.stock.expect(node, _checked(body, self.mailroom.most))
+        if path == PULL_MESSAGES:
+            self.mailroom.hand_over(node)
+        await self.app(scope, _once(body, receive), send)
+
+    async def _answered(
+        self, path: str, key: bytes, node: int, body: bytes, receive: Receive
+    ) -> Sequence[bytes]:
+        """What a call of our own device gets."""
         try:
             if path == post.WORK:
-                return await room.work(node, body.decode("ascii", "replace"), receive)
+                return await self.mailroom.work(node, body.decode("ascii", "replace"), receive)
             if path == post.OBJECTS:
-                return room.objects(body)
+                return self.mailroom.objects(node, body)
             if path == post.REPLY:
-                room.reply(node, body)
-            return b""
+                self.mailroom.reply(node, body)
+            if path == post.LEAVE:
+                self._leave(key)
+            return []
         except Over:
-            raise Refused(410, "the stage of this question is over") from None
+            raise Refused(410, OVER) from None
 
-    def _leave(self, key: bytes) -> bytes:
+    @contextmanager
+    def _alone(self, node: int) -> Iterator[None]:
+        """One large call or answer of a device at a time: memory is bounded by their number."""
+        if node in self._busy:
+            raise Refused(429, "another call of this device is under way")
+        self._busy.add(node)
+        try:
+            yield
+        finally:
+            self._busy.discard(node)
+
+    def _leave(self, key: bytes) -> None:
         """Revoke the caller's key, at once."""
         try:
             self.folder.revoke(key)
@@ -169,7 +212,6 @@ class Gate:
             log.error("a device could not leave: %s", error)
             raise Refused(500, "the key could not be moved") from None
         self._now = self.folder.now()
-        return b""
 
     def _caller(self, headers: dict[str, bytes], path: str, digest: str | None) -> bytes:
         """The key that signed this call: the time, the path and the digest of what follows; a stock
@@ -225,15 +267,25 @@ async def _body(receive: Receive, headers: dict[str, bytes], most: int | None) -
             return b"".join(parts)
 
 
-def _check_own(body: bytes) -> None:
-    """A reply names its sender; Flower compares only the caller with its key, and the sender with
-    the question. The number of another device's question can be guessed, from one's own."""
+def _checked(body: bytes, most: int) -> list[str]:
+    """The names of the objects of a stock SuperNode's reply, the message first.
+
+    A reply names its sender; Flower compares only the caller with its key, and the sender with the
+    question. The number of another device's question can be guessed, from one's own. And Flower
+    walks through whatever tree of objects a reply names: here none is named twice.
+    """
     try:
         request = flower.fleet.PushMessagesRequest.FromString(body)
-    except flower.DecodeError:
-        raise Refused(400, "not a message") from None
-    if any(m.metadata.src_node_id != request.node.node_id for m in request.messages_list):
+        (message,), (tree,) = request.messages_list, request.message_object_trees
+        names = [item.object_id for item in flower.iterate_object_tree(tree)][::-1]
+    except (flower.DecodeError, ValueError, RecursionError):
+        raise Refused(400, "not one message with its objects") from None
+    if message.metadata.src_node_id != request.node.node_id:
         raise Refused(403, "a reply in another device's name")
+    once = len({*names}) == len(names) <= post.most_parts(most)
+    if not once or names[0] != message.metadata.message_id:
+        raise Refused(400, "not the objects of one message")
+    return names
 
 
 def _once(body: bytes, receive: Receive) -> Receive:
@@ -248,10 +300,17 @@ def _once(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _answer(send: Send, status: int, content: bytes, last: bool = False) -> None:
-    """An answer; the connection is closed after the last one, whatever the caller still sends."""
-    headers = [(b"content-length", str(len(content)).encode())]
+async def _answer(send: Send, status: int, pieces: Sequence[bytes], last: bool = False) -> None:
+    """An answer, as fast as the caller takes it; the connection is closed after the last one,
+    whatever the caller still sends."""
+    headers = [(b"content-length", str(sum(map(len, pieces))).encode())]
     if last:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+    with suppress(TimeoutError):  # it takes nothing: it is cut off
+        for piece in pieces:
+            for start in range(0, len(piece), CHUNK):
+                part = piece[start : start + CHUNK]
+                message = {"type": "http.response.body", "body": part, "more_body": True}
+                await asyncio.wait_for(send(message), CHUNK_SECONDS)
+        await send({"type": "http.response.body", "body": b""})

@@ -83,6 +83,7 @@ def main(arguments: Sequence[str]) -> None:
         KeyFolder(Path(given["keys"])),
         private.getsockname(),
         given["secret"],
+        given["stock"],
     )
     _allow_connections(len(members))
     Hurried.private = private.getsockname()

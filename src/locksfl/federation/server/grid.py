@@ -73,11 +73,8 @@ class GridNetwork:
         began, quorate = time.monotonic(), False
         waiting = self._push(questions, seconds, round_number)
         answers: dict[int, Answer] = {}
-        while waiting:
-            for reply in self._grid.pull_messages(list(waiting)):
-                number = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if number is not None and not _gone(reply):
-                    answers[number] = to_answer(reply, self._size)
+        while True:
+            self._collect(waiting, answers)
             away = {*self._revoked()}
             waiting = {i: number for i, number in waiting.items() if number not in away}
             took = time.monotonic() - began
@@ -88,10 +85,20 @@ class GridNetwork:
                 break
             self._check()
             time.sleep(PULL_SECONDS)
-        if waiting:  # nobody shall answer any more, and pay for it
+        if waiting:  # the stage is over: nobody shall answer any more, and pay for it
             self._grid.push_messages([])
-        self._patience.note(questions, answers, round_number)
+            self._collect(waiting, answers)  # these were in time
+        stage = next(iter(questions.values())).stage
+        self._patience.note(stage, questions, answers, round_number)
         return answers
+
+    def _collect(self, waiting: dict[str, int], answers: dict[int, Answer]) -> None:
+        """Take the answers that have arrived. They come in batches."""
+        while waiting and (found := list(self._grid.pull_messages(list(waiting)))):
+            for reply in found:
+                number = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if number is not None and not _gone(reply):
+                    answers[number] = to_answer(reply, self._size)
 
     def _push(
         self, questions: Mapping[int, Question], seconds: float, round_number: int

@@ -8,11 +8,11 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 
-from locksfl.federation import flower
+from locksfl.federation import flower, post
 from locksfl.federation.post import pack, unfold, unpack
 
 SEND, COLLECT = "/locks/send", "/locks/collect"  # on the private listener
-SLACK = 64 * 1024  # bytes of a reply besides its numbers, of which one in 100 is for their pieces
+MORE = 64 * 1024  # bytes of a reply besides its numbers and one hundredth of these, for pieces
 
 Call = Callable[[str, Sequence[bytes]], bytes]
 
@@ -22,7 +22,7 @@ class Mail:
 
     def __init__(self, call: Call, run: Any, size: int) -> None:
         self._run, self._call = run, call
-        self._most = SLACK + size * 4 * 101 // 100
+        self._most, self._parts = MORE + size * 4 * 101 // 100, post.most_parts(4 * size)
         self._asked: dict[int, str] = {}
 
     @property
@@ -31,7 +31,12 @@ class Mail:
         return self._run
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Ask all at once; nobody can answer an earlier question any more."""
+        """Ask all at once; nobody can answer an earlier question any more. Without messages the
+        stage is over, and what has arrived can still be pulled."""
+        messages = list(messages)
+        if not messages:
+            self._call(SEND, [])
+            return []
         objects: dict[str, bytes] = {}
         self._asked = {}
         with flower.no_object_id_recompute():  # what they share is hashed once
@@ -50,13 +55,13 @@ class Mail:
         del ids  # of this stage, all that are waited for
         parts = unpack(self._call(COLLECT, []))
         for node, letter in zip(parts[::2], parts[1::2], strict=True):
-            reply = _message(letter)
+            reply = _message(letter, self._parts)
             # by whom and to what is known from its key, whatever the reply says
             reply.metadata.__dict__["_reply_to_message_id"] = self._asked[int(node)]
             yield reply
 
 
-def _message(letter: bytes) -> Message:
+def _message(letter: bytes, most: int) -> Message:
     with suppress(Exception):  # a device may send anything
-        return unfold(unpack(letter), lambda names: ())
+        return unfold(unpack(letter, most), lambda names: ())
     return Message(RecordDict(), 1, "query")

@@ -32,6 +32,7 @@ class Place:
     log_format: str = "text"
     exclude: bool = False  # flagged devices are asked no more
     quorum: float = 1.0  # the share of answers after which a stage does not wait for the deadline
+    stock: bool = False  # stock SuperNodes take part too
 
     def check(self, clients: int | None) -> None:
         """Refuse keys that do not match, and a port that is taken, before anything is made."""

@@ -64,7 +64,7 @@ def federation_engine(
     seconds: float,
     network: Callable[[int], Network],
     exclude: bool = False,
-    quorum: bool = False,
+    credits: bool = True,
 ) -> Callable[[Population, Model, list[Arm]], Federation]:
     """What `run_experiment` takes; `network` is called with the number of parameters."""
 
@@ -81,7 +81,7 @@ def federation_engine(
             privacy=config.privacy,
             seconds=seconds,
             exclude=exclude,
-            quorum=quorum,
+            credits=credits,
         )
 
     return build
@@ -133,7 +133,9 @@ def serve(
             with link.run() as run:
 
                 def asked(size: int) -> GridNetwork:
-                    mail, patience = Mail(link.call, run, size), Patience(place.quorum, link.seen)
+                    mail = Mail(link.call, run, size)
+                    local = TRUSTS[config.privacy.trust].guards_server
+                    patience = Patience(place.quorum, link.seen if local else None)
                     return GridNetwork(
                         mail, nodes, size, check=link.check, revoked=revoked, patience=patience
                     )
@@ -152,7 +154,7 @@ def serve(
                     place.seconds,
                     lambda size: watched(asked(size)),
                     place.exclude,
-                    place.quorum < 1,
+                    credits=False,
                 )
                 summary = run_experiment(
                     config,

@@ -84,6 +84,7 @@ class SuperLink:
                 "members": [key.hex() for key in self.keys],
                 "keys": str(self.place.keys.resolve()),
                 "secret": self._header.value,
+                "stock": self.place.stock,
                 "certificate": files[0],
                 "key": files[1],
             }
@@ -149,7 +150,7 @@ class SuperLink:
         return [numbers[key.hex()] for key in self.keys]
 
     def seen(self) -> dict[int, float]:
-        """When each device last called; by its number, the place of its key."""
+        """How many seconds ago each device last called; by its number, the place of its key."""
         with suppress(httpx.HTTPError):  # to know it is no reason to end a run
             told = self._told()["seen"]
             return {i: told[k.hex()] for i, k in enumerate(self.keys) if k.hex() in told}

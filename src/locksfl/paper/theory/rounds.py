@@ -150,9 +150,13 @@ def at_printed_rounds(regime: Regime, trust: str, rounds: float) -> dict[str, fl
     # start and noise fall and rise with the step: one minimum, far below 1/L where noise is large
     steps = math.log(c.step) - np.arange(0.0, 40.0, 0.5)
     near = min(steps, key=told)
-    best = optimize.minimize_scalar(told, bounds=(near - 0.5, near + 0.5), method="bounded").fun
+    best = optimize.minimize_scalar(
+        lambda log_step: min(told(log_step), 1e300),  # infinity would be subtracted from itself
+        bounds=(near - 0.5, near + 0.5),
+        method="bounded",
+    ).fun
     return {
-        "printed": float(best),
+        "printed": min(float(best), told(near)),
         "corrected": corrected(with_best_step(c), "constant").total,
     }
 
