@@ -74,7 +74,7 @@ def by_device(folder: Path) -> dict[str, float]:
     certificates.make_server(folder / "certs", ["127.0.0.1"], days=1)
     certificates.make_node(folder, "node", days=1)
     key = load_ssh_private_key((folder / "node.key").read_bytes(), None)
-    text = post.to_sign("2026-01-01T00:00:00+00:00", post.REPLY, "0" * 64)
+    text = post.to_sign("2026-01-01T00:00:00+00:00", post.REPLY, "0" * 64, "0" * 64)
     signature, public = flower.sign_message(key, text), key.public_key()
     encoded = flower.public_key_to_bytes(public)
     question = Question("norm", {"round": 1}, np.zeros(SIZE, np.float32))

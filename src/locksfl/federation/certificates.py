@@ -122,6 +122,11 @@ def check_certificate(path: Path, now: datetime | None = None) -> None:
         )
 
 
+def fingerprint(ca: Path) -> str:
+    """The hash of an authority's certificate: the server that it belongs to."""
+    return x509.load_pem_x509_certificate(ca.read_bytes()).fingerprint(hashes.SHA256()).hex()
+
+
 def read_public_key(path: Path, now: datetime | None = None) -> bytes:
     """A node's public key as Flower takes it; one past its date is refused."""
     from locksfl.federation.flower import public_key_to_bytes, uses_nist_ec_curve

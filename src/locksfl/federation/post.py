@@ -8,7 +8,7 @@ policy, ledger and size are checked before any piece is fetched. HELLO is a devi
 LEAVE its last.
 
 A part's name is the hash of its content, as in Flower: names are not sent, and nobody can put
-another content in their place. A device signs the time, the call and its content together.
+another content in their place. A device signs the time, the call, its content and the server.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def name_of(part: bytes) -> str:
     return hashlib.sha256(part).hexdigest()
 
 
-def to_sign(stamp: str, path: str, digest: str) -> bytes:
-    """What a device signs for a call."""
-    return f"{stamp} {path} {digest}".encode("ascii")
+def to_sign(stamp: str, path: str, digest: str, server: str) -> bytes:
+    """What a device signs for a call. `server`: the fingerprint of its authority, so that no server
+    can hand the call on to another one that knows the same key."""
+    return f"{stamp} {path} {digest} {server}".encode("ascii")
 
 
 def most_parts(size: int) -> int:

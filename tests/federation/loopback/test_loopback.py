@@ -106,7 +106,7 @@ def test_a_killed_server_is_resumed(tmp_path):
 def test_a_stock_supernode_can_take_part(tmp_path):
     """Flower's own SuperNode loads the app that the bundle names, from the installed package."""
     with Loopback(tmp_path, nodes=2, rounds=1) as loop:
-        server = loop.server("--seconds", "100")
+        server = loop.server("--seconds", "100", "--stock")
         loop.client(0)
         loop.until("the SuperLink", lambda: loop.listens())
         stock = loop.stock_supernode(1)

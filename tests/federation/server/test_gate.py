@@ -24,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from locksfl.federation import certificates, flower, post
 from locksfl.federation.server import gate as module
+from locksfl.federation.server import place
 from locksfl.federation.server.gate import FLEET, SECRET, SEEN, Gate
 from locksfl.federation.server.gated import Hurried
 from locksfl.federation.server.mail import COLLECT, SEND
@@ -41,7 +42,8 @@ def nothing(*_):
 @pytest.fixture
 def house(tmp_path, monkeypatch):
     """A gate before an app that says "passed", with the keys of alice and bob."""
-    monkeypatch.setattr(module, "REREAD_SECONDS", 0.0)
+    monkeypatch.setattr(place, "REREAD_SECONDS", 0.0)
+    monkeypatch.setattr(place, "REREAD_SHARE", 0.0)
     keys = {}
     for name in ("alice", "bob"):
         certificates.make_node(tmp_path, name, days=1)
@@ -56,16 +58,16 @@ def house(tmp_path, monkeypatch):
     folder = KeyFolder(tmp_path)
     members = {public_key_to_bytes(key.public_key()): n for n, key in enumerate(keys.values(), 5)}
     room = Mailroom(SimpleNamespace(forget=list, replies=list, give=nothing, expect=nothing))
-    gate = Gate(app, room, members, folder, PRIVATE, "the secret", stock=True)
+    gate = Gate(app, room, members, folder, PRIVATE, "the secret", "here", stock=True)
     return SimpleNamespace(gate=gate, room=room, keys=keys, folder=tmp_path, bodies=bodies)
 
 
-def signed(key, ago=0.0, call=None):
+def signed(key, ago=0.0, call=None, server="here"):
     """The headers of a call; one of our own devices signs its path and content too."""
     stamp = (datetime.now(UTC) - timedelta(seconds=ago)).isoformat()
     public = b64encode(public_key_to_bytes(key.public_key())).decode()
     digest = hashlib.sha256(call[1]).hexdigest() if call else ""
-    text = post.to_sign(stamp, call[0], digest) if call else stamp.encode()
+    text = post.to_sign(stamp, call[0], digest, server) if call else stamp.encode()
     signature = b64encode(sign_message(key, text)).decode()
     return {
         post.DIGEST: digest,
@@ -259,6 +261,8 @@ def test_what_is_signed_is_the_call(house):
     ):
         assert call(house, path, headers, body) == (401, {"detail": said})
     assert call(house, post.HELLO, signed(alice))[0] == 401  # the time alone
+    elsewhere = signed(alice, call=(post.HELLO, b""), server="there")
+    assert call(house, post.HELLO, elsewhere)[0] == 401  # handed on by another server
     assert call(house, PULL, headers)[0] == 401
     stranger = ec.generate_private_key(ec.SECP384R1())
     assert call(house, post.WORK, signed(stranger, call=(post.WORK, b"")))[0] == 403
@@ -306,14 +310,14 @@ def keys_in(folder):
 def test_a_device_leaves_and_nobody_else_does(house, monkeypatch):
     left = house.folder / "left"
     assert ours(house, "alice", post.HELLO)[0] == 200
-    monkeypatch.setattr(module, "REREAD_SECONDS", 3600.0)  # not only when the folder is read again
+    monkeypatch.setattr(place, "REREAD_SECONDS", 3600.0)  # not only when the folder is read again
     assert ours(house, "alice", post.LEAVE) == (200, b"")
     assert (keys_in(house.folder), keys_in(left)) == (["bob"], ["alice"])
     for path in (post.HELLO, post.WORK, post.LEAVE):  # at once, and again
         assert ours(house, "alice", path) == (403, {"detail": "the key is not registered"})
     assert ours(house, "bob", post.HELLO)[0] == 200
     assert house.gate.folder.left() == {public_key_to_bytes(house.keys["alice"].public_key())}
-    monkeypatch.setattr(module, "REREAD_SECONDS", 0.0)
+    house.gate.folder._due = 0.0  # an hour later
     os.rename(left / "alice.pub", house.folder / "alice.pub")  # the operator takes her back
     assert ours(house, "alice", post.HELLO)[0] == 200
     assert house.gate.folder.left() == frozenset()

@@ -13,7 +13,7 @@ from typing import Self
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from locksfl.federation import flower, post
+from locksfl.federation import certificates, flower, post
 
 SECONDS = 30.0  # until a call has failed, besides the time that the server may wait
 KIB = 1024
@@ -27,7 +27,7 @@ class Calls:
         context.load_verify_locations(ca)
         timeout = httpx.Timeout(SECONDS, read=SECONDS + post.WAIT_SECONDS)
         self._client = httpx.Client(base_url=f"https://{address}", verify=context, timeout=timeout)
-        self._key = key
+        self._key, self._server = key, certificates.fingerprint(ca)
         self._public = b64encode(flower.public_key_to_bytes(key.public_key())).decode("ascii")
 
     def __enter__(self) -> Self:
@@ -67,7 +67,7 @@ class Calls:
         for piece in pieces:
             digest.update(piece)
         stamp, named = datetime.now(UTC).isoformat(), digest.hexdigest()
-        signature = flower.sign_message(self._key, post.to_sign(stamp, path, named))
+        signature = flower.sign_message(self._key, post.to_sign(stamp, path, named, self._server))
         headers = {
             flower.PUBLIC_KEY_HEADER: self._public,
             flower.TIMESTAMP_HEADER: stamp,

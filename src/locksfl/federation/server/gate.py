@@ -64,7 +64,6 @@ CHUNK_SECONDS = 30.0  # until the next part of a body has arrived, or an answer'
 CHUNK = (
     256 * KIB
 )  # bytes of an answer that are handed over at a time: no more are kept for a caller
-REREAD_SECONDS = 1.0  # how soon a revoked key is refused
 OVER = "the stage of this question is over"
 log = logging.getLogger(__name__)
 
@@ -87,11 +86,10 @@ class Gate:
     folder: KeyFolder  # the keys that may be used now
     private: tuple[str, int]  # the listener of the server's own calls
     secret: str
+    server: str  # what devices know it by
     stock: bool = False  # whether stock SuperNodes take part
     seen: dict[bytes, float] = field(default_factory=dict)  # by time.monotonic()
     refused: Counter[str] = field(default_factory=Counter)
-    _read: float = -REREAD_SECONDS
-    _now: frozenset[bytes] = frozenset()
     _busy: set[int] = field(default_factory=set)  # nodes with a large call or answer under way
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -211,22 +209,22 @@ class Gate:
         except OSError as error:
             log.error("a device could not leave: %s", error)
             raise Refused(500, "the key could not be moved") from None
-        self._now = self.folder.now()
 
     def _caller(self, headers: dict[str, bytes], path: str, digest: str | None) -> bytes:
-        """The key that signed this call: the time, the path and the digest of what follows; a stock
-        SuperNode only the time, and Flower then compares the node's number with its key."""
-        if time.monotonic() - self._read >= REREAD_SECONDS:
-            self._read, self._now = time.monotonic(), self.folder.now()
+        """The key that signed this call: the time, the path, the digest of what follows, and this
+        server; a stock SuperNode only the time, and Flower then compares the node's number with its
+        key."""
         try:
             key = b64decode(headers[flower.PUBLIC_KEY_HEADER], validate=True)
             signature = b64decode(headers[flower.SIGNATURE_HEADER], validate=True)
             stamp = headers[flower.TIMESTAMP_HEADER].decode("ascii")
             age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
-            text = stamp.encode() if digest is None else post.to_sign(stamp, path, digest)
+            text = (
+                stamp.encode() if digest is None else post.to_sign(stamp, path, digest, self.server)
+            )
         except (KeyError, ValueError, TypeError, OverflowError):
             raise Refused(401, "not signed") from None
-        if key not in self._now:
+        if key not in self.folder.now():
             raise Refused(403, "the key is not registered")
         if not flower.verify_signature(flower.bytes_to_public_key(key), text, signature):
             raise Refused(401, "the signature is not the key's")

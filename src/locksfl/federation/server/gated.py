@@ -83,6 +83,7 @@ def main(arguments: Sequence[str]) -> None:
         KeyFolder(Path(given["keys"])),
         private.getsockname(),
         given["secret"],
+        given["server"],
         given["stock"],
     )
     _allow_connections(len(members))

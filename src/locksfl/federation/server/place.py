@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import socket
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -15,6 +17,8 @@ from pathlib import Path
 from locksfl._files import sync_folder, write_atomically
 from locksfl.federation import certificates
 
+REREAD_SECONDS = 1.0  # how soon a revoked key is refused ...
+REREAD_SHARE = 50  # ... and so many times as long as it took to read 100,000 of them, for example
 LEFT = "left"  # in the folder of keys: those of devices that have left
 log = logging.getLogger(__name__)
 
@@ -81,9 +85,13 @@ class KeyFolder:
         self._folder = folder
         self._seen: object = None
         self._keys: frozenset[bytes] = frozenset()
+        self._due = -math.inf  # until then it is not read again
 
     def now(self) -> frozenset[bytes]:
         """The keys that are valid; the files are read again only if one of them has changed."""
+        began = time.monotonic()
+        if began < self._due:
+            return self._keys
         try:
             with os.scandir(self._folder) as entries:
                 files = sorted(
@@ -100,6 +108,8 @@ class KeyFolder:
             self._keys = frozenset(
                 key for name, _, _ in files if (key := self._read(self._folder / name)) is not None
             )
+        took = time.monotonic() - began
+        self._due = began + max(REREAD_SECONDS, REREAD_SHARE * took)
         return self._keys
 
     def left(self) -> frozenset[bytes]:
@@ -118,6 +128,7 @@ class KeyFolder:
             if self._read(path) == key:
                 path.replace(left / path.name)
                 log.warning("%s has left: %s is now in %s", path.stem, path.name, left)
+        self._due = -math.inf
         sync_folder(left)
         sync_folder(self._folder)
 

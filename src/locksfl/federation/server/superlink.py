@@ -84,6 +84,7 @@ class SuperLink:
                 "members": [key.hex() for key in self.keys],
                 "keys": str(self.place.keys.resolve()),
                 "secret": self._header.value,
+                "server": certificates.fingerprint(certs / certificates.CA),
                 "stock": self.place.stock,
                 "certificate": files[0],
                 "key": files[1],
