@@ -205,19 +205,22 @@ def summary(soak, books):
 # what follows shows that the checks can fail
 
 
-def life(rounds=LONG, handle=0.0, memory=0.0):
-    """A process with the noise of a real one, and a leak per round."""
+def life(rounds=LONG, handle=0.0, memory=0.0, jump=0):
+    """A process with the noise of a real one, a leak per round, and 20 MB more or less at once."""
     noise = np.random.default_rng(0)
-    return [
-        Sample(t, int(200_000 + memory * t + noise.normal(0, 500)), int(30 + handle * t + t % 3))
-        for t in range(1, rounds + 1)
-    ]
+    found = []
+    for t in range(1, rounds + 1):
+        kib = 200_000 + memory * t + noise.normal(0, 500) + (t > rounds * 0.7) * jump * 20_000
+        found.append(Sample(t, int(kib), int(30 + handle * t + t % 3)))
+    return found
 
 
 def test_a_leak_of_a_handle_or_of_100_kb_in_each_round_is_seen():
-    assert leaks({"flat": life(), "flat for long": life(300)}) == []
     for rounds in (LONG, 300):
-        for leak in ({"handle": 1.0}, {"handle": 0.1}, {"memory": 100.0}):
+        for jump in (-1, 0, 1):
+            assert leaks({"flat": life(rounds, jump=jump)}) == []
+            (told,) = leaks({"leaks": life(rounds, memory=100.0, jump=jump)})
+        for leak in ({"handle": 1.0}, {"handle": 0.2}, {"memory": 100.0}):
             (told,) = leaks({"flat": life(rounds), "leaks": life(rounds, **leak)})
             assert told.startswith("leaks: "), leak
 
