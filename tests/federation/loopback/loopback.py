@@ -121,11 +121,6 @@ class Loopback:
         given = [str(part) for pair in options.items() for part in pair]
         return self._start([sys.executable, "-c", start, *given], f"client-{node}.log")
 
-    def listens(self) -> bool:
-        """Whether the SuperLink is up, and its nodes are registered."""
-        log = self.run / "flower" / "superlink.log"
-        return log.exists() and "ControlServicer.StartRun" in log.read_text("utf-8", "replace")
-
     def superlink(self) -> int | None:
         """The number of the SuperLink's process, if there is one."""
         for place in Path("/proc").iterdir():

@@ -108,7 +108,7 @@ def test_a_stock_supernode_can_take_part(tmp_path):
     with Loopback(tmp_path, nodes=2, rounds=1) as loop:
         server = loop.server("--seconds", "100", "--stock")
         loop.client(0)
-        loop.until("the SuperLink", lambda: loop.listens())
+        loop.until("the first node", lambda: "waiting for 1 of 2" in loop.log("server.log"))
         stock = loop.stock_supernode(1)
         try:
             assert server.wait(240) == 0, loop.log("server.log")

@@ -117,14 +117,15 @@ def strangers_are_refused(loop):
     assert post(loop, "/v1/fleet/push-object", headers=stranger, length=10**12) == 403
     assert post(loop, "/v1/fleet/push-object", headers=own, length=10**12) == 413
     assert endless_header(loop) == b""
-    forged = [Message(metadata=Metadata(src_node_id=6))]
-    reply = fleet.PushMessagesRequest(node=node, messages_list=forged)
+    forged = [Message(metadata=Metadata(src_node_id=6, message_id="a"))]
+    trees = [flower.ObjectTree(object_id="a")]
+    reply = fleet.PushMessagesRequest(node=node, messages_list=forged, message_object_trees=trees)
     assert post(loop, "/v1/fleet/push-messages", reply, own) == 403
 
 
 def test_strangers_keys_and_ends(tmp_path):
     with Loopback(tmp_path, nodes=2, rounds=2000) as loop:
-        server = loop.server("--seconds", "60", "--log-format", "json")
+        server = loop.server("--seconds", "60", "--log-format", "json", "--stock")
         loop.client(0)
         revoked = loop.client(1)
         loop.until("a first round", lambda: rounds(loop))
