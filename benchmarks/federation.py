@@ -94,20 +94,19 @@ def main() -> None:
             running = demo.running_clients(devices, address, certs, home)
             nodes.extend(stack.enter_context(running))
 
-        memory: list[float] = []
-
         def say(told: str) -> None:
-            if told.startswith("accounting"):
-                memory.extend(_megabytes(process.pid) for process in nodes)
+            if told.startswith("waiting for"):  # the last time: for the last node
                 start = times["the SuperLink's start"] + began
                 times["the nodes' start, all at once"] = time.perf_counter() - start
 
+        def after(record: object) -> None:
+            del record
+            rounds.append(time.perf_counter())
+            megabytes = [_megabytes(process.pid) for process in nodes]
+            times["memory of a node, MB"] = statistics.median(megabytes)
+
         run = RunFolder.create(folder / "run", config)
-        serve(
-            config, run, place, prepared=prepared, started=started, say=say,
-            on_round=lambda record: rounds.append(time.perf_counter()),
-        )  # fmt: skip
-        times["memory of a node, MB"] = statistics.median(memory)
+        serve(config, run, place, prepared=prepared, started=started, say=say, on_round=after)
         totals = [b - a for a, b in itertools.pairwise(rounds)]
     of = {stage: [t for s, _, t in asked if s == stage] for stage in ("end", "norm", "update")}
     times["a round"] = statistics.median(totals)

@@ -137,7 +137,9 @@ def by_round(folder: Path, clients: int) -> dict[str, float]:
     network = SimpleNamespace(run="1", ask=lambda questions, *given: {})
     (folder / "flower").mkdir()
     names = [f"node-{i:06d}" for i in range(clients)]
-    watched = Watched(network, names, folder, 60.0, lambda: dict.fromkeys(range(clients), 1e9))
+    watched = Watched(
+        network, names, folder, 60.0, lambda: dict.fromkeys(range(clients), 1.0), dict
+    )
     keys = folder / "keys"
     keys.mkdir()
     line = (folder / "node.pub").read_bytes()
@@ -145,12 +147,17 @@ def by_round(folder: Path, clients: int) -> dict[str, float]:
         (keys / f"{name}.pub").write_bytes(line)
     known = KeyFolder(keys)
     known.now()
+
+    def look() -> None:
+        known._due = 0.0  # now, not when it would be
+        known.now()
+
     randomness = Randomness.from_system()
     return {
         "draws": milliseconds(lambda: draw_round(plan, randomness, 1, SIZE)),
         "ledger: reserved and settled": milliseconds(book),
         "status file, written": milliseconds(watched.write, 3),
-        "keys, looked at for changes": milliseconds(known.now, 3),
+        "keys, looked at for changes": milliseconds(look, 3),
     }
 
 
