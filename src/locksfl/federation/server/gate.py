@@ -13,7 +13,7 @@ And what its devices sign is a time, not the call. So one process has two listen
 Everything else is refused before a byte of its body is read. A key that has been added meanwhile
 gets 503, by which a device knows that it may wait; the number of clients is fixed within a run. A
 key that has been removed gets 403. A device removes its own key by LEAVE, after which it releases
-nothing to anybody: who repeats this call, here or elsewhere, within its five minutes tells no lie.
+nothing to anybody: whoever repeats this call within its five minutes tells no lie.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ FLEET = {  # the calls of a stock SuperNode, and the most bytes of each; its chu
 }
 AHEAD, BEHIND = 5.0, 300.0  # seconds that a device's clock may be ahead, or its call under way
 CHUNK_SECONDS = 30.0  # until the next part of a body has arrived, or an answer's has been taken
-CHUNK = (
-    256 * KIB
-)  # bytes of an answer that are handed over at a time: no more are kept for a caller
+CHUNK = 256 * KIB  # of an answer: no more is kept for a caller that takes it slowly
 OVER = "the stage of this question is over"
 log = logging.getLogger(__name__)
 

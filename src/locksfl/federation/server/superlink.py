@@ -1,6 +1,6 @@
 """The server's SuperLink: start it as a child process, speak to its gate, begin a run.
 
-Flower has no login. Three things follow. The SuperLink stands behind a gate (gate.py), by which a
+Flower has no login. Three things follow. The SuperLink stands behind a gate (gate.py), so that a
 stranger can do nothing, and a device only what devices do. It runs with `--isolation process` and a
 secret, so that no uploaded bundle is ever executed here. And devices run this package's app, never
 the bundle (node.py).
