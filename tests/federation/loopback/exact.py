@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from locksfl.privacy.journal import EVERYBODY, Entry
+from locksfl.privacy.journal import Entry
 
 WHOLE = (["reserve"], ["reserve", "commit"], ["reserve", "refund"])
 MAYBE_SENT = ("REPEATED", "LEDGER")  # refusals after which something may have been released
