@@ -137,7 +137,7 @@ def server(
     ] = 60.0,
     quorum: Annotated[
         float,
-        option("The share of answers after which a stage waits only as long again."),
+        option("The share of answers after which the rest get the same time again, and no more."),
     ] = 1.0,
     exclude_liars: Annotated[
         bool,

@@ -34,7 +34,7 @@ from locksfl.federation.server.devices import (
 )
 from locksfl.federation.server.page import page, page_server
 from locksfl.federation.server.rounds import round_terms
-from locksfl.federation.server.serving import as_federation, round_line
+from locksfl.federation.server.serving import _wait_for, as_federation, round_line
 from locksfl.federation.telling import told_of
 from locksfl.federation.wire import Answer, MemoryNetwork, Question
 
@@ -251,3 +251,17 @@ def test_a_round_is_one_line_on_the_server_and_on_the_device(caplog):
         "run run, round 4, update: refused BUDGET",
         "run run, round None, update: refused UNKNOWN",
     ]
+
+
+def test_no_run_begins_with_nobody(caplog):
+    with pytest.raises(ValueError, match=r"--wait 0: none of 3 devices has called; expected at"):
+        _wait_for(3, list, 0.0, lambda told: None)
+    with caplog.at_level(logging.WARNING, logger=logs.log.name):
+        _wait_for(3, lambda: [1, 2], 0.0, lambda told: None)
+    assert "1 of 3 devices have not called: the run begins without them" in caplog.text
+
+
+def test_many_missing_rounds_are_counted_and_the_last_are_shown():
+    device = _new("alice") | {"missing": [[1, 1], [3, 5], [7, 7], [9, 9]]}
+    assert device_cells(device)[-1] == "6 in all, ..., 3-5, 7, 9"
+    assert device_cells(device | {"missing": [[1, 1], [3, 5]]})[-1] == "1, 3-5"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from locksfl.federation.device.answering import Device
 from locksfl.federation.device.policy import read_toml
 from locksfl.federation.device.update import Declared, LocalUpdate
 from locksfl.federation.device.view import view_of
+
+log = logging.getLogger(__name__)
 
 
 class Spent(ValueError):
@@ -138,7 +141,9 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
     mine = with_features(mine, config.features.name, config.features.file)
     model, work = model_for(config, mine), local_work(config.local)
     update = local_update(model, work, mine.features, mine.labels, mine.scale)
-    update(np.zeros(model.size, np.float32), 0)  # compile now rather than during the first question
+    # compile now rather than during the first question
+    if not np.isfinite(update(np.zeros(model.size, np.float32), 0)).all():
+        log.warning("%s: the update is not finite, and would count as zero; look at the data", data)
     return Declared(update, model.size, model.name)
 
 

@@ -27,6 +27,7 @@ data are looked at; the ledger in turn holds only requests.
 
 from __future__ import annotations
 
+import logging
 import math
 import sqlite3
 from collections import Counter
@@ -53,6 +54,7 @@ from locksfl.methods.releases import Release
 from locksfl.privacy.budget import charges
 from locksfl.round.noise import SYSTEM, Noise, add_noise, gaussian_std
 
+log = logging.getLogger(__name__)
 LARGEST_BOUND = 1e6  # of a contribution, over the clip norm: 1 / p is never that large
 
 
@@ -166,7 +168,10 @@ class Guard:
         self._afford(charged, self.ledger.rounds() + 1)
 
     def _afford(self, charged: Counter[Release], rounds: int) -> None:
-        if self.ledger.restored or rounds > self.policy.max_rounds:
+        if rounds > self.policy.max_rounds:
+            log.warning("all %d rounds of max_rounds are used", self.policy.max_rounds)
+            raise Refused(Refusal.BUDGET)
+        if self.ledger.restored:
             raise Refused(Refusal.BUDGET)
         # in central trust no budget can hold
         if self._budget is not None and not self._budget.pays(charged):

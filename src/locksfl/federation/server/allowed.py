@@ -43,7 +43,8 @@ def policy_text(config: Config, plans: Sequence[Arm]) -> str:
         "# It is what the server asks for. What this device gives is its owner's decision.",
     ]
     if "epsilon" in policy:
-        lines.append("# epsilon and delta are the budget of this device for all runs and servers.")
+        lines.append("# epsilon and delta are the budget of this device for all runs and servers;")
+        lines.append("# this epsilon pays for all arms of the experiment together.")
     else:
         lines.append("# The server sees raw updates: no budget of this device can hold.")
     return "\n".join(lines) + "\n" + tomli_w.dumps(policy)

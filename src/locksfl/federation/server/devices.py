@@ -19,6 +19,7 @@ from locksfl.federation.telling import refusal_name
 from locksfl.federation.wire import Answer, Network, Question
 
 DEVICES = Path("flower") / "devices.json"
+LAST_SPANS = 3  # of missing rounds, that are shown
 HEADS = (
     *("device", "last seen", "last answer", "answered", "refused", "errors"),
     *("rounds left", "missing rounds"),
@@ -152,7 +153,9 @@ def device_cells(device: dict[str, Any]) -> tuple[str, ...]:
     """A device's row, under HEADS."""
     last = device["last_answer"]
     refused = ", ".join(f"{code} {count}" for code, count in device["refused"].items())
-    spans = (str(a) if a == b else f"{a}-{b}" for a, b in device["missing"])
+    spans = [str(a) if a == b else f"{a}-{b}" for a, b in device["missing"]]
+    if len(spans) > LAST_SPANS:  # all of them are in JSON
+        spans = [f"{_missing(device)} in all", "...", *spans[-LAST_SPANS:]]
     return (
         device["name"],
         (device["last_seen"] or "never") + (f", {device['gone']}" if device.get("gone") else ""),
@@ -163,6 +166,10 @@ def device_cells(device: dict[str, Any]) -> tuple[str, ...]:
         "" if device["rounds_left"] is None else str(device["rounds_left"]),
         ", ".join(spans),
     )
+
+
+def _missing(device: dict[str, Any]) -> int:
+    return sum(last - first + 1 for first, last in device["missing"])
 
 
 def metrics(told: dict[str, Any]) -> str:
@@ -183,8 +190,7 @@ def metrics(told: dict[str, Any]) -> str:
         rows.append(("device_errors", which, device["errors"]))
         if device["rounds_left"] is not None:
             rows.append(("device_rounds_left", which, device["rounds_left"]))
-        missing = sum(last - first + 1 for first, last in device["missing"])
-        rows.append(("device_missing_rounds", which, missing))
+        rows.append(("device_missing_rounds", which, _missing(device)))
         for code, count in device["refused"].items():
             rows.append(("device_refused", {**which, "code": code}, count))
     lines = [f"locks_{name}{{{_labels(labels)}}} {value}" for name, labels, value in rows]

@@ -19,15 +19,18 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #8886; }
 .scroll { overflow-x: auto; }
-progress { width: 16rem; max-width: 60%; }
+td { white-space: nowrap; }
+.rounds { display: grid; grid-template-columns: max-content minmax(4rem, 16rem) 1fr; gap: .5rem;
+          align-items: center; }
+progress { width: 100%; }
 """
 
 
 def page(told: dict[str, Any]) -> str:
     """A status as HTML; it loads itself again."""
     rounds = "".join(
-        f'<p>{escape(arm)} <progress max="{planned}" value="{played}"></progress> '
-        f"{played} of {planned} rounds</p>"
+        f'<span>{escape(arm)}</span><progress max="{planned}" value="{played}"></progress>'
+        f"<span>{played} of {planned} rounds</span>"
         for arm, (played, planned) in told["rounds"].items()
     )
     asked = "no device has been asked yet"
@@ -39,7 +42,8 @@ def page(told: dict[str, Any]) -> str:
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f'<meta http-equiv="refresh" content="{REFRESH}">'
         '<meta name="viewport" content="width=device-width">'
-        f"<style>{STYLE}</style><h1>{title}</h1>{rounds}<p>{asked}</p>"
+        f"<style>{STYLE}</style><h1>{title}</h1>"
+        f'<div class="rounds">{rounds}</div><p>{asked}</p>'
         f'<div class="scroll"><table>{_row("th", HEADS)}{rows}</table></div></html>'
     )
 

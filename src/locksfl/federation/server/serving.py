@@ -29,6 +29,7 @@ from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 from locksfl.models.build import Model
 from locksfl.privacy.journal import experiment_id
 
+IN_VAIN = 10  # rounds without any answer, after which an operator should look
 Say = Callable[[str], None]
 OnRound = Callable[[dict[str, Any]], None]
 
@@ -117,8 +118,15 @@ def serve(
         away, left = revoked(), now.left()
         return {i: "left" if key in left else "revoked" for i, key in enumerate(keys) if i in away}
 
+    without = 0  # rounds in a row
+
     def tell(record: dict[str, Any]) -> None:
+        nonlocal without
         logs.say(round_line(record, config.train.rounds), **record)
+        released = any(tally["answered"] for tally in record["stages"].values())
+        without = 0 if released else without + 1
+        if without == IN_VAIN:
+            log.warning("no device has answered in %d rounds: locks federation status", without)
         on_round(record)
 
     with logging_to(place.log_format, home / "server.log"), _kept_if_begun(folder, home):
@@ -207,7 +215,7 @@ def _interrupts_logged() -> Iterator[None]:
 
 def _wait_for(count: int, known: Callable[[], Collection[int]], wait: float, say: Say) -> None:
     """Wait until of all it is `known` that they are here, or will not be, or the time is up: a
-    round continues with those that answer."""
+    round continues with those that answer. With nobody, no run begins."""
     ends, before = time.monotonic() + wait, None
     while (missing := count - len(known())) and time.monotonic() < ends:
         say(told := f"waiting for {missing} of {count} nodes")
@@ -215,3 +223,10 @@ def _wait_for(count: int, known: Callable[[], Collection[int]], wait: float, say
             logs.say(told)
         before = told
         time.sleep(0.3)
+    if missing == count:
+        raise ValueError(
+            f"--wait {wait:g}: none of {count} devices has called; expected at least one (start "
+            "them, or wait for longer)"
+        )
+    if missing:
+        log.warning("%d of %d devices have not called: the run begins without them", missing, count)
