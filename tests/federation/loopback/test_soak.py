@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -225,17 +224,29 @@ def test_a_leak_of_a_handle_or_of_100_kb_in_each_round_is_seen():
             assert told.startswith("leaks: "), leak
 
 
+HOLDS = """
+print("begun", flush=True)
+input()
+handles = [open(str(i), "w") for i in range(20)]
+memory = bytes(range(1, 251)) * 160_000
+print("held", flush=True)
+input()
+"""
+
+
 def test_what_a_process_holds_is_seen(tmp_path):
-    """20 handles and 40 MB, of this process."""
-    before = sample(os.getpid(), 1)
-    with ExitStack() as held:
-        for i in range(20):
-            held.enter_context((tmp_path / str(i)).open("w"))
-        memory = bytes(range(1, 251)) * 160_000
-        during = sample(os.getpid(), 2)
+    """20 handles and 40 MB, of a process that has nothing else."""
+    command = [sys.executable, "-c", HOLDS]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, text=True, bufsize=1, **pipes) as child:
+        assert child.stdout.readline() == "begun\n"
+        before = sample(child.pid, 1)
+        child.stdin.write("\n")
+        assert child.stdout.readline() == "held\n"
+        during = sample(child.pid, 2)
+        child.stdin.write("\n")
     assert during.handles == before.handles + 20
     assert during.memory > before.memory + 30_000
-    assert len(memory) == 40_000_000
 
 
 def entry(number, kind, clients=(0,), uploaders=1, account="run"):
