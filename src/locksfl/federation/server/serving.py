@@ -29,7 +29,7 @@ from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 from locksfl.models.build import Model
 from locksfl.privacy.journal import experiment_id
 
-IN_VAIN = 10  # rounds without any answer, after which an operator should look
+IN_VAIN = 10  # rounds without any release, after which an operator should look
 Say = Callable[[str], None]
 OnRound = Callable[[dict[str, Any]], None]
 
@@ -126,7 +126,7 @@ def serve(
         released = any(tally["answered"] for tally in record["stages"].values())
         without = 0 if released else without + 1
         if without == IN_VAIN:
-            log.warning("no device has answered in %d rounds: locks federation status", without)
+            log.warning("nothing was released in %d rounds: see locks federation status", without)
         on_round(record)
 
     with logging_to(place.log_format, home / "server.log"), _kept_if_begun(folder, home):
