@@ -60,7 +60,8 @@ class Timed(Network):
         return ids
 
 
-def _megabytes(process: int) -> float:
+def megabytes_of(process: int) -> float:
+    """The memory of a process."""
     pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -102,7 +103,7 @@ def main() -> None:
         def after(record: object) -> None:
             del record
             rounds.append(time.perf_counter())
-            megabytes = [_megabytes(process.pid) for process in nodes]
+            megabytes = [megabytes_of(process.pid) for process in nodes]
             times["memory of a node, MB"] = statistics.median(megabytes)
 
         run = RunFolder.create(folder / "run", config)

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.federation import megabytes_of
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.run import prepare
@@ -122,12 +123,6 @@ def devices(count: int, folder: Path, address: str, guards: bool):
             process.join()
 
 
-def megabytes(process: int) -> float:
-    """The memory of a process."""
-    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 def processor_seconds(process: int) -> float:
     """The processor time of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -177,8 +172,8 @@ def main() -> None:
                 work.append(
                     (sum(asked for _, asked, _, _ in stages), *map(processor_seconds, ours()))
                 )
-                memory["the SuperLink"], memory["the server"] = map(megabytes, ours())
-                each = sum(megabytes(process.pid) for process in processes) / options.devices
+                memory["the SuperLink"], memory["the server"] = map(megabytes_of, ours())
+                each = sum(megabytes_of(process.pid) for process in processes) / options.devices
                 memory["a device"] = each
 
             serve(config, run, place, prepared=prepared, on_round=after)

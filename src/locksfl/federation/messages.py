@@ -144,10 +144,10 @@ def _model(record: Any) -> np.ndarray | Later | None:
 def numbers(data: bytes | bytearray) -> np.ndarray | None:
     """The flat float32 array in the .npy format, not copied; None if it is anything else. The
     header is compared with the one that it must be, so none is parsed."""
-    count, rest = divmod(len(data) - len(_header(0)), 4)
-    if count < 0 or rest or bytes(data[: len(_header(0))]) != _header(count):
+    count, rest = divmod(len(data) - START, 4)
+    if count < 0 or rest or bytes(data[:START]) != _header(count):
         return None
-    return np.frombuffer(data, np.float32, offset=len(_header(0)))
+    return np.frombuffer(data, np.float32, offset=START)
 
 
 def _header(count: int) -> bytes:
@@ -156,3 +156,6 @@ def _header(count: int) -> bytes:
     facts = {"descr": "<f4", "fortran_order": False, "shape": (count,)}
     np.lib.format.write_array_header_1_0(start, facts)
     return start.getvalue()
+
+
+START = len(_header(0))  # bytes before the numbers
