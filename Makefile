@@ -44,7 +44,7 @@ pictures: $(VENV)/.installed-test   ## every picture in docs/, made anew; it nee
 	$(BIN)/python -m benchmarks --show --json docs/performance.json --figure docs/performance.png
 
 QUICK := frontier clients cohorts natural shakespeare rounds two-classes records
-RESULTS := $(QUICK) rules rules-local rules-shakespeare rules-no-privacy training turns
+RESULTS := $(QUICK) rules rules-local rules-shakespeare rules-no-privacy training turns rounds-digits
 results: install       ## every comparison of docs/results.md, which says how long it takes
 	for name in $(RESULTS); do \
 	  $(BIN)/locks compare experiments/results/$$name.toml --out runs/results/$$name || exit; done

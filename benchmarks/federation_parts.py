@@ -113,7 +113,7 @@ def by_device(folder: Path) -> dict[str, float]:
 
 def arm(clients: int) -> Arm:
     """Everybody takes part, and releases a norm and an update."""
-    return Arm(
+    return Arm.of(
         "arm", rule="norm", trust="local", clients=clients, rounds=10, cohort=float(clients),
         uploads=clients / 2, norm_low=1.0, clip_norm=1.0, step=1.0, noise_multiplier=5.0,
         norm_multiplier=10.0,

@@ -114,7 +114,7 @@ class Program:
 
     def _play(self) -> Iterator[BlockLog]:
         work, uniform = self.workload, self.rule == "uniform"
-        arm = Arm(
+        arm = Arm.of(
             "timed",
             work.clients,
             ROUNDS,

@@ -102,6 +102,7 @@ class Peer:
         environment: dict[str, str] | None = None,
         watch_tree: bool = False,
         timeout_s: float = 300.0,
+        folder: Path = HERE.parent,
     ) -> None:
         self.command, self.timeout_s = command, timeout_s
         # A file, not a pipe: nobody reads it unless the peer fails, and a full pipe would block.
@@ -110,7 +111,7 @@ class Peer:
         self._workers = [
             subprocess.Popen(
                 command,
-                cwd=HERE.parent,
+                cwd=folder,
                 env={
                     **(os.environ if environment is None else environment),
                     **_group(rank, processes, port),

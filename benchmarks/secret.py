@@ -66,7 +66,7 @@ def main() -> None:
     for name, (model, work) in models.items():
         simulator = Simulator(population, model)
         for rule, cohort in (("uniform", 20.0), ("norm", 30.0)):
-            arm = Arm(
+            arm = Arm.of(
                 *(rule, CLIENTS, 100_000, rule),
                 cohort=cohort,
                 uploads=20.0,

@@ -16,10 +16,10 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.commits import checked_out
+
 SWEEP = """
 import json, time
 import numpy as np
@@ -61,27 +61,16 @@ def main() -> None:
     parser.add_argument("new", nargs="?")
     parser.add_argument("--tries", type=int, default=2)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        places = {"old": Path(folder) / "old", "new": Path(folder) / "new" if asked.new else ROOT}
-        commits = {"old": asked.old, "new": asked.new}
-        git = ["git", "-C", str(ROOT), "worktree"]
-        made = [name for name in places if commits[name]]
-        try:
-            for name in made:
-                command = [*git, "add", "--detach", str(places[name]), commits[name]]
-                subprocess.run(command, check=True, capture_output=True)
-            tries: dict[str, list[dict[str, object]]] = {"old": [], "new": []}
-            for _ in range(asked.tries):
-                for name, place in places.items():
-                    tries[name].append(play(place))
-                    told = tries[name][-1]
-                    each = " ".join(f"{s:.2f}" for s in told["each"])
-                    print(f"{name} {told['wall']:.1f} s, processor {told['cpu']:.1f} s: {each}")
-        finally:
-            for name in made:
-                subprocess.run([*git, "remove", "--force", str(places[name])], check=False)
+    tries: dict[str, list[dict[str, object]]] = {"old": [], "new": []}
+    with checked_out(asked.old, asked.new) as places:
+        for _ in range(asked.tries):
+            for name, place in places.items():
+                tries[name].append(play(place))
+                last = tries[name][-1]
+                each = " ".join(f"{s:.2f}" for s in last["each"])
+                print(f"{name} {last['wall']:.1f} s, processor {last['cpu']:.1f} s: {each}")
     for kind in ("wall", "cpu"):
-        old, new = (statistics.median(t[kind] for t in tries[name]) for name in places)
+        old, new = (statistics.median(t[kind] for t in tries[name]) for name in ("old", "new"))
         print(f"{kind}: {old:.1f} s -> {new:.1f} s, {new / old:.3f} of the old one")
     if len({json.dumps(t["accuracies"]) for every in tries.values() for t in every}) > 1:
         sys.exit("the results differ")

@@ -37,6 +37,7 @@ from locksfl.round.client import (
 )
 from locksfl.round.control import CONTROLS, control_of
 from locksfl.round.draws import draw_members, draw_server
+from locksfl.round.floats import FloatSums
 from locksfl.round.randomness import Randomness
 
 SIZE, FAR = 2, 1e6  # parameters, and how far away the canary's centre is
@@ -91,7 +92,9 @@ def scores(arm: Arm, work: LocalWork, repetitions: int) -> list[np.ndarray]:
         own = updates(asked, state, key)
         members = draw_members(arm_key, t, cohort, jnp.ones(1))
         drawn = draw_server(arm_key, t, SIZE)
-        result, uploads, _ = play(arm.method, GivenClients(inside * own), members, drawn, dials)
+        result, uploads, _ = play(
+            arm.method, GivenClients(inside * own), members, FloatSums(drawn), dials
+        )
         # what a client keeps is not known to the observer; the direction does not depend on it
         (aim,) = updates(asked, first, key) if control and control.keeps else own
         seen = Seen(
@@ -135,7 +138,7 @@ def attack(
     arm: Arm, work: LocalWork, privacy: PrivacyConfig, repetitions: int, significance: float
 ) -> Finding:
     """What is proved of the claim under zero-out; it holds with probability 1 - significance."""
-    claims = {(c.observer, c.relation): c for c in statement([arm], [arm.rounds], privacy)}
+    claims = {(c.observer, c.relation): c for c in statement([arm], privacy)}
     claim = claims[observer_of(arm), "zero-out"]
     worlds = scores(arm, work, repetitions)
     test = (privacy.delta, significance)

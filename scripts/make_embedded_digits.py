@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locksfl.data import datasets
+from locksfl.data.catalogue import CATALOGUE
 
 TARGET = Path(__file__).parents[1] / "src/locksfl/data/embedded" / datasets.EMBEDDED_FILE
 PER_CLASS = {"train": 1000, "test": 200}
@@ -48,10 +49,10 @@ def idx(array: NDArray[Any]) -> bytes:
 
 def content(source: datasets.Dataset) -> bytes:
     """What is packed: train images, train labels, test images, test labels."""
-    train, test = chosen("train", source.train_labels), chosen("test", source.test_labels)
+    train, test = chosen("train", source.labels), chosen("test", source.test_labels)
     parts = (
-        source.train_features[train],
-        source.train_labels[train],
+        source.features[train],
+        source.labels[train],
         source.test_features[test],
         source.test_labels[test],
     )
@@ -74,7 +75,7 @@ def pack(data: bytes) -> bytes:
 def main(arguments: list[str]) -> None:
     if len(arguments) not in (1, 2):
         sys.exit("usage: make_embedded_digits.py FOLDER_OF_THE_GZ_FILES [OUTPUT_FILE]")
-    data = content(datasets.read_mnist(Path(arguments[0])))
+    data = content(datasets.read_idx(CATALOGUE["mnist"], Path(arguments[0])))
     packed = pack(data)
     target = Path(arguments[1]) if len(arguments) == 2 else TARGET
     target.write_bytes(packed)

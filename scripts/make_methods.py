@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from locksfl._text import markdown_table
-from locksfl.arm import Arm, unsound
+from locksfl.arm import Arm
 from locksfl.audit.attacks import Finding, audit_arm
 from locksfl.experiment.config import LocalConfig, PrivacyConfig, config_of
 from locksfl.experiment.plan import calibrated
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS
+from locksfl.methods.sound import unsound
 from locksfl.privacy import Cost, guarantee
 from locksfl.round.client import LocalWork
 from locksfl.round.randomness import Randomness
@@ -99,7 +100,7 @@ TRAINING = {
 AUDITED = {"epsilon": 3.0, "delta": 1e-2}
 AUDITED_ROUNDS, TRAINED_ROUNDS, REPETITIONS, SIGNIFICANCE = 2, 4, 40_000, 1e-6
 TRUST_ORDER = ("none", "central", "local")
-KINDS = ("rules", "estimators", "trusts")
+KINDS = ("rules", "estimators", "trusts", "samplings")
 OBSERVER = {"central": "PUBLIC", "local": "SERVER"}  # from whom each trust protects
 
 
@@ -145,7 +146,7 @@ def standard_arm(rule: str, trust: str) -> Arm:
         settings["uploads"] = settings["cohort"]
     if "weights" in stated.takes:
         settings["weights"] = [1 / CLIENTS] * CLIENTS
-    return Arm("standard", CLIENTS, ROUNDS, rule, trust=trust, **settings)
+    return Arm.of("standard", CLIENTS, ROUNDS, rule, trust=trust, **settings)
 
 
 def refusal(rule: str, trust: str) -> str | None:
@@ -217,7 +218,7 @@ def training_arm(way: Way, trust: str) -> Arm | str:
                 "arm": [table],
             }
         )
-        return config.arms()[0]
+        return config.arms[0]
     except ValueError as error:  # "arm.NAME.SETTING = VALUE: why"; the table has the names
         return re.sub(r"^(arm\.)?[\w.]* = [^:]*: ", "", str(error))
 
@@ -298,7 +299,7 @@ def claim(rule: str, trust: str) -> tuple[Arm, PrivacyConfig]:
     if "weights" in stated.takes:
         settings["weights"] = [0.01] * 100
     privacy = PrivacyConfig(trust=trust, **AUDITED)
-    arm = Arm(f"{trust}-{rule}", 100, AUDITED_ROUNDS, rule, trust=trust, **settings)
+    arm = Arm.of(f"{trust}-{rule}", 100, AUDITED_ROUNDS, rule, trust=trust, **settings)
     return calibrated(arm, privacy), privacy
 
 
@@ -326,7 +327,7 @@ def training_claim(name: str, trust: str) -> tuple[Arm, LocalWork, PrivacyConfig
         return None
     privacy = PrivacyConfig(trust=trust, **AUDITED)
     asked: dict[str, Any] = {"separation": 2} if way.arm else {"cohort": 50.0}
-    arm = Arm(f"{trust}-{name}", 100, TRAINED_ROUNDS, trust=trust, **asked)
+    arm = Arm.of(f"{trust}-{name}", 100, TRAINED_ROUNDS, trust=trust, **asked)
     work = replace(LocalConfig(**way.local).work(), epochs=2, anchor_every=2)
     return calibrated(arm, privacy), work, privacy
 

@@ -207,13 +207,13 @@ def rounds() -> str:
     return markdown_table(heads, lines) + "\n" + _progress("rounds")
 
 
-def planned() -> str:
+def planned(name: str) -> str:
     """The planner's rounds beside the best."""
-    heads = ("data", "uploads in all", "planned rounds", "best rounds", "points behind")
+    heads = ("data", "ε", "uploads in all", "planned rounds", "best rounds", "points behind")
     lines = [
-        [one["data"], f"{one['total']:,}", str(one["planned"]), str(one["best"]),
-         f"{100 * one['behind']:.2f}"]
-        for one in judged(rows_of("rounds"))
+        [one["data"], sign(one["epsilon"]), f"{one['total']:,}", str(one["planned"]),
+         str(one["best"]), f"{100 * one['behind']:.2f}"]
+        for one in judged(rows_of(name))
     ]  # fmt: skip
     return markdown_table(heads, lines)
 
@@ -292,7 +292,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "turns": lambda: across("turns"),
     "pays": pays,
     "cohorts": cohorts,
-    "planned": planned,
+    "planned": lambda: planned("rounds"),
+    "planned-digits": lambda: planned("rounds-digits"),
     "rounds": rounds,
     "two-classes": two_classes,
     "records": records,

@@ -13,21 +13,30 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from msgspec import structs
 
 from locksfl.arm import Arm
-from locksfl.experiment import costs, public
+from locksfl.experiment import costs, own_data, public
+from locksfl.federation.server import rounds
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS
+from locksfl.methods.events import Sampled, Sent
 from locksfl.methods.rules import as_released
 from locksfl.privacy import accountant, budget, statement
+from locksfl.privacy.population import PopulationJournal
 from locksfl.round import algorithm, client, draws, exact, randomness
+from locksfl.round.floats import FloatSums
 from locksfl.round.randomness import Purpose, Randomness, Stream
+from locksfl.round.rates import RateControl
 from locksfl.simulate import block, simulator
+from locksfl.simulate.secret import SecretRounds
+from replay_cases import arm_of
 
 TESTS = Path(__file__).parent
 
@@ -100,34 +109,33 @@ COHORT = "round/test_draws.py::test_the_cohort_is_independent_coins"
 NORMAL = "round/test_randomness.py::test_noise_is_normal_and_long"
 STREAMS = "round/test_streams.py::test_a_run_draws_no_bytes_twice"
 EXACT_NOISE = "round/test_exact.py::test_secret_noise_is_as_charged_and_never_repeats"
+REPLAY = "audit/test_replay.py::test_no_release_moves_by_more_than_is_charged"
+REPLAYED = arm_of("norm", "capped", "central", "poisson")
+PURPOSES = "round/test_purposes.py::test_without_a_seed_each_noise_has_the_bytes_of_its_own_purpose"
+PLAYED = (
+    "round/test_purposes.py::"
+    "test_whatever_leaves_a_round_of_nothing_is_the_noise_of_its_own_purpose"
+)
+RELATION = "privacy/test_relation.py::test_replace_at_twice_the_noise_costs_what_zero_out_costs"
+JOURNAL = "the audit has no journal"
 CENTRAL, LOCAL = TRUSTS["central"], TRUSTS["local"]
+RELEASE_NORMS = FloatSums.release_norms
 
 
-def short(real: Any, norms: Any, members: Any, server_noise: Any, *rest: Any) -> Any:
+def short(sums: Any, method: Any, values: Any, members: Any, dials: Any) -> Any:
     """A fifth of both norm noises is missing."""
-    return real(
-        norms, members._replace(norm_noise=0.8 * members.norm_noise), 0.8 * server_noise, *rest
-    )
+    less = dials._replace(norm_multiplier=0.8 * dials.norm_multiplier)
+    return RELEASE_NORMS(sums, method, values, members, less)
 
 
-def unclamped(real: Any, method: Any, summed: Any, uploads: Any, norms: Any, *rest: Any) -> Any:
-    result = real(method, summed, uploads, norms._replace(used=norms.released), *rest)
+def unclamped(real: Any, method: Any, sent: Any, norms: Any, *rest: Any) -> Any:
+    result = real(method, sent, norms._replace(used=norms.released), *rest)
     return result._replace(used_norm_sum=norms.used)
 
 
-def over_who_came(
-    real: Any,
-    method: Any,
-    summed: Any,
-    uploads: Any,
-    norms: Any,
-    noise: Any,
-    dials: Any,
-    total: Any,
-    *rest: Any,
-) -> Any:
-    result = real(method, summed, uploads, norms, noise, dials, total, *rest)
-    size = jnp.maximum(1, total(uploads.uploaded))
+def over_who_came(real: Any, method: Any, sent: Any, norms: Any, sums: Any, dials: Any) -> Any:
+    result = real(method, sent, norms, sums, dials)
+    size = jnp.maximum(1, sums.total(sent.uploads.uploaded))
     return result._replace(
         update=result.update * ESTIMATORS[method.estimator].divisor(dials) / size
     )
@@ -167,13 +175,14 @@ def largest_arm(arms: Any, *rest: Any) -> Any:
 
 def charged(**changes: Callable[[Any], Any]) -> Any:
     """The accountant is told other numbers than are played."""
-    real = Arm.sampled_round
+    real = Arm.event
 
-    def told(self: Arm) -> Any:
+    def changed(self: Arm) -> Any:
         event = real(self)
-        return dataclasses.replace(event, **{k: f(getattr(event, k)) for k, f in changes.items()})
+        others = {k: f(getattr(event, k)) for k, f in changes.items() if hasattr(event, k)}
+        return structs.replace(event, **others)
 
-    return mock.patch.object(Arm, "sampled_round", told)
+    return mock.patch.object(Arm, "event", changed)
 
 
 def repeating(real: Any, key: Any, size: int) -> Any:
@@ -202,7 +211,23 @@ def sparing(bounds: Any, bound: Any, uploaded: Any, dials: Any, total: Any, xp: 
 
 
 def without_bits(self: Arm, real: Any) -> Any:
-    return real(dataclasses.replace(self, clip_quantile=None, clip_multiplier=0.0))
+    return real(self.changed(clip_quantile=None, clip_multiplier=0.0))
+
+
+def seven_unclipped(real: Any, model: Any, weights: Any, records: Any, chunk: Any, *rest: Any):
+    visit = real(model, weights, records, chunk, *rest)
+    return visit._replace(norms=jnp.where(chunk.used.sum(axis=1) == 7, 1e-3, 1.0) * visit.norms)
+
+
+def some_unclipped(real: Any, norms: Any, dials: Any) -> Any:
+    share = norms / dials.clip_norm
+    return jnp.where((share > 3) & (share < 4), 1.0, real(norms, dials))
+
+
+def counting(real: Any, method: Any, released: Any, dials: Any) -> Any:
+    """Each probability depends on how many true norms are above C / 2."""
+    share = jnp.mean(released.shown > dials.clip_norm / 2)
+    return real(method, released, dials)._replace(scores=(1 - 0.002 * share) * released.shown)
 
 
 def halved(trust: Any) -> Any:
@@ -217,9 +242,7 @@ FAULTS = [
     ),
     Fault(
         "norm noise 20% short",
-        lambda: method(
-            TRUSTS, "central", release_norms=functools.partial(short, CENTRAL.release_norms)
-        ),
+        lambda: mock.patch.object(FloatSums, "release_norms", short),
         NORM, line="noise as charged",
     ),
     Fault(
@@ -321,9 +344,7 @@ FAULTS = [
     ),
     Fault(
         "each client's norm noise 20% short",
-        lambda: method(
-            TRUSTS, "local", release_norms=functools.partial(short, LOCAL.release_norms)
-        ),
+        lambda: mock.patch.object(FloatSums, "release_norms", short),
         NORM, (), "local-norm", "noise as charged",
     ),
     Fault(
@@ -393,14 +414,14 @@ FAULTS = [
     Fault(
         "half of the rounds charged",
         lambda: wrapped(
-            accountant.central_epsilon,
+            accountant.epsilon_of,
             lambda real, spent, *rest: real([(e, -(-n // 2)) for e, n in spent], *rest),
         ),
         CLAIM, ("central",), line="accountant",
     ),
     Fault(
         "uploads charged at half their probability",
-        lambda: charged(upload_probability=lambda p: p / 2),
+        lambda: charged(second_rate=lambda p: p / 2),
         CLAIM, ("central",), line="accountant",
     ),
     # --- the coin ---
@@ -415,8 +436,8 @@ FAULTS = [
     Fault(
         "count noise missing",
         lambda: wrapped(
-            algorithm.release_count, lambda real, m, uploads, noise, total: real(
-                m, uploads, 0 * noise, total
+            algorithm.release_count, lambda real, m, uploads, sums, dials: real(
+                m, uploads, SimpleNamespace(total=sums.total, count_noise=lambda _: 0.0), dials
             )
         ),
         f"{COIN}::test_played_rounds_have_the_mean_and_the_variance_of_the_formulas", (0.7,),
@@ -441,7 +462,7 @@ FAULTS = [
     Fault(
         "bits uncharged",
         lambda: mock.patch.object(
-            Arm, "sampled_round", functools.partialmethod(without_bits, Arm.sampled_round)
+            Arm, "event", functools.partialmethod(without_bits, Arm.event)
         ),
         "privacy/test_bits.py::test_the_charge_is_the_formula_of_the_joint_pair", ("coin",),
         "central-coin", "accountant",
@@ -460,7 +481,28 @@ FAULTS = [
         f"{ADAPTIVE}::test_one_client_moves_the_sum_by_its_bound", (),
         "central-coin", "noise as charged",
     ),
+    # --- for a replay ---
+    Fault(
+        "clip skipped for clients with 7 records",
+        lambda: wrapped(client.measure, seven_unclipped),
+        REPLAY, (REPLAYED, "seed"), line="replay",
+    ),
+    Fault(
+        "clip skipped for updates 3 to 4 clip norms long",
+        lambda: wrapped(algorithm.clip_factor, some_unclipped),
+        REPLAY, (REPLAYED, "seed"), line="replay",
+    ),
+    Fault(
+        "a count of raw norms in the upload probability",
+        lambda: wrapped(algorithm.settle_norms, counting),
+        REPLAY, (REPLAYED, "seed"), line="replay",
+    ),
     # --- in runs without a seed ---
+    Fault(
+        "no seed: a count of raw norms in the upload probability",
+        lambda: wrapped(algorithm.settle_norms, counting),
+        REPLAY, (REPLAYED, "no seed"), line="replay", secret=True,
+    ),
     Fault(
         "no seed: bits without noise",
         lambda: drawn(lambda one: one._replace(clip_noise=0 * one.clip_noise)),
@@ -541,11 +583,77 @@ FAULTS = [
         "experiment/test_run.py::test_a_run_without_a_seed_tells_nothing_before_its_noise",
         why="the audit reads no log",
     ),
+    Fault(
+        "no seed: refining noise from the norm noise's stream",
+        lambda: streamed(lambda arm, t, p: (arm, t, instead_of_refining(p))),
+        PURPOSES, (("aocs", "central", "plain"),), "central-aocs", "no noise twice", secret=True,
+    ),
+    Fault(
+        "no seed: count noise from the clip noise's stream",
+        lambda: streamed(lambda arm, t, p: (arm, t, instead_of_counting(p))),
+        PURPOSES, (("coin", "central", "adaptive"),), "central-coin", "no noise twice",
+        secret=True,
+    ),
+    Fault(
+        "no seed: the plan's noise in place of the round's under rate control",
+        lambda: mock.patch.object(
+            SecretRounds, "draw", functools.partialmethod(as_planned, SecretRounds.draw)
+        ),
+        PURPOSES, (("coin", "central", "chosen"),), "central-rates", "noise as charged",
+        secret=True,
+    ),
+    Fault(
+        "no seed: one noise for all rates in a federation",
+        lambda: wrapped(rounds.play_round, one_noise_for_all),
+        "federation/server/test_parity.py::test_without_a_seed_every_rate_has_its_own_noise",
+        why="the audit plays the simulator",
+    ),
+    Fault(
+        "refining noise from the norm noise's key",
+        lambda: instead(Purpose.REFINE_NOISE, Purpose.SERVER_NORM_NOISE),
+        KEYS, ("federation",), "central-aocs", "no noise twice",
+    ),
+    Fault(
+        "count noise from the clip noise's key",
+        lambda: instead(Purpose.COUNT_NOISE, Purpose.CLIP_NOISE),
+        KEYS, ("federation",), "central-coin", "no noise twice",
+    ),
+    Fault(
+        "the plan's noise in place of the round's under rate control",
+        lambda: mock.patch.object(RateControl, "arm", property(of_the_plan)),
+        PLAYED, (("coin", "central", "chosen"), Randomness.seeded(5)), "central-rates",
+        "noise as charged",
+    ),
+    # --- the relation replace, in which a client moves a sum twice as far ---
+    Fault(
+        "a client's own rounds at half the distance in a journal, under replace",
+        lambda: wrapped(accountant.as_coins, as_zero_out),
+        RELATION, ("planned arms together",), why=JOURNAL,
+    ),
+    Fault(
+        "a settlement charged as zero-out under replace",
+        lambda: mock.patch.object(
+            PopulationJournal, "settle", functools.partialmethod(settled, PopulationJournal.settle)
+        ),
+        RELATION, ("settlement",), why=JOURNAL,
+    ),
+    Fault(
+        "released statistics noised as zero-out under replace",
+        lambda: wrapped(own_data.release, noised_as_zero_out),
+        "privacy/test_relation.py::test_replace_asks_for_twice_the_noise", ("statistics",),
+        why="the audit imports no table",
+    ),
+    Fault(
+        "a run settled in any copy of its journal",
+        lambda: mock.patch.object(PopulationJournal, "check_noted"),
+        "experiment/test_coverage.py::test_an_ended_run_is_settled_in_the_journal_that_it_noted",
+        why=JOURNAL,
+    ),
     # --- accountants ---
     Fault(
         "local uploads charged with 10% more noise",
         lambda: mock.patch.object(
-            Arm, "client_releases", functools.partialmethod(louder, Arm.client_releases)
+            Arm, "messages", functools.partialmethod(louder, Arm.messages)
         ),
         CLAIM, ("local",), "local-uniform", "accountant",
     ),
@@ -565,6 +673,55 @@ def streamed(fault: Callable[..., tuple[Any, ...]]) -> Any:
 
 def one_noise(purpose: Purpose) -> Purpose:
     return Purpose.SERVER_NORM_NOISE if purpose is Purpose.UPDATE_NOISE else purpose
+
+
+def instead_of_refining(purpose: Purpose) -> Purpose:
+    return Purpose.SERVER_NORM_NOISE if purpose is Purpose.REFINE_NOISE else purpose
+
+
+def instead_of_counting(purpose: Purpose) -> Purpose:
+    return Purpose.CLIP_NOISE if purpose is Purpose.COUNT_NOISE else purpose
+
+
+def as_planned(self: SecretRounds, real: Any, first: int, length: int, asked: Arm) -> Any:
+    """On the update: the count shows what goes with the rate."""
+    plan = asked.changed(noise_multiplier=self._arm.noise_multiplier)
+    each = (real(self, first, length, arm) for arm in (asked, plan))
+    return [one._replace(update_noise=two.update_noise) for one, two in zip(*each, strict=True)]
+
+
+RATE = RateControl.arm.fget
+
+
+def of_the_plan(self: RateControl) -> Arm:
+    assert RATE is not None
+    return RATE(self).changed(noise_multiplier=self._arm.noise_multiplier)
+
+
+def one_noise_for_all(real: Any, arm: Arm, *rest: Any, **options: Any) -> Any:
+    """Whatever the rate: those of the rates differ."""
+    return real(arm.changed(noise_multiplier=1.0), *rest, **options)
+
+
+def as_zero_out(real: Any, seen: Any, relation: Any) -> Any:
+    """A client's own Gaussians with half of the multiplier that stands for them under replace."""
+    own = [one for one in seen if isinstance(one.event, Sent)]
+    coins = real([one for one in seen if one not in own], relation)
+    half = 2 if relation == "replace" else 1
+    return *coins, *((Sampled(1.0, e.noise_multiplier / half), n) for e, n in real(own, relation))
+
+
+def settled(self: PopulationJournal, real: Any, ended: Any) -> Any:
+    total = dataclasses.replace(self.total, relation="zero-out")
+    with mock.patch.object(PopulationJournal, "total", total):
+        return real(self, ended)
+
+
+def noised_as_zero_out(real: Any, rows: Any, bound: float, paid: Any, *noise: Any) -> Any:
+    with PopulationJournal.find(paid.population) as journal:
+        distance = 2.0 if journal.total.relation == "replace" else 1.0
+    with wrapped(own_data.gaussian_std, lambda real, z, bound: real(z, bound) / distance):
+        return real(rows, bound, paid, *noise)
 
 
 def repeating_bytes(self: Any, real: Any, size: int) -> bytes:
@@ -598,9 +755,9 @@ def first_round(self: Any, real: Any, arm: str, round_index: int, *rest: Any) ->
     return real(self, arm, 0, *rest)
 
 
-def louder(self: Arm, real: Any, *counts: Any) -> Any:
-    given = real(self, *counts)
-    return dataclasses.replace(given, noise_multiplier=1.1 * given.noise_multiplier)
+def louder(self: Arm, real: Any) -> Any:
+    update, norm = real(self)
+    return structs.replace(update, noise_multiplier=1.1 * update.noise_multiplier), norm
 
 
 def run_ordinary(fault: Fault) -> None:

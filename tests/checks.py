@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
 from scipy import stats
 
-from locksfl.arm import Arm, unsound
+from locksfl.arm import Arm
 from locksfl.data.population import Population
 from locksfl.methods import ESTIMATORS, TRUSTS, Method
+from locksfl.methods.events import Message, Rounds, Sampled, SampledTwice
+from locksfl.methods.sound import unsound
+from locksfl.privacy.accountant import mu_squared
+from locksfl.privacy.budget import Filter
+from locksfl.privacy.terms import PlannedArm
 
 # the rules that the NumPy reference plays; each of the others has tests of its own
 PLAIN_RULES = ("coin", "full", "norm", "uniform", "weights")
@@ -27,6 +33,35 @@ JOINT = [
     )
     if not unsound(*method.parts)
 ]  # fmt: skip
+
+
+def sent(noise, uploads, norm=None, norms=0):
+    """What one client releases: so many updates and norms, with their noise multipliers."""
+    seen = [Rounds(Message("update", noise), uploads)]
+    return seen if norm is None else [*seen, Rounds(Message("norm", norm), norms)]
+
+
+def client_cost(arm, uploads, norms=None, relation="zero-out"):
+    """mu^2 of a client of the arm that releases so many updates and norms, one norm per update if
+    their number is not given."""
+    update, norm = arm.messages()
+    seen = [Rounds(update, uploads)]
+    seen += [] if norm is None else [Rounds(norm, uploads if norms is None else norms)]
+    return sum(mu_squared(one, relation) for one in seen)
+
+
+def filter_of(arm, budget):
+    """The filter of an arm whose clients keep a budget."""
+    return Filter(PlannedArm.of(dataclasses.replace(arm, budget=budget)))
+
+
+def coins(rate, noise, norm=None, probability=1.0):
+    """A round of sums over a secret cohort, with or without a release before the uploads."""
+    if norm is None:
+        return Sampled(rate * probability, noise)
+    return SampledTwice(rate, norm, probability, noise)
+
+
 FALSE_ALARM = 1e-6  # of one check, over all numbers that it looks at
 
 
@@ -74,7 +109,7 @@ def arm_for(method, usual, name="arm", **settings):
         foreign |= {"cohort", "uploads"}
     kept = {key: value for key, value in usual.items() if key not in foreign}
     names = {"rule": method.rule, "estimator": method.estimator, "trust": method.trust}
-    return Arm(name, **(names | kept | settings))
+    return Arm.of(name, **(names | kept | settings))
 
 
 def charged_arm(
@@ -82,7 +117,7 @@ def charged_arm(
     norm_multiplier=0.0, name="locks", budget=None,
 ):  # fmt: skip
     """An arm of which accountants and ledgers see everything that they charge for."""
-    return Arm(
+    return Arm.of(
         name, clients, rounds, rule, "capped", trust, cohort, uploads, floor=floor,
         norm_low=norm_low, noise_multiplier=noise_multiplier,
         norm_multiplier=norm_multiplier or 0.0, budget=budget,

@@ -5,20 +5,28 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from locksfl._arrays import pack_arrays
 from locksfl.arm import Arm
+from locksfl.data.catalogue import NAMES
+from locksfl.data.task import Task
+from locksfl.experiment import coverage
 from locksfl.experiment.config import Config, config_of
 from locksfl.experiment.costs import epsilon_so_far, statement
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import claimed_epsilon, plan_arms
-from locksfl.experiment.public import held_out
 from locksfl.experiment.publish import publish
-from locksfl.experiment.run import _adapted, _turns
+from locksfl.experiment.run import _adapted
+from locksfl.experiment.statement import unit_text
+from locksfl.methods import TRUSTS
+from locksfl.privacy.population import VARIABLE, PopulationJournal, Total, best_order
 from small_runs import new_path
 
 SETTINGS: dict[str, Any] = {
@@ -83,18 +91,38 @@ KINDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]] = 
 }
 
 
-def made_config(kind: str) -> Config:
+def made_config(kind: str, before: int | None = None) -> Config:
     arms, privacy, train = KINDS[kind]
     table = {**SETTINGS, "arm": [{"name": "arm", **arm} for arm in arms]}
     table["privacy"] = {**SETTINGS["privacy"], **privacy}
     table["train"] = {**SETTINGS["train"], **train}
+    if before is not None:
+        del table["seed"]
+        table["privacy"]["population"] = "patients"
     return config_of(table)
 
 
+def debited(config: Config, arms: list[Arm], before: int) -> dict[str, Any]:
+    """A new journal with so many runs and then this one, and what a run notes of it."""
+    privacy, order = config.privacy, None
+    if TRUSTS[privacy.trust].amplified:
+        order = best_order(100.0, privacy.delta, privacy.relation)
+    PopulationJournal.make("patients", Total(100.0, privacy.delta, privacy.relation, order)).close()
+    for number in range(before):
+        coverage.debit(replace(config, name="earlier"), arms[:1], f"{number:02x}" * 16)
+    head = coverage.debit(config, arms, "ff" * 16)
+    return {"id": "patients", "run": "ff" * 16, "head": head}
+
+
+MODEL = {"format": 1, "classes": 10, "scale": 1.0, "shape": [4], "features": None}
+MODEL |= {"parameters": {"weights": [4]}, "task": Task().as_dict()}
+
+
 @functools.cache
-def made_run(kind: str) -> Path:
-    """The folder of a finished run of a kind. Do not write to it."""
-    config = made_config(kind)
+def made_run(kind: str, before: int | None = None) -> Path:
+    """The folder of a finished run of a kind. Do not write to it. With `before` it had no seed, and
+    so many runs over its population came before it."""
+    config = made_config(kind, before)
     folder = RunFolder.create(new_path(), config)
     arms = plan_arms(config)
     played = {arm.name: arm.rounds - (2 if config.train.stop_after else 0) for arm in arms}
@@ -104,25 +132,32 @@ def made_run(kind: str) -> Path:
         folder.append("rounds.jsonl", lines)
         told.append(made_summary(arm, config, lines))
         path = folder.path / f"model-{arm.name}.npz"
-        path.write_bytes(pack_arrays({}, {"weights": np.arange(1.0, 5.0)}))
+        path.write_bytes(pack_arrays(MODEL, {"weights": np.arange(1.0, 5.0)}))
+    public = config.data.name in NAMES
     summary = {
         "name": config.name,
-        "simulated": True,
+        "simulated": before is None,
         "tuned_without_privacy": config.privacy.tuned_without_privacy,
         "accounting": config.privacy.accounting,
         "no_guarantee": config.privacy.accounting == "as-printed",
         "filter": config.privacy.filter,
-        "held_out": held_out({}, config),
+        "task": "classes",
+        "unit": unit_text(config),
+        "held_out": {"public": public, "clients": None},
+        "classes_public": public,
+        "released_statistics": [],
         "arms": told,
         "all_arms_composed": costs(arms, config),
+        "population": None if before is None else debited(config, arms, before),
     }
+    coverage.settle(config, arms, summary)
     folder.write_json("summary.json", summary)
     return folder.path
 
 
 def costs(arms: list[Arm], config: Config, rounds: int | None = None) -> list[dict[str, Any]]:
-    each = [rounds or arm.rounds for arm in arms]
-    return [cost.as_dict() for cost in statement(arms, each, config.privacy)]
+    played = [replace(arm, rounds=rounds or arm.rounds) for arm in arms]
+    return [cost.as_dict() for cost in statement(played, config.privacy)]
 
 
 def made_lines(arm: Arm, config: Config, played: int) -> list[dict[str, Any]]:
@@ -147,11 +182,11 @@ def made_summary(arm: Arm, config: Config, lines: list[dict[str, Any]]) -> dict[
     names = ("name", "rule", "estimator", "trust", "rounds", "clip_norm", "step")
     told = {name: getattr(arm, name) for name in names}
     told |= {name: lines[-1][name] for name in ("accuracy", "loss")}
-    told["asked_rounds"] = config.train.rounds
+    told |= {"asked_rounds": config.train.rounds, "metrics": {}}
     told |= {"noise_multiplier": arm.noise_multiplier or None}
     told |= {"norm_multiplier": arm.norm_multiplier or None}
     told |= {"ladder": list(arm.ladder)} if arm.ladder else {}
-    told |= _turns(arm) if arm.separation else {}
+    told |= arm.scheme.facts(arm)
     told |= _adapted(arm, lines[-1]) if arm.clip_quantile is not None else {}
     told["claimed_epsilon"] = claimed_epsilon(arm, config.privacy)
     told["privacy"] = costs([arm], config)
@@ -165,10 +200,11 @@ def made_summary(arm: Arm, config: Config, lines: list[dict[str, Any]]) -> dict[
 
 
 @functools.cache
-def made_bundle(kind: str) -> Path:
+def made_bundle(kind: str, before: int | None = None) -> Path:
     """The bundle of it. Do not write to it."""
     target = new_path()
-    publish(made_run(kind), target)
+    with mock.patch.dict(os.environ, {VARIABLE: str(new_path())}):
+        publish(made_run(kind, before), target)
     return target
 
 

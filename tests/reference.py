@@ -370,7 +370,7 @@ def controlled(plan, counts):
         counted = (1 - 1 / memory) * counted + count
         asked = (1 - 1 / memory) * asked + cohorts[k]
     size = min(cohorts[k], plan.clients)
-    return replace(plan, cohort=size, uploads=size, noise_multiplier=plan.ladder[k], ladder=())
+    return plan.changed(cohort=size, uploads=size, noise_multiplier=plan.ladder[k], ladder=())
 
 
 def play(plan, work, server, widths, flat, population, randomness):

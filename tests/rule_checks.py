@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from checks import mean_is
 from locksfl.arm import Arm
-from locksfl.methods import RULES, TRUSTS
+from locksfl.methods import RULES
 from locksfl.round.algorithm import (
     GivenClients,
     asked_values,
@@ -25,6 +25,7 @@ from locksfl.round.algorithm import (
     upload_probability,
 )
 from locksfl.round.draws import Members, ServerDraws
+from locksfl.round.floats import FloatSums
 
 CLIP = 2.0
 
@@ -34,7 +35,7 @@ def arm_of(rule, clients=10, **more):
     given = {"uploads": 3.0, "clip_norm": CLIP, "trust": "none"}
     if not RULES[rule].all_clients:
         given["cohort"] = 6.0
-    return Arm("a", clients, 5, rule, **(given | more))
+    return Arm.of("a", clients, 5, rule, **(given | more))
 
 
 def scores(rule, facts, **more):
@@ -54,7 +55,9 @@ def probabilities(rule, own, public, weight=1.0, **more):
 
 
 def cohort_of_all(rule, clients, uploads, trust="none", **more):
-    return Arm("a", clients, 5, rule, trust=trust, uploads=uploads, **({"cohort": clients} | more))
+    return Arm.of(
+        "a", clients, 5, rule, trust=trust, uploads=uploads, **({"cohort": clients} | more)
+    )
 
 
 def members_of(n, present=None, coins=0.0, noise=0.0):
@@ -68,10 +71,10 @@ def stage_one(arm, values, members=None, server_noise=0.0, refine_noise=0.0):
     values = jnp.asarray(values, jnp.float32)
     members = members_of(len(values)) if members is None else members
     facts = {"loss": values * arm.loss_bound / arm.clip_norm}
-    found = query_norms(
-        arm.method, values, members, jnp.float32(server_noise), arm.dials(), jnp.sum, facts,
-        refine_noise=jnp.asarray(refine_noise),
-    )  # fmt: skip
+    draws = ServerDraws(
+        jnp.float32(server_noise), jnp.zeros(1), refine_noise=jnp.asarray(refine_noise)
+    )
+    found = query_norms(arm.method, values, members, FloatSums(draws), arm.dials(), facts)
     p = upload_probability(arm.method, found.scores, found.used, members.weights, arm.dials())
     return np.asarray(jnp.where(members.present, p, 0.0), float), found
 
@@ -105,7 +108,7 @@ def never_above_what_is_charged(rule):
             numbers |= {"uploads": clients * share, "cohort": None}
             if "norm_low" in numbers:
                 numbers["norm_low"] = max(low, clients * share / clients)
-        arm = Arm("a", clients, 5, rule, trust="central", **numbers)
+        arm = Arm.of("a", clients, 5, rule, trust="central", **numbers)
         stated, dials = RULES[rule], arm.dials(float)
         released = data.draw(st.floats(-2, 3)) * arm.cohort * clip
         public = stated.settle(released, dials, np)
@@ -169,7 +172,7 @@ def compiled(arm):
             jax.random.normal(keys[3]), jax.random.normal(keys[4], (D,)),
             refine_noise=jax.random.normal(keys[5], (arm.parts[0].refinements, 2)),
         )  # fmt: skip
-        return play(arm.method, clients, members, draws, dials)[0].update
+        return play(arm.method, clients, members, FloatSums(draws), dials)[0].update
 
     return jax.jit(jax.vmap(one, in_axes=(0, None)))
 
@@ -235,12 +238,12 @@ def sees_released_values_only(rule, spied):
         return all(np.allclose(values, released, rtol=1e-6) for values in seen if values.ndim)
 
     assert alike()
-    local = TRUSTS["local"]
+    real = FloatSums.release_norms
 
-    def peek(norms, *rest):
-        return norms, local.release_norms(norms, *rest)[1]
+    def peek(self, method, norms, *rest):
+        return real(self, method, norms, *rest)._replace(shown=norms)
 
-    with mock.patch.dict(TRUSTS, {"local": dataclasses.replace(local, release_norms=peek)}):
+    with mock.patch.object(FloatSums, "release_norms", peek):
         assert not alike()
 
 

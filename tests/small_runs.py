@@ -238,7 +238,7 @@ def saved(place: Path, people: Population) -> Path:
     with folder.new_folder(place) as building:
         for name in folder.ARRAYS:
             np.save(building / f"{name}.npy", getattr(people, name))
-        told = {name: getattr(people, name) for name in folder.TOLD}
+        told = {name: getattr(people, name) for name in folder.FACTS}
         sizes = {"samples": people.samples, "tests": len(people.test_labels)}
         header = folder.Header(kind="table", clients=people.clients, **sizes, **told)
         folder.finish(building, header)

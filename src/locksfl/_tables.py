@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import tomllib
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar
@@ -24,6 +27,8 @@ from locksfl._validate import (
     probability,
     whole,
 )
+
+Record = dict[str, Any]  # an object of JSON, a table of TOML
 
 Positive = Annotated[float, positive]
 Probability = Annotated[float, probability]
@@ -42,7 +47,8 @@ _TYPES: dict[type, tuple[Any, str]] = {  # what is taken for one, and its name i
 
 
 class Settings:
-    """The base of a frozen dataclass whose fields are checked when it is made.
+    """The base of a frozen dataclass whose fields are checked when it is made, and converted: 1.0
+    for 1 where a float is expected.
 
     `where` is its table in a file, and stands before its fields in messages.
 
@@ -61,7 +67,8 @@ class Settings:
         cls.where = where
 
     def __post_init__(self) -> None:
-        for name, value in check_fields(self, self.where).items():
+        for name, hint in _hints(type(self)).items():  # type: ignore[arg-type]
+            value = typed_value(hint, getattr(self, name), _path(self.where, name))
             object.__setattr__(self, name, value)
         self.check()
 
@@ -96,21 +103,12 @@ class Settings:
         in_order(**{f"{self.where}.{name}": getattr(self, name) for name in (lower, upper)})
 
 
-def check_fields(record: Any, where: str) -> dict[str, Any]:
-    """Hold the fields of a dataclass against their annotations.
-
-    Args:
-        record: an instance. Besides the type, an annotation may hold checks, functions of named
-            settings: Annotated[float, positive].
-        where: the table that messages name.
-
-    Returns:
-        The values by field, in the types of the annotations (1.0 for 1 where a float is expected).
-    """
-    hints = _hints(type(record))  # type: ignore[arg-type]
-    return {
-        name: typed_value(hints[name], getattr(record, name), _path(where, name)) for name in hints
-    }
+def toml_table(text: str, source: Any) -> Record:
+    """The tables of a TOML text; `source` names it in a refusal."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{source}: not valid TOML: {error}") from None
 
 
 def build_table(kind: Any, table: Any, where: str) -> Any:
@@ -127,17 +125,33 @@ def build_table(kind: Any, table: Any, where: str) -> Any:
     if not isinstance(table, dict):
         raise ValueError(f"{where} = {table!r}: expected a table")
     hints = _hints(kind)
-    for key, value in table.items():
-        if key not in hints:
-            raise ValueError(
-                f"{_path(where, key)} = {value!r}: unknown setting{nearest(key, hints)}; "
-                f"known here: {', '.join(hints)}"
-            )
+    refuse_unknown(table, hints, where)
     for item in dataclasses.fields(kind):
         required = item.default is item.default_factory is dataclasses.MISSING
         if required and item.name not in table:
             raise ValueError(f"{_path(where, item.name)} is missing")
     return kind(**{key: typed_value(hints[key], table[key], _path(where, key)) for key in table})
+
+
+def refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Refuse a table that has other settings than the known ones, and offer the nearest one."""
+    known = list(known)
+    for key, value in table.items():
+        if key not in known:
+            raise ValueError(
+                f"{_path(where, key)} = {value!r}: unknown setting{nearest(key, known)}; "
+                f"known here: {', '.join(known)}"
+            )
+
+
+def or_null(value: float | None) -> float | None:
+    """As JSON has it, which knows no infinity and no NaN: null."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def or_infinite(value: float | None) -> float:
+    """An epsilon that JSON has as null."""
+    return math.inf if value is None else value
 
 
 @functools.cache

@@ -41,18 +41,22 @@ def probability(**settings: float) -> None:
 
 def count(**settings: int) -> None:
     """Refuse values that are not whole numbers above zero, or that a float cannot count to."""
-    _check(settings, lambda value: _is(Integral, value) and value >= 1, "a whole number >= 1")
+    refuse_unless(
+        settings, lambda value: _is(Integral, value) and value >= 1, "a whole number >= 1"
+    )
     at_most(10**15, **settings)
 
 
 def at_most(limit: int, **settings: int) -> None:
     """Refuse larger values."""
-    _check(settings, lambda value: value <= limit, f"at most {limit}")
+    refuse_unless(settings, lambda value: value <= limit, f"at most {limit}")
 
 
 def whole(**settings: int) -> None:
     """Refuse values that are not whole numbers, zero or above."""
-    _check(settings, lambda value: _is(Integral, value) and value >= 0, "a whole number >= 0")
+    refuse_unless(
+        settings, lambda value: _is(Integral, value) and value >= 0, "a whole number >= 0"
+    )
 
 
 def in_order(**settings: float | None) -> None:
@@ -94,11 +98,14 @@ def _is(kind: type, value: Any) -> bool:
 
 
 def _numbers(settings: Mapping[str, Any], allowed: Callable[[Any], bool], expected: str) -> None:
-    _check(settings, lambda value: _is(Real, value), "a number")
-    _check(settings, allowed, expected)
+    refuse_unless(settings, lambda value: _is(Real, value), "a number")
+    refuse_unless(settings, allowed, expected)
 
 
-def _check(settings: Mapping[str, Any], allowed: Callable[[Any], bool], expected: str) -> None:
+def refuse_unless(
+    settings: Mapping[str, Any], allowed: Callable[[Any], bool], expected: str
+) -> None:
+    """Refuse settings with a value that is not allowed; `expected` ends the message."""
     for name, value in settings.items():
         if not allowed(value):
             raise ValueError(f"{name} = {value!r}: expected {expected}")

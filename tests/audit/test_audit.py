@@ -21,7 +21,8 @@ from locksfl.audit.properties import check_arm
 from locksfl.audit.suite import default_arms
 from locksfl.cli.main import app
 from locksfl.methods import TRUSTS
-from locksfl.privacy import ClientReleases, SampledRound, epsilon_from_mu
+from locksfl.methods.events import Sampled
+from locksfl.privacy import epsilon_from_mu
 from locksfl.round import algorithm, draws
 from locksfl.round.randomness import Randomness
 
@@ -151,7 +152,7 @@ def test_other_rules_pass_every_line(arms):
             "clip_multiplier": 6.0,
         },
     ):
-        assert failing((dataclasses.replace(arm, **settings | more), privacy)) == {}
+        assert failing((arm.changed(**settings | more), privacy)) == {}
 
 
 def test_an_audit_repeats_by_its_seed(arms):
@@ -183,7 +184,7 @@ def test_far_too_little_noise_is_caught_in_one_run(arms, monkeypatch):
     """An eighth of it: one run sees less (this bound at a false-alarm rate of 1e-3)."""
     one_run = ("PUBLIC", "zero-out", "one run")
     claim = (
-        dataclasses.replace(arms["central-uniform"][0], noise_multiplier=4.0),
+        arms["central-uniform"][0].changed(noise_multiplier=4.0),
         arms["central-uniform"][1],
     )
     assert not attack(claim, 1000, 8000, significance=1e-3)[one_run].refuted
@@ -196,18 +197,20 @@ def test_far_too_little_noise_is_caught_in_one_run(arms, monkeypatch):
 def test_an_uncharged_norm_is_caught(arms, trust, monkeypatch):
     """With z_K = 0.5 and an accountant that forgets it; charged, the same round stands."""
     arm, privacy = arms[f"{trust}-norm"]
-    claim = dataclasses.replace(arm, norm_multiplier=0.5), privacy
+    claim = arm.changed(norm_multiplier=0.5), privacy
     observer = "PUBLIC" if trust == "central" else "SERVER"
     assert not attack(claim)[observer, "zero-out", *REPEATED].refuted
 
-    def forgetful(self, uploads, norms=None):  # noqa: ARG001
-        return ClientReleases(self.noise_multiplier, uploads)
+    def forgetful(self):
+        return real(self)[0], None
 
-    monkeypatch.setattr(Arm, "client_releases", forgetful)
+    real = Arm.messages
+
+    monkeypatch.setattr(Arm, "messages", forgetful)
     monkeypatch.setattr(
         Arm,
-        "sampled_round",
-        lambda self: SampledRound(self.sampling_rate, self.noise_multiplier),
+        "event",
+        lambda self: Sampled(self.sampling_rate, self.noise_multiplier),
     )
     assert attack(claim)[observer, "zero-out", *REPEATED].refuted
 
@@ -275,7 +278,7 @@ def test_the_command_audits_an_experiment(tmp_path):
     assert [f["attack"] for f in report["attacks"]] == ["repeated rounds"] * 2 + ["one run"]
     assert {f["rounds"] for f in report["attacks"]} == {3}
     assert "infinite" in report["not_attacked"][0]
-    assert len(report["checks"]) == 8
+    assert len(report["checks"]) == 9
     assert any("simulator" in text for text in report["not_visible"])
 
 

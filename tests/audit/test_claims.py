@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from checks import client_cost
 from locksfl.audit.claims import accountant
 from locksfl.audit.suite import default_arms
 from locksfl.experiment.costs import statement
@@ -35,8 +37,8 @@ def test_all_arms_together_cost_more_than_the_largest(trust):
     """And no more than their sum; in local trust exactly the root of the summed squares."""
     arms = arms_of(trust)
     privacy = arms[0][1]
-    alone = [statement([arm], [ROUNDS], privacy) for arm, _ in arms]
-    together = statement([arm for arm, _ in arms], [ROUNDS] * len(arms), privacy)
+    alone = [statement([replace(arm, rounds=ROUNDS)], privacy) for arm, _ in arms]
+    together = statement([replace(arm, rounds=ROUNDS) for arm, _ in arms], privacy)
     for costs in zip(*alone, together, strict=True):
         singles = [cost.epsilon for cost in costs[:-1]]
         if math.inf in singles:
@@ -44,5 +46,5 @@ def test_all_arms_together_cost_more_than_the_largest(trust):
             continue
         assert max(singles) * 1.05 < costs[-1].epsilon <= sum(singles)
     if trust == "local":
-        mu = sum(arm.client_releases(ROUNDS).mu_squared() for arm, _ in arms)
+        mu = sum(client_cost(arm, ROUNDS) for arm, _ in arms)
         assert together[0].epsilon == pytest.approx(epsilon_from_mu(math.sqrt(mu), privacy.delta))

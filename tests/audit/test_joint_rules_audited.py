@@ -15,6 +15,7 @@ from locksfl.audit.properties import check_arm
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.plan import calibrated
 from locksfl.methods import TRUSTS
+from locksfl.round.floats import FloatSums
 from locksfl.round.randomness import Randomness
 
 EPSILON, DELTA, ROUNDS, REPETITIONS = 3.0, 1e-2, 2, 50_000
@@ -32,7 +33,7 @@ def claim(rule, trust, **more):
     """An arm of 100 clients that claims 3."""
     privacy = PrivacyConfig(trust=trust, epsilon=EPSILON, delta=DELTA)
     numbers = {"cohort": 60.0, "uploads": 50.0} | more
-    arm = Arm(f"{trust}-{rule}", 100, ROUNDS, rule, trust=trust, **numbers)
+    arm = Arm.of(f"{trust}-{rule}", 100, ROUNDS, rule, trust=trust, **numbers)
     return calibrated(arm, privacy), privacy
 
 
@@ -59,7 +60,7 @@ def test_sums_that_refine_without_their_noise_are_caught(monkeypatch):
     """A tenth of what was charged, on these sums alone; the norm sum is as it should be. (With much
     noise on the update, which would hide them.)"""
     arm, privacy = claim("aocs", "central")
-    loud = dataclasses.replace(arm, norm_multiplier=1.5, noise_multiplier=20.0)
+    loud = arm.changed(norm_multiplier=1.5, noise_multiplier=20.0)
     assert not strongest(loud, privacy).refuted
     real = attacks.draw_server
 
@@ -73,15 +74,15 @@ def test_sums_that_refine_without_their_noise_are_caught(monkeypatch):
 
 def test_a_norm_without_its_noise_is_caught_where_a_rule_compares_it(monkeypatch):
     arm, privacy = claim("ocs", "local")
-    loud = dataclasses.replace(arm, norm_multiplier=1.5)
+    loud = arm.changed(norm_multiplier=1.5)
     assert not strongest(loud, privacy).refuted
-    real = TRUSTS["local"].release_norms
+    real = FloatSums.release_norms
 
-    def quiet(values, members, noise, dials, *rest):
+    def quiet(self, method, values, members, dials):
         less = dials._replace(norm_multiplier=dials.norm_multiplier / 10)
-        return real(values, members, noise, less, *rest)
+        return real(self, method, values, members, less)
 
-    monkeypatch.setitem(TRUSTS, "local", dataclasses.replace(TRUSTS["local"], release_norms=quiet))
+    monkeypatch.setattr(FloatSums, "release_norms", quiet)
     assert strongest(loud, privacy).refuted
 
 

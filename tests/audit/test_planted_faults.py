@@ -13,14 +13,24 @@ import pytest
 from _pytest.outcomes import Failed
 
 from audit_faults import FAULTS, run_ordinary, table
+from locksfl.arm import Arm
 from locksfl.audit import properties
+from locksfl.audit.attacks import audit_arm
 from locksfl.audit.claims import accountant
+from locksfl.audit.replay import replayed
 from locksfl.audit.statements import broken_statements
 from locksfl.audit.suite import default_arms
+from locksfl.experiment.plan import calibrated
 from locksfl.round.randomness import Randomness
 
 ROUNDS = 4
-ARMS = {arm.name: (arm, privacy) for arm, privacy in default_arms(ROUNDS)}
+DEFAULT = {arm.name: (arm, privacy) for arm, privacy in default_arms(ROUNDS)}
+CENTRAL = DEFAULT["central-coin"][1]
+MORE = [
+    Arm("central-aocs", 100, ROUNDS, "aocs", cohort=60.0, uploads=30.0),
+    Arm("central-rates", 100, ROUNDS, "coin", cohort=50.0, uploads=10.0),  # rate control
+]
+ARMS = DEFAULT | {arm.name: (calibrated(arm, CENTRAL), CENTRAL) for arm in MORE}
 SOURCE = Randomness.seeded(11)
 SECRET = Randomness(11, simulated=False)
 DOCS = Path(__file__).parent.parent.parent / "docs" / "audit.md"
@@ -34,9 +44,11 @@ def line_holds(name, line, source=SOURCE):
     if line == "accountant":
         return accountant([arm], ROUNDS, privacy, np.random.default_rng(2))
     if line == "accountant (all arms)":
-        arms = [pair for pair in ARMS.values() if pair[0].trust == arm.trust]
+        arms = [pair for pair in DEFAULT.values() if pair[0].trust == arm.trust]
         (check,) = properties.together(arms, ROUNDS, SOURCE)
         return check.holds, check.found
+    if line == "replay":
+        return replayed(arm, source)
     if line == "filter":
         return properties.within_budget(arm, SOURCE)
     assert line == "statements"
@@ -44,11 +56,11 @@ def line_holds(name, line, source=SOURCE):
 
 
 @pytest.mark.parametrize("source", [SOURCE, SECRET], ids=["seed", "no seed"])
-@pytest.mark.parametrize("name", ARMS)
+@pytest.mark.parametrize("name", [*DEFAULT, "central-rates"])
 def test_sound_code_passes_every_line(name, source):
     checks = properties.check_arm(*ARMS[name], source)
     assert [(check.name, check.found) for check in checks if not check.holds] == []
-    expected = [*properties.OF_PLAYS, "statements", "accountant"]
+    expected = [*properties.OF_PLAYS, "statements", "accountant", "replay"]
     assert [c.name for c in checks] == expected + ["filter"] * (name == "local-norm")
 
 
@@ -69,6 +81,7 @@ QUICK = {  # of each kind one; the others, which take minutes together, in `make
     "no seed: update noise halved",
     "no seed: two rounds share a stream",
     "no seed: contributions of twice their length, unchecked",
+    "no seed: count noise from the clip noise's stream",
 }
 
 
@@ -84,6 +97,23 @@ def test_the_audit_sees_a_fault(fault):
     with fault.plant():
         holds, found = line_holds(fault.arm, fault.line, SECRET if fault.secret else SOURCE)
     assert not holds, found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "fault", [f for f in FAULTS if f.line == "replay"], ids=lambda fault: fault.name
+)
+def test_only_a_replay_sees_a_fault(fault):
+    """No statistic and no attack does: the replay is not the same check once more."""
+    source = SECRET if fault.secret else SOURCE
+    with fault.plant():
+        checks = properties.check_arm(*ARMS[fault.arm], source)
+        attacks = audit_arm(
+            *ARMS[fault.arm], rounds=ROUNDS, repetitions=20_000, canaries=1000,
+            significance=1e-6, randomness=SOURCE,
+        )  # fmt: skip
+    assert [check.name for check in checks if not check.holds] == ["replay"]
+    assert not any(attack.refuted for attack in attacks)
 
 
 def test_the_documentation_shows_this_table():

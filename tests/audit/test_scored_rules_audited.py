@@ -15,7 +15,7 @@ from scripts.make_methods import AUDITED, OBSERVER, claim, strongest
 from locksfl.arm import Arm
 from locksfl.audit.properties import check_arm
 from locksfl.methods import TRUSTS
-from locksfl.methods.releases import ClientReleases, SampledRound
+from locksfl.methods.events import Sampled
 from locksfl.round.randomness import Randomness
 
 SCORED = (
@@ -53,17 +53,19 @@ def test_a_third_of_the_noise_is_caught(rule, trust, monkeypatch):
 def test_an_uncharged_score_is_caught(trust, monkeypatch):
     """With z_K = 0.5 and an accountant that forgets it; charged, the same round stands."""
     arm, privacy = claim("loss", trust)
-    loud = dataclasses.replace(arm, norm_multiplier=0.5)
+    loud = arm.changed(norm_multiplier=0.5)
     assert not strongest(loud, privacy).refuted
 
-    def forgetful(self, uploads, norms=None):  # noqa: ARG001
-        return ClientReleases(self.noise_multiplier, uploads)
+    def forgetful(self):
+        return real(self)[0], None
+
+    real = Arm.messages
 
     def uncharged(self):
-        return SampledRound(self.sampling_rate, self.noise_multiplier)
+        return Sampled(self.sampling_rate, self.noise_multiplier)
 
-    monkeypatch.setattr(Arm, "client_releases", forgetful)
-    monkeypatch.setattr(Arm, "sampled_round", uncharged)
+    monkeypatch.setattr(Arm, "messages", forgetful)
+    monkeypatch.setattr(Arm, "event", uncharged)
     assert strongest(loud, privacy).refuted
 
 
@@ -88,6 +90,6 @@ def test_the_simulator_plays_what_the_rule_states(rule, trust, seeded):
     arm, privacy = claim(rule, trust)
     if trust == "local":  # coins that are certain no more, nor hardly ever
         numbers = {"uploads": 50.0, "norm_low": 0.9}
-        arm = dataclasses.replace(arm, **numbers, floor=0.1 if arm.floor else 0.0)
+        arm = arm.changed(**numbers, floor=0.1 if arm.floor else 0.0)
     checks = check_arm(arm, privacy, Randomness(11, simulated=seeded))
     assert [(check.name, check.found) for check in checks if not check.holds] == []

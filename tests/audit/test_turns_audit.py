@@ -15,8 +15,9 @@ from locksfl.audit.attacks import audit_arm, planned_attacks
 from locksfl.audit.claims import accountant
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.plan import calibrated
-from locksfl.methods import releases
-from locksfl.methods.cyclic import correlated, group_of
+from locksfl.methods.cyclic import correlated
+from locksfl.methods.samplings import turns as schedule
+from locksfl.methods.samplings.turns import group_of
 from locksfl.round import draws
 from locksfl.round.randomness import Randomness
 
@@ -83,15 +84,15 @@ def one_after_another(clients, separation, round_index):
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
-    ("name", "fault", "line"),
+    ("module", "name", "fault", "line"),
     [
-        ("correlated", halved, "noise as charged"),
-        ("correlated", uncorrelated, "no noise twice"),
-        ("group_of", one_after_another, "cohort coins"),
+        (draws, "correlated", halved, "noise as charged"),
+        (draws, "correlated", uncorrelated, "no noise twice"),
+        (schedule, "group_of", one_after_another, "cohort coins"),
     ],
 )
-def test_a_fault_is_seen(monkeypatch, name, fault, line):
-    monkeypatch.setattr(draws, name, fault)
+def test_a_fault_is_seen(monkeypatch, module, name, fault, line):
+    monkeypatch.setattr(module, name, fault)
     holds, found = properties.OF_PLAYS[line](properties.play_all(turns(), SOURCE))
     assert not holds, found
 
@@ -99,7 +100,6 @@ def test_a_fault_is_seen(monkeypatch, name, fault, line):
 def test_an_epsilon_for_a_turn_too_few_is_seen(monkeypatch):
     arm = turns()
     assert accountant([arm], ROUNDS, PRIVACY, np.random.default_rng(2))[0]
-    monkeypatch.setattr(
-        releases.CyclicRound, "turns", lambda event, rounds: rounds // event.separation
-    )
+    too_few = "locksfl.privacy.accountant.turns"
+    monkeypatch.setattr(too_few, lambda rounds, separation: rounds // separation)
     assert not accountant([arm], ROUNDS, PRIVACY, np.random.default_rng(2))[0]

@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from locksfl.experiment import run as experiment
@@ -21,11 +23,14 @@ from locksfl.simulate import simulator as simulate
 from small_runs import (
     CENTRAL,
     QUICK,
+    call_locks,
     copied,
     finished,
+    imported,
     lines,
     play,
     quick,
+    stopped_after,
     summary,
 )
 
@@ -212,6 +217,39 @@ def test_evaluate_agrees_with_the_summary(locks):
             by_class = told["accuracy_by_class"]  # 200 held-out records of each class
             assert sum(by_class) / len(by_class) == pytest.approx(told["accuracy"], abs=1e-6)
     assert "class 9" in locks("evaluate", finished()).out
+
+
+def test_a_run_on_a_folder_is_evaluated_from_anywhere(locks, tmp_path, monkeypatch):
+    """Found alone here: the run folder had the data's path as typed, and a bundle may have none."""
+    shutil.copytree(imported(), tmp_path / "data" / "people")
+    (tmp_path / "quick.toml").write_text(QUICK)
+    monkeypatch.chdir(tmp_path)
+    np.savez("encoder.npz", W=np.eye(4, dtype=np.float32))
+    for number, name in enumerate(('"people", dir="data"', '"data/people"')):
+        changes = (f"data={{name={name}}}", "arm.locks.cohort=5", "train.rounds=1")
+        changes += ('features={name="encoder",file="encoder.npz"}',)
+        words = [word for change in changes for word in ("--set", change)]
+        assert locks("run", "quick.toml", *words, "--seed", "1", "--out", f"run{number}").code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for run in ("run0", "run1"):
+        assert locks("evaluate", f"../{run}").code == 0
+        assert locks("publish", f"../{run}", run).code == 0
+        for file in (tmp_path / "elsewhere" / run).iterdir():
+            assert str(tmp_path).encode() not in file.read_bytes(), file
+
+
+def test_a_run_on_a_folder_goes_on_from_anywhere(capsys, tmp_path, monkeypatch):
+    """Found alone here: a path as typed in the identity of a run, and as it is in its folder."""
+    shutil.copytree(imported(), tmp_path / "people")
+    (tmp_path / "quick.toml").write_text(QUICK)
+    monkeypatch.chdir(tmp_path)
+    changes = ("--set", 'data={name="people"}', "--set", "arm.locks.cohort=5")
+    with stopped_after(tmp_path / "run", 1):
+        call_locks(capsys, "run", "quick.toml", *changes, "--out", "run", code=130)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    call_locks(capsys, "run", "--resume", "--out", "../run")
 
 
 def test_evaluate_and_publish_refuse_what_is_not_a_finished_run(locks, tmp_path):

@@ -108,7 +108,7 @@ def test_a_folder_by_its_name_in_the_data_directory(locks, table, tmp_path):
         (["--client", "user_id", "--label", "z"], "no column 'z' (--label)"),
         (["--client", "user_id"], "--label is missing"),
         (["--label", "y"], "--client is missing"),
-        (["--client", "user_id", "--label", "y", "--test-share", "1"], "--test-share = 1.0"),
+        (["--client", "user_id", "--label", "y", "--test-share", "2"], "--test-share = 2.0"),
         (["--client", "user_id", "--label", "y", "--text", "a", "--image", "b"], "only one of"),
         (["--client", "user_id", "--label", "y", "--test", "none.csv"], "none.csv: no such file"),
         (["--client", "user_id", "--label", "a", "--classes", "1,2"], "expected one of 1, 2"),

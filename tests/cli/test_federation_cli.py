@@ -214,21 +214,25 @@ def test_as_many_keys_as_clients(made, tmp_path):
     assert "the same key as a.pub" in told
 
 
+def check(made, address, ca):
+    return ["check", address, "--ca", ca, "--key", made / "keys" / "a.key"]
+
+
 def test_a_wrong_ca(made, tmp_path):
+    """For a person who checks; a client waits (tests/federation/device/test_node.py)."""
     certificates.make_server(tmp_path / "other", ["127.0.0.1"], days=2)
     with tls_server(made / "certs") as address:
-        assert certificates.check_connection(address, made / "certs" / "ca.pem")
-        told = refused(*client(made, tmp_path, server=address, ca=tmp_path / "other" / "ca.pem"))
+        certificates.check_connection(address, made / "certs" / "ca.pem")
+        told = refused(*check(made, address, tmp_path / "other" / "ca.pem"))
     assert told.startswith(f"{address}: its certificate does not verify against ")
-    assert released(tmp_path) == []
 
 
 def test_a_server_under_another_name(made, tmp_path):
     certificates.make_server(tmp_path / "named", ["fl.example.org"], days=2)
     with tls_server(tmp_path / "named") as address:
-        assert certificates.check_connection(address, tmp_path / "named" / "ca.pem")  # its own
+        certificates.check_connection(address, tmp_path / "named" / "ca.pem")  # its own
         address = address.replace("127.0.0.1", "localhost")
-        told = refused(*client(made, tmp_path, server=address, ca=tmp_path / "named" / "ca.pem"))
+        told = refused(*check(made, address, tmp_path / "named" / "ca.pem"))
     assert "its certificate does not verify against" in told
 
 
@@ -241,7 +245,7 @@ def test_a_server_under_another_name(made, tmp_path):
         ({"data": "nowhere.npz"}, "nowhere.npz: no such data file"),
         ({"experiment": "nowhere.toml"}, "nowhere.toml: no such experiment file"),
         ({"server": "somewhere"}, "somewhere: expected HOST:PORT of the server"),
-        ({"data": None}, "--data is missing: expected --data FILE.npz and --experiment"),
+        ({"data": None}, "--data is missing: expected --data FILE_OR_FOLDER and --experiment"),
         ({"update": "mine:update"}, "--update mine:update: a training function brings its own"),
         (
             {"update": "nowhere_at_all:update", "data": None, "experiment": None},
@@ -471,10 +475,12 @@ def test_a_central_run_says_that_the_server_sees_raw_updates():
     summary = {
         "no_guarantee": False, "filter": False, "simulated": True, "tuned_without_privacy": False,
         "unit": "one client", "held_out": {"public": True}, "population": None,
+        "task": "classes", "released_statistics": [],
         "arms": [
             {
                 "name": "x", "trust": "central", "rounds": 1, "asked_rounds": 1,
                 "answered": {"norm": 1.0, "update": 0.5}, "privacy": [{"delta": 1e-5}],
+                "metrics": dict.fromkeys(("gain_low", "gain_high", "baseline")),
             }
         ],
     }  # fmt: skip

@@ -248,6 +248,7 @@ REFUSED: dict[str, dict[str, str]] = {  # what would take long, or wait for othe
     "federation client": dict.fromkeys(
         ("--server", "--ca", "--key", "--policy", "--ledger"), MISSING
     ),
+    "federation check": {"server": "localhost", **dict.fromkeys(("--ca", "--key"), MISSING)},
     "federation leave": dict.fromkeys(("--server", "--ca", "--key"), MISSING),
     "federation ledger": {"ledger": MISSING, "--policy": MISSING},
     "federation policy": {"file": MISSING},

@@ -9,11 +9,14 @@ from functools import partial
 
 import pytest
 
+from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
+from locksfl.experiment.coverage import covered_text
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.publish import publish
 from locksfl.experiment.report import notes, summary_table
 from locksfl.privacy import epsilon_from_mu
+from locksfl.privacy.population import PlannedArm, PopulationJournal, Run
 from small_runs import CENTRAL, QUICK, costs, finished, lines, new_path, play, summary
 
 UNIFORM = ("--rounds", 100, "--clients", 100, "--cohort", 20)
@@ -276,6 +279,39 @@ def test_a_population_is_made_debited_and_shown(privacy, locks, populations):
     assert "spent so far  PUBLIC" in shown
     assert "never cost more than the total" in shown
     assert f"PUBLIC  zero-out {both['PUBLIC', 'zero-out']:.4f}" in shown
+
+
+@pytest.mark.usefixtures("populations")
+def test_a_copy_that_played_on_above_the_total_is_said(privacy):
+    """The fault: 161% of a total is spent, and the journal and a statement say that it holds."""
+
+    def run(name, rounds):
+        arm = Arm.of("a", 100, rounds, trust="local", cohort=20, noise_multiplier=11.0)
+        return Run(name, name, (PlannedArm.of(arm),))
+
+    def said():
+        with PopulationJournal.find("patients") as journal:
+            covers = {"run": "first", **journal.account()}
+        return covered_text(covers), " ".join(privacy("spent", "patients").out.split()), covers
+
+    assert privacy(*MADE, 4, "--trust", "local").code == 0
+    with PopulationJournal.find("patients") as journal:
+        limit = journal.total.limit / journal.total.charge(run("first", 1).arms)  # rounds
+        whole, most = int(0.97 * limit), int(0.64 * limit)
+        journal.debit(run("first", whole))  # and so was a copy of its folder, which is playing
+        journal.settle(run("first", whole // 4))
+        journal.debit(run("other", most))
+    exception = "if a copy of a run that ended early is still playing, what it releases is charged"
+    for text in said()[:2]:
+        assert f"never cost more than the total, with one exception: {exception}" in text
+    with PopulationJournal.find("patients") as journal:
+        journal.settle(run("first", whole))  # the copy has ended
+    *texts, covers = said()
+    assert 1.5 < covers["share"] < 1.62
+    for text in texts:
+        assert f"{covers['share']:.1%}" in text
+        assert "none any more, because the runs have cost more than the total: a copy" in text
+        assert "never cost more" not in text
 
 
 @pytest.mark.usefixtures("populations")

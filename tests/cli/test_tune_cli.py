@@ -43,7 +43,7 @@ def refused(result, *said):
 def test_its_progress_names_no_total_before_there_is_one(monkeypatch):
     monkeypatch.setattr("locksfl.cli.progress.EVERY", 0.0)
     told = io.StringIO()
-    with Bars(console=Console(file=told)) as bar:
+    with Bars(Console(file=told), stopped=str) as bar:
         line = bar.add_task("", total=None)
         bar.update(line, description="opening the public data")
         bar.update(line, description="uniform", total=1)
@@ -129,7 +129,7 @@ def test_it_writes_beside_the_file_never_over_one_and_goes_on(locks, file, monke
     assert "nothing was charged" in done.out
     before = text(people(1))
     assert file.read_text() == before
-    (arm,) = parse_config(tuned.read_text()).arms()
+    (arm,) = parse_config(tuned.read_text()).arms
     assert (arm.clip_norm, arm.step) in ((1.0, 0.1), (1.0, 1.0))
     assert "declared public; nothing was charged" in tuned.read_text().splitlines()[0]
     told = json.loads(locks(*command, "--json").out)  # again: the same

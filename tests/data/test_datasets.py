@@ -45,20 +45,20 @@ def packed() -> bytes:
 
 def test_embedded_counts_and_classes():
     digits = datasets.load("mnist-embedded")
-    assert digits.train_features.shape == (10_000, 28, 28)
+    assert digits.features.shape == (10_000, 28, 28)
     assert digits.test_features.shape == (2_000, 28, 28)
-    assert digits.train_features.dtype == digits.test_features.dtype == np.uint8
-    assert digits.train_labels.dtype == digits.test_labels.dtype == np.int32
-    assert np.bincount(digits.train_labels).tolist() == [1000] * 10
+    assert digits.features.dtype == digits.test_features.dtype == np.uint8
+    assert digits.labels.dtype == digits.test_labels.dtype == np.int32
+    assert np.bincount(digits.labels).tolist() == [1000] * 10
     assert np.bincount(digits.test_labels).tolist() == [200] * 10
     assert digits.classes == 10
-    assert digits.train_features.max() == 255
-    assert digits.train_features.any(axis=(1, 2)).all()
+    assert digits.features.max() == 255
+    assert digits.features.any(axis=(1, 2)).all()
 
 
 def test_embedded_digits_are_all_different():
     digits = datasets.load("mnist-embedded")
-    every = np.concatenate([digits.train_features, digits.test_features])
+    every = np.concatenate([digits.features, digits.test_features])
     assert len({image.tobytes() for image in every}) == 12_000
 
 
@@ -73,9 +73,9 @@ def test_embedded_checksums_and_size():
 def test_embedded_digits_look_like_their_labels():
     """The nearest class mean of the training digits names 8 of 10 test digits; chance is 1."""
     digits = datasets.load("mnist-embedded")
-    train = digits.train_features.reshape(-1, 784) / 255
+    train = digits.features.reshape(-1, 784) / 255
     test = digits.test_features.reshape(-1, 784) / 255
-    means = np.stack([train[digits.train_labels == k].mean(axis=0) for k in range(10)])
+    means = np.stack([train[digits.labels == k].mean(axis=0) for k in range(10)])
     named = ((means**2).sum(axis=1) - 2 * test @ means.T).argmin(axis=1)
     assert (named == digits.test_labels).mean() > 0.75
     assert (named == np.roll(digits.test_labels, 1)).mean() < 0.15
@@ -97,11 +97,11 @@ def test_notice_travels_with_the_digits():
 
 def test_mnist_counts_and_classes():
     mnist = datasets.load("mnist", data_folder())
-    assert mnist.train_features.shape == (60_000, 28, 28)
+    assert mnist.features.shape == (60_000, 28, 28)
     assert mnist.test_features.shape == (10_000, 28, 28)
     train = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     test = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
-    assert np.bincount(mnist.train_labels).tolist() == train
+    assert np.bincount(mnist.labels).tolist() == train
     assert np.bincount(mnist.test_labels).tolist() == test
 
 
@@ -109,7 +109,7 @@ def test_mnist_counts_and_classes():
 def test_the_catalogue_tells_the_truth(name):
     entry = CATALOGUE[name]
     data = datasets.load(name, data_folder(name))
-    assert (len(data.train_features), len(data.test_features)) == (entry.train, entry.test)
+    assert (len(data.features), len(data.test_features)) == (entry.train, entry.test)
     assert data.classes == entry.classes
     assert (data.owner is None) == (entry.clients is None)
     if data.owner is not None:
@@ -118,19 +118,19 @@ def test_the_catalogue_tells_the_truth(name):
 
 def test_fashion_counts_and_classes():
     fashion = datasets.load("fashion-mnist", data_folder("fashion-mnist"))
-    assert fashion.train_features.shape == (60_000, 28, 28)
-    assert np.bincount(fashion.train_labels).tolist() == [6000] * 10
+    assert fashion.features.shape == (60_000, 28, 28)
+    assert np.bincount(fashion.labels).tolist() == [6000] * 10
     assert np.bincount(fashion.test_labels).tolist() == [1000] * 10
 
 
 def test_cifar10_counts_and_classes():
     photos = datasets.load("cifar10", data_folder("cifar10"))
-    assert photos.train_features.shape == (50_000, 32, 32, 3)
+    assert photos.features.shape == (50_000, 32, 32, 3)
     assert photos.test_features.shape == (10_000, 32, 32, 3)
-    assert np.bincount(photos.train_labels).tolist() == [5000] * 10
+    assert np.bincount(photos.labels).tolist() == [5000] * 10
     assert np.bincount(photos.test_labels).tolist() == [1000] * 10
     # channels last: the means of red, green and blue that everybody subtracts
-    mean = photos.train_features.mean(axis=(0, 1, 2)) / 255
+    mean = photos.features.mean(axis=(0, 1, 2)) / 255
     np.testing.assert_allclose(mean, [0.4914, 0.4822, 0.4465], atol=1e-4)
 
 
@@ -138,7 +138,7 @@ def test_writers_are_natural_users_and_test_writers_are_others():
     folder = data_folder("mnist-writers")
     writers = datasets.load("mnist-writers", folder)
     digits = datasets.load("mnist", folder)
-    assert np.array_equal(writers.train_features, digits.train_features)
+    assert np.array_equal(writers.features, digits.features)
     sizes = np.bincount(writers.owner)
     assert (sizes.size, sizes.min(), sizes.max(), np.median(sizes)) == (539, 19, 131, 116)
     ids = []
@@ -160,17 +160,17 @@ def test_shakespeare_counts_and_characters():
     texts = [(out, "\n".join(speeches)) for out, speeches in roles]
     large = [(out, text) for out, text in texts if len(text) >= 160]
     assert (len(roles), len(large), sum(out for out, _ in large)) == (1346, 1055, 110)
-    assert data.train_features.shape == data.train_labels.shape == (48_075, 80)
+    assert data.features.shape == data.labels.shape == (48_075, 80)
     assert data.test_features.shape == data.test_labels.shape == (6_236, 80)
     # every character but a role's first is a label, once
-    assert (data.train_labels >= 0).sum() == sum(len(t) - 1 for out, t in large if not out)
+    assert (data.labels >= 0).sum() == sum(len(t) - 1 for out, t in large if not out)
     assert (data.test_labels >= 0).sum() == sum(len(t) - 1 for out, t in large if out)
     first = next(text for out, text in large if not out)
     mine = data.owner == 0
-    codes = data.train_labels[mine].ravel()
+    codes = data.labels[mine].ravel()
     told = shakespeare.decode(codes[codes >= 0])
     assert told == first[1:]
-    assert shakespeare.decode(data.train_features[mine].ravel()[: len(told)]) == first[:-1]
+    assert shakespeare.decode(data.features[mine].ravel()[: len(told)]) == first[:-1]
 
 
 def test_characters():
@@ -313,7 +313,7 @@ def test_open_population(kind, options, golden):
     def pairs(features, labels):
         return sorted((x.tobytes(), int(y)) for x, y in zip(features, labels, strict=True))
 
-    before = pairs(digits.train_features, digits.train_labels)
+    before = pairs(digits.features, digits.labels)
     assert pairs(population.features, population.labels) == before
     # The same on every machine; another seed gives another split.
     parts = (population.offsets.astype("<i8"), population.labels.astype("<i4"))

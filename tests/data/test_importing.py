@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
+import stat
 import subprocess
 import sys
 from unittest import mock
@@ -234,6 +236,19 @@ def test_an_import_that_stops_halfway_leaves_nothing(records, tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         import_table(path, tmp_path / "out", REQUEST)
     assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_an_imported_folder_is_for_its_owner_alone(records, tmp_path):
+    """The fault: raw records that every account of the machine can read, or a copy of one of the
+    files that they can."""
+    before = os.umask(0)
+    try:
+        place = import_table(write(tmp_path / "t.csv", records), tmp_path / "out", REQUEST)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (place, *place.iterdir())}
+    names = ("header.json", *(f"{name}.npy" for name in folder.ARRAYS))
+    assert modes == {"out": 0o700, **dict.fromkeys(names, 0o600)}
 
 
 def test_damaged_folders_are_refused(records, tmp_path):

@@ -44,7 +44,7 @@ def test_auto_is_what_the_planner_says():
     """The first arm decides on the rounds; every arm has its own cohort, within the total."""
     config = parse_config(TEXT)
     plan = choose(Question(200, D, 8.0, uploads_in_all=400.0), "uniform", 0.5)
-    uniform, coin, norm = config.arms()
+    uniform, coin, norm = config.arms
     assert uniform.rounds == coin.rounds == norm.rounds == plan.arm.rounds
     wanted = 400 / plan.arm.rounds
     assert uniform.cohort == pytest.approx(wanted, abs=0.01)
@@ -57,7 +57,7 @@ def test_a_run_saves_and_plays_the_numbers():
     run = play(config)
     saved = read_config(run / "config.toml")
     assert saved == config
-    assert saved.arm == [{"name": "uniform", "cohort": config.arms()[0].cohort}]
+    assert saved.arm == [{"name": "uniform", "cohort": config.arms[0].cohort}]
     (arm,) = summary(run)["arms"]
     assert arm["rounds"] == config.train.rounds
     assert "auto" not in (run / "config.toml").read_text()
@@ -72,25 +72,25 @@ def test_the_command_says_what_was_planned(tmp_path):
     assert done.exit_code == 0, done.output
     config = read_config(tmp_path / "run" / "config.toml")
     told = f"planned: {config.train.rounds} rounds; clients asked a round: a "
-    assert told + f"{config.arms()[0].cohort:g}" in done.output
+    assert told + f"{config.arms[0].cohort:g}" in done.output
 
 
 def test_one_of_the_two_may_be_given():
     fixed = parse_config(TEXT, ("train.rounds=10",))
     assert fixed.train.rounds == 10
-    assert fixed.arms()[0].cohort == 40
+    assert fixed.arms[0].cohort == 40
     asked = parse_config(TEXT, ("arm=[{name='a', cohort=40}]",))
-    assert asked.arms()[0].cohort == 40
+    assert asked.arms[0].cohort == 40
     assert asked.train.rounds <= 10
     mine = parse_config(TEXT, ("arm=[{name='a', rule='norm', cohort='auto', floor=0.2}]",))
-    assert mine.arms()[0].floor == 0.2
+    assert mine.arms[0].floor == 0.2
 
 
 def test_without_a_total_the_plan_is_free():
     free = parse_config(TEXT, ("plan={}", "arm=[{name='a', cohort='auto'}]"))
     plan = choose(Question(200, D, 8.0), "uniform", 1.0)
     assert free.train.rounds == plan.arm.rounds
-    assert free.arms()[0].cohort == pytest.approx(plan.arm.cohort, abs=0.01)
+    assert free.arms[0].cohort == pytest.approx(plan.arm.cohort, abs=0.01)
 
 
 @pytest.mark.parametrize(

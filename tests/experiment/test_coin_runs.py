@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from checks import ragged
-from locksfl.arm import MULTIPLIERS
 from locksfl.experiment.config import parse_config, read_config
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import noise_in, publish
 from locksfl.experiment.training import train
 from locksfl.privacy import guarantee
 from locksfl.privacy.ledger import account_ledger, read_run
@@ -49,7 +48,7 @@ class Stop(KeyboardInterrupt):
 
 
 def stopped(config, after):
-    """A run that was stopped after a round, and resumed."""
+    """A run that was stopped after a round."""
     folder = RunFolder.create(new_path(), config)
 
     def on_round(record):
@@ -58,6 +57,12 @@ def stopped(config, after):
 
     with pytest.raises(Stop):
         run_experiment(config, folder, on_round=on_round)
+    return folder
+
+
+def resumed(config, after):
+    """The path of a run that was stopped after a round, and resumed."""
+    folder = stopped(config, after)
     run_experiment(config, folder, resume=True)
     return folder.path
 
@@ -66,12 +71,34 @@ def stopped(config, after):
 def test_a_controlled_run_resumes_as_if_it_had_never_stopped(seed):
     config = parse_config(COIN, CONTROLLED, seed)
     with mock.patch.object(Randomness, "from_system", return_value=SECRET):
-        whole, again = play(config), stopped(config, 3)
+        whole, again = play(config), resumed(config, 3)
     for name in ("rounds.jsonl", "model-coin.npz"):
         assert (whole / name).read_bytes() == (again / name).read_bytes()
     cohorts = [line["expected_cohort"] for line in lines(whole)]
     assert cohorts[0] == 2.0
     assert len(set(cohorts)) > 1  # it is controlled
+
+
+def test_a_controlled_run_does_not_go_on_with_other_counts():
+    """The attack: a copy whose counts are edited plays other rates with the same noise. The fault
+    that only this finds: the lines of a run are not compared with its checkpoint."""
+    config = parse_config(COIN, CONTROLLED)
+    folder = stopped(config, 3)
+    path = folder.path / "rounds.jsonl"
+    content = path.read_bytes()
+    for line in range(3):
+        told = lines(folder.path)
+        told[line]["released_count"] += 40
+        path.write_text("".join(json.dumps(one) + "\n" for one in told))
+        edited = path.read_bytes()
+        with pytest.raises(ValueError, match="edited since the run wrote it") as caught:
+            run_experiment(config, RunFolder(folder.path), resume=True)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert path.read_bytes() == edited
+        path.write_bytes(content)
+    run_experiment(config, folder, resume=True)
+    assert path.read_bytes().startswith(content)
 
 
 def test_a_bundle_estimates_uploads_from_the_released_counts():
@@ -126,8 +153,7 @@ def test_the_statement_alone_gives_the_guarantee(changes):
     (told,) = statement["arms"]
     assert ("ladder" in told) == (changes == CONTROLLED)
     config = read_config(bundle / "config.toml")
-    noise = {n: told.get(n) or 0.0 for n in MULTIPLIERS} | {"ladder": told.get("ladder", ())}
-    arm = replace(config.arms()[0], **noise)
+    arm = replace(config.arms[0], noise=noise_in(told))
     costs = guarantee([arm], config.privacy.delta, config.privacy.accountant)
     assert [cost.as_dict() for cost in costs] == told["privacy"]
     assert 49 < told["privacy"][2]["epsilon"] <= 50

@@ -12,7 +12,7 @@ from checks import ragged
 from locksfl.experiment.comparison.runner import Cell, grid, play_cells, play_grid
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.plan import plan_arms
-from locksfl.experiment.run import local_work, server_for
+from locksfl.experiment.run import server_for
 from locksfl.models.build import softmax
 from locksfl.round.randomness import Randomness
 from locksfl.simulate.simulator import Simulator
@@ -52,7 +52,7 @@ def test_a_run_of_a_grid_is_the_run_alone(simulator):
     assert found[0].key == {"seed": 7}
     for arm, run in zip(arms, found[1], strict=True):
         server = server_for(CONFIG.train, arm.rounds)
-        work, source = local_work(CONFIG.local), Randomness.seeded(7)
+        work, source = CONFIG.local.work(), Randomness.seeded(7)
         alone = play_alone(simulator, arm, source, work, server)
         np.testing.assert_array_equal(run.weights, alone.weights)
         assert [record["accuracy"] for record in run.rounds] == [log.accuracy for log in alone[0]]

@@ -39,7 +39,7 @@ def read(*changes: str) -> Config:
 
 def checked(config: Config) -> Config:
     """With arms whose noise is given once and in full."""
-    for arm in config.arms():
+    for arm in config.arms:
         config.privacy.check_noise(arm)
     return config
 
@@ -54,7 +54,7 @@ def refusal(*changes: str) -> str:
 
 def test_the_example_is_the_documented_experiment():
     config = read()
-    assert [arm.name for arm in config.arms()] == ["uniform", "locks"]
+    assert [arm.name for arm in config.arms] == ["uniform", "locks"]
     assert (config.data.clients, config.train.rounds, config.privacy.epsilon) == (100, 100, 10.0)
     assert config.seed is None
 
@@ -243,12 +243,12 @@ def test_no_noise_by_accident(trust, more, expected):
     both = parse_config(
         WITHOUT_EPSILON.format(trust=trust, more="noise_multiplier = 1\nnorm_multiplier = 3")
     )
-    assert both.arms()[0].noise_multiplier == 1.0
+    assert both.arms[0].noise_multiplier == 1.0
 
 
 def test_horvitz_thompson_is_allowed_where_clients_add_the_noise():
     config = read("privacy.trust=local", "arm.locks.estimator=horvitz-thompson")
-    assert config.arms()[1].estimator == "horvitz-thompson"
+    assert config.arms[1].estimator == "horvitz-thompson"
 
 
 @pytest.mark.parametrize("bad", ["nan", "-0.5", "0.2"])
@@ -276,15 +276,27 @@ def test_changes_reach_tables_inline_tables_and_named_arms():
     assert (config.data.split.kind, config.data.split.alpha) == ("dirichlet", 0.3)
     assert config.data.split.classes is None
     assert [arm.get("floor") for arm in config.arm] == [None, 0.2]
-    assert [arm.floor for arm in config.arms()] == [0.0, 0.2]
+    assert [arm.floor for arm in config.arms] == [0.0, 0.2]
     assert (config.local.update, config.local.epochs) == ("epochs", 2)
     assert config.privacy.relation == "replace"
     assert read("train.optimizer.step=0.25").train.optimizer.schedule == "inverse-sqrt"
 
 
+def test_a_change_without_a_value_leaves_a_setting_out():
+    """Found alone here: rule full could not be given to an arm whose file states a cohort."""
+    rule = "arm.locks.rule=full"
+    assert refusal(rule).endswith("(--set KEY= leaves a setting out)")
+    assert not refusal("arm.locks.floor=2").endswith("out)")
+    settings = ("cohort", "uploads", "floor", "norm_low")
+    given = [name for name in settings if name in read().arm[1]]
+    arm = read(rule, *(f"arm.locks.{name} = " for name in given)).arms[1]
+    assert (arm.rule, arm.cohort, arm.uploads, arm.floor) == ("full", 100, 100, 0)
+    assert read("train.optimizer=").train.optimizer.schedule == "inverse-sqrt"
+
+
 def test_an_arm_with_a_dot_in_its_name_can_be_changed():
     config = read("arm.locks.name='floor-0.2'", "arm.floor-0.2.floor=0.2")
-    assert config.arms()[1].floor == 0.2
+    assert config.arms[1].floor == 0.2
 
 
 @pytest.mark.parametrize(
@@ -293,6 +305,7 @@ def test_an_arm_with_a_dot_in_its_name_can_be_changed():
         ("train.rounds", "expected key=value"),
         ("=3", "expected key=value"),
         ("train..rounds=3", "expected key=value"),
+        ("train.rouns=", "expected a value; train.rouns is not set"),
         ("arm.lcks.floor=0.1", "no arm 'lcks'; there are uniform, locks"),
         ("arm.0.floor=0.1", "no arm '0'"),
         ("arm.floor=0.1", "expected a setting of a table or of a named arm"),

@@ -7,7 +7,9 @@ import pytest
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.costs import epsilon_so_far, statement
 from locksfl.experiment.plan import plan_arms
-from locksfl.privacy import central_epsilon, epsilon_from_mu
+from locksfl.methods.events import Sampled
+from locksfl.privacy import epsilon_from_mu
+from locksfl.privacy.accountant import epsilon_of
 from small_runs import CENTRAL, costs, finished, lines, summary
 
 
@@ -18,7 +20,7 @@ def planned(*changes):
 
 def stated(*changes):
     arms, config = planned(*changes)
-    made = [statement([p], [p.rounds], config.privacy) for p in arms]
+    made = [statement([p], config.privacy) for p in arms]
     return [costs([c.as_dict() for c in table]) for table in made], arms, config
 
 
@@ -39,10 +41,10 @@ def test_the_norm_release_is_charged():
     norms take a part of it; and a better look at the norms costs more."""
     (_, locks), config = planned()
     privacy = config.privacy
-    event = locks.sampled_round()
-    assert event.norm_multiplier == locks.norm_multiplier > 0
-    free = type(event)(event.sampling_rate, event.noise_multiplier, None, event.upload_probability)
-    unpaid = central_epsilon([(free, locks.rounds)], privacy.delta, accountant="rdp")
+    event = locks.event()
+    assert event.first_multiplier == locks.norm_multiplier > 0
+    free = Sampled(event.sampling_rate * event.second_rate, event.noise_multiplier)
+    unpaid = epsilon_of([(free, locks.rounds)], privacy.delta, accountant="rdp").epsilon
     assert unpaid < 0.95 * 8.0
     (_, closer), _ = planned(f"arm.locks.norm_multiplier={locks.norm_multiplier / 1.3}")
     assert closer.noise_multiplier > 1.02 * locks.noise_multiplier

@@ -4,7 +4,10 @@ its statement names the runs that it covers."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tempfile
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -17,6 +20,7 @@ from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish
 from locksfl.experiment.report import notes
+from locksfl.experiment.verify import verify
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total, composed
 from small_runs import QUICK, copied, costs, new_path, play, quick, run_experiment, summary
 
@@ -143,6 +147,41 @@ def test_an_old_copy_of_the_journal_is_refused_by_the_run(tmp_path):
         publish(run, new_path())
 
 
+def test_an_ended_run_is_settled_in_the_journal_that_it_noted():
+    """An older copy, which has the run and not what came after it, is refused; and what the run
+    notes is the head that says what it was charged. (Nothing else sees an old copy at the end.)"""
+    with (
+        tempfile.TemporaryDirectory() as root,
+        mock.patch.dict(os.environ, {VARIABLE: f"{root}/populations"}),
+    ):
+        check_a_settlement(Path(root))
+
+
+def check_a_settlement(root):
+    make()
+    config = config_of("train.stop_after=1", "train.rounds=5")
+    arms, ended = config.arms, {"rounds": 5, "played_rounds": 2}
+    coverage.debit(config, arms, "x")
+    journals = root / "populations"
+    shutil.copytree(journals, root / "old")
+    noted = coverage.debit(config, arms, "y")
+    told = {"population": {"run": "x", "head": noted}, "arms": [ended] * len(arms)}
+    with journal() as kept:
+        planned = kept.charged
+    shutil.move(journals, root / "new")
+    shutil.copytree(root / "old", journals)
+    with pytest.raises(ValueError, match="head was noted, or an old copy"):
+        coverage.settle(config, arms, told)
+    with journal() as kept:
+        assert kept.runs[0].played is None, "it was charged there all the same"
+    shutil.rmtree(journals)
+    shutil.move(root / "new", journals)
+    coverage.settle(config, arms, told)
+    with journal() as kept:
+        assert told["population"]["head"] == kept.head != noted
+        assert kept.charged == pytest.approx(planned * (0.4 + 1) / 2)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -179,6 +218,7 @@ def test_a_statement_names_the_runs_that_it_covers():
     assert f"covers the run {names[0]} alone" in text
     assert f"so far ({', '.join(names)}) have together spent" in text
     assert "population patients: debited" in "\n".join(notes(summary(one)))
+    assert verify(bundle).faults == []
     # the head of the journal is nobody's business
     head = summary(one)["population"]["head"].partition(" ")[2]
     assert not any(head.encode() in file.read_bytes() for file in bundle.iterdir())
@@ -194,9 +234,10 @@ def test_a_run_without_a_population_says_that_others_are_not_covered():
     publish(quick(seed=3), bundle := new_path())  # it protects nobody, and says that
     assert "THIS RUN PROTECTS NOBODY" in (bundle / "STATEMENT.md").read_text()
     old = copied(quick(seed=3))  # as version 0.1 wrote it
-    told = {k: v for k, v in summary(old).items() if k != "population"}
-    (old / "summary.json").write_text(json.dumps(told))
-    publish(old, new_path())
+    rest = {k: v for k, v in summary(old).items() if k != "population"}
+    (old / "summary.json").write_text(json.dumps(rest))
+    with pytest.raises(ValueError, match="has no population"):
+        publish(old, new_path())
 
 
 def test_the_library_debits_too():

@@ -19,7 +19,7 @@ from locksfl.experiment.diagnostics import (
 )
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish
-from locksfl.experiment.run import local_work, open_task, run_experiment
+from locksfl.experiment.run import open_task, run_experiment
 from locksfl.round.client import LocalWork
 from locksfl.simulate.simulator import Simulator
 from small_runs import CENTRAL
@@ -81,7 +81,7 @@ def test_updates_are_those_that_training_makes() -> None:
     """Of gradients: their mean over all clients is the gradient of the mean loss."""
     config = parse_config(CENTRAL)
     population, model = open_task(config)
-    simulator, work = Simulator(population, model), local_work(config.local)
+    simulator, work = Simulator(population, model), config.local.work()
     weights = 0.01 * jax.random.normal(jax.random.key(1), (model.size,))
     everyone = compared_clients(population.clients, 100)
     assert everyone.tolist() == list(range(population.clients))
@@ -111,7 +111,7 @@ def test_updates_are_those_that_training_makes() -> None:
 def test_drift_is_the_mean_of_updates_over_what_a_client_moved() -> None:
     config = parse_config(WATCHED)
     population, model = open_task(config)
-    simulator, work = Simulator(population, model), local_work(config.local)
+    simulator, work = Simulator(population, model), config.local.work()
     clients, key = compared_clients(population.clients, 6), jax.random.key(3)
     weights = model.init(jax.random.key(0))
     moved = gradients_per_update(population.sizes[clients], work)

@@ -15,7 +15,7 @@ from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish
 from locksfl.experiment.records import stalled
 from locksfl.experiment.report import notes
-from locksfl.privacy import central_epsilon
+from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.ledger import account_ledger, read_run
 from locksfl.privacy.population import VARIABLE, PlannedArm, PopulationJournal, Run, Total, composed
 from locksfl.privacy.rdp import composed_rdp
@@ -61,10 +61,10 @@ def test_the_guarantee_is_the_plans_and_the_rounds_played_are_what_was_spent():
     assert played == len(told) < PLANNED == arm["rounds"]
     assert stalled(told, 2)
     assert not stalled(told[:-2], 2)  # not an evaluation later than it had to
-    plan = next(iter(read_run(run).plans.values()))
+    ((event, _),) = next(iter(read_run(run).plans.values())).terms["PUBLIC"]
 
     def epsilon(rounds):
-        return central_epsilon([(plan.sampled_round(), rounds)], DELTA, accountant="rdp")
+        return epsilon_of([(event, rounds)], DELTA, accountant="rdp").epsilon
 
     seen = ("PUBLIC", "zero-out")
     assert costs(arm["privacy"])[seen] == pytest.approx(epsilon(PLANNED))
@@ -90,20 +90,21 @@ def test_the_journal_is_charged_for_the_rounds_played_and_for_no_more(monkeypatc
     )
     run = play(config)
     played = summary(run)["arms"][0]["played_rounds"]
-    event = next(iter(read_run(run).plans.values())).sampled_round()
+    event = next(iter(read_run(run).plans.values())).terms["PUBLIC"][0].event
     each = composed_rdp([(event, 1)], (ORDER,))[0]  # by hand, and not by way of the journal
     total, (entry,) = charged()
     assert in_between == [pytest.approx(PLANNED * each)]  # until it can play no more
     assert total == pytest.approx(played * each, rel=1e-12)
     assert entry.played == (played,)
     fixed = costs([cost.as_dict() for cost in composed([entry], DELTA)])["PUBLIC", "zero-out"]
-    assert fixed == pytest.approx(central_epsilon([(event, PLANNED)], DELTA))  # nobody fixed less
+    whole = epsilon_of([(event, PLANNED)], DELTA).epsilon  # nobody fixed less beforehand
+    assert fixed == pytest.approx(whole)
     publish(run, new_path())  # the head that it noted is that of the settled journal
 
 
 def test_a_settlement_counts_once_and_raises_nothing():
     PopulationJournal.make("patients", Total(20.0, DELTA, order=ORDER)).close()
-    arm = Arm("a", 100, 10, cohort=10, noise_multiplier=2.0)
+    arm = Arm.of("a", 100, 10, cohort=10, noise_multiplier=2.0)
 
     def run(rounds):
         return Run("x", "x", (PlannedArm.of(dataclasses.replace(arm, rounds=rounds)),))
@@ -161,7 +162,7 @@ def test_killed_after_any_block_or_before_the_settlement_it_ends_alike(monkeypat
 
 
 def _planned_charge(run):
-    event = next(iter(read_run(run).plans.values())).sampled_round()
+    event = next(iter(read_run(run).plans.values())).terms["PUBLIC"][0].event
     return composed_rdp([(event, PLANNED)], (ORDER,))[0]
 
 
@@ -207,7 +208,7 @@ def test_what_cannot_go_with_it_is_one_line(change, named):
 
 def test_a_copy_that_played_for_longer_is_charged_for_that():
     """Both passed the debit before one of them ended; a shorter copy changes nothing."""
-    arm = Arm("a", 100, PLANNED, cohort=20.0, noise_multiplier=2.0)
+    arm = Arm.of("a", 100, PLANNED, cohort=20.0, noise_multiplier=2.0)
 
     def run(rounds):
         return Run("r", "run", (PlannedArm.of(dataclasses.replace(arm, rounds=rounds)),))

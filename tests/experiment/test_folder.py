@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tomli_w
 
 from locksfl._files import write_atomically
+from locksfl.experiment.comparison.folder import Folder
 from locksfl.experiment.config import parse_config, read_config, to_table
 from locksfl.experiment.folder import (
     RunFolder,
@@ -20,6 +22,9 @@ from locksfl.experiment.folder import (
     unpack_arrays,
 )
 from locksfl.experiment.records import DIAGNOSTICS_NOTE
+from locksfl.experiment.tune import trials
+from locksfl.paper.reproduce import runs as reproduction
+from locksfl.paper.reproduce.settings import QUICK as QUICK_SCALE
 from small_runs import QUICK, ROUNDS, copied, finished, lines, new_path, quick, summary
 
 FILES = {
@@ -246,3 +251,29 @@ def test_two_processes_never_run_in_one_folder(tmp_path):
 def test_a_run_folder_is_for_its_owner_alone(tmp_path):
     folder = RunFolder.create(tmp_path / "some" / "run", parse_config(QUICK))
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda path: RunFolder.create(path, parse_config(QUICK)),
+        lambda path: Folder.begin(path, SimpleNamespace(text="", quick=False)),
+        lambda path: trials.begin(path, SimpleNamespace(identity="one")),
+        lambda path: reproduction.begin(path, QUICK_SCALE),
+    ],
+    ids=["run", "compare", "tune", "reproduce"],
+)
+def test_an_empty_folder_is_closed_and_one_with_files_is_refused(begin, tmp_path):
+    """The fault: secrets in a folder that was there, empty, and stays open to everybody; or a
+    hidden file of the user's own that is taken for one half written, and removed."""
+    for name in ("empty", "full"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o755)
+    begin(tmp_path / "empty")
+    assert stat.S_IMODE((tmp_path / "empty").stat().st_mode) == 0o700
+    (tmp_path / "full" / ".notes.original").write_text("mine")
+    with pytest.raises(ValueError, match="full: already exists; expected a new folder") as no:
+        begin(tmp_path / "full")
+    assert "\n" not in str(no.value)
+    assert [file.name for file in (tmp_path / "full").iterdir()] == [".notes.original"]
+    assert stat.S_IMODE((tmp_path / "full").stat().st_mode) == 0o755  # as it was

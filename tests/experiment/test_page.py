@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import warnings
@@ -12,13 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from locksfl.experiment.config import config_of
 from locksfl.experiment.documents import ELEMENT, read_document
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.page import charts, public_page, server, server_page
-from locksfl.experiment.publish import played_arms, public_document, publish
-from locksfl.experiment.statement import _credited
+from locksfl.experiment.publish import public_document, publish
+from locksfl.experiment.statement import _credited, _who_was_asked
+from locksfl.methods import RULES
 from locksfl.privacy.population import PopulationJournal, Total
-from made_documents import made_run
+from made_documents import SETTINGS, made_run
 from small_runs import (
     QUICK,
     call_locks,
@@ -35,13 +39,11 @@ from small_runs import (
     summary,
 )
 
-OLD = Path(__file__).parents[1] / "old" / "run"
-
 
 def document_of(run):
     folder = RunFolder.open(run)
     told, config = folder.summary(), folder.config
-    return public_document(folder, config, told, played_arms(config, told))
+    return public_document(folder, config, told)
 
 
 def words(page):
@@ -166,13 +168,50 @@ def test_turns_are_not_called_a_secret():
     assert secret not in page
     assert group in page
     told, page = said_of("turns beside coins")
-    assert "where an arm has a separation; not who took part in other" in told["sees"]["PUBLIC"]
+    assert "who is asked (arm a); not who took part in other" in told["sees"]["PUBLIC"]
     assert secret in page
     assert group in page
     told, page = said_of("uniform")
     assert "not who took part" in told["sees"]["PUBLIC"]
     assert "schedule" not in told["sees"]["PUBLIC"]
     assert group not in page
+
+
+DRAWN = "an independent random draw for every client decided whether it was asked"
+ASKED = {
+    "full": "in each, every client was asked.",
+    "dpis": "in each, every client was asked.",
+    "local, everybody": "in each, every client was asked.",
+    "norm": f"in each, {DRAWN}.",
+    "turns": "in each, a public schedule decided which clients were asked.",
+    "turns beside coins": "in each, a public schedule decided which clients were asked (arm a); "
+    f"{DRAWN} (arm b).",
+    "rate control beside coins": f"in each, {DRAWN}.",
+    "local, filter": f"in each, {DRAWN}.".replace("client", "client whose budget allowed it"),
+}
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_the_statement_says_how_clients_were_asked(kind):
+    """Found alone here: of rule `full` a draw was told of, and a secret that everybody knows."""
+    told, page = said_of(kind)
+    assert told["scope"].endswith(ASKED[kind])
+    if kind in ("full", "dpis"):
+        assert told["sees"]["PUBLIC"].endswith("with noise, and that every client is asked")
+    secret = kind not in ("full", "turns") and "local" not in kind
+    assert ("is known to the server only" in page) == secret
+
+
+def test_every_rule_at_every_rate_says_whether_all_are_asked():
+    for name, rule in RULES.items():
+        for cohort in (30, 60):
+            arm = {"name": "arm", "rule": name}
+            arm |= {} if rule.all_clients else {"cohort": cohort}
+            arm |= {"weights": [1 / 60] * 60} if "weights" in rule.takes else {}
+            config = config_of({**SETTINGS, "privacy": {"trust": "none"}, "arm": [arm]})
+            everybody = cohort == 60 or rule.all_clients
+            assert ("every client was asked" in _who_was_asked(config)) == everybody, name
+            assert ("random draw" in _who_was_asked(config)) == (not everybody), name
 
 
 def test_a_credit_for_the_noise_of_others_names_its_conditions():
@@ -332,10 +371,8 @@ def test_report_writes_pages_of_one_run_and_of_several(tmp_path, capsys, monkeyp
     publish(run, bundle)
     call_locks(capsys, "report", run, "--public", "--out", "mine.html")
     assert Path("mine.html").read_bytes() == (bundle / "report.html").read_bytes()
-    call_locks(capsys, "report", OLD, "--out", "old.html")
-    assert "of an earlier version" not in Path("old.html").read_text("utf-8")
 
-    assert call_locks(capsys, "report", run, quick(), OLD) == "wrote report.html\n"
+    assert call_locks(capsys, "report", run, quick()) == "wrote report.html\n"
     told = words(Path("report.html").read_text("utf-8"))
     for part in ("do not pass it on", "Not at equal epsilon", "What differs", "arm.locks.uploads"):
         assert part in told
@@ -379,6 +416,20 @@ def test_report_refuses_in_one_line(tmp_path, capsys, monkeypatch):
     with pytest.raises(AssertionError, match="not valid JSON"):
         call_locks(capsys, "report", "bundle", "--out", "new.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "there.html"]
+
+
+def test_a_page_with_secrets_is_for_its_owner_alone(tmp_path, capsys):
+    """The fault: `locks report RUN --out FILE` copies the server's page where all can read it."""
+    publish(quick(), tmp_path / "bundle")
+    before = os.umask(0o022)
+    try:
+        for given in ((quick(),), (quick(), tmp_path / "bundle")):
+            call_locks(capsys, "report", *given, "--out", tmp_path / f"secret-{len(given)}.html")
+        call_locks(capsys, "report", quick(), "--public", "--out", tmp_path / "public.html")
+    finally:
+        os.umask(before)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("*.html")}
+    assert modes == {"secret-1.html": 0o600, "secret-2.html": 0o600, "public.html": 0o644}
 
 
 def test_lines_differ_by_colour_and_by_dash():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -155,11 +154,9 @@ def test_names_are_words_and_no_program(driver, bundle, tmp_path):
         assert driver.execute_script(element) == document
 
 
-def test_a_run_without_a_seed_and_one_of_version_0_1_have_pages(driver, tmp_path):
-    old = Path(__file__).parents[1] / "old" / "run"
-    for run in (quick(seed=None), old):
-        path = tmp_path / f"{run.name}.html"
-        path.write_text(server_page(read_run(run)[0]), "utf-8")
-        open_page(driver, path)
-        assert min(drawn(driver)) > 1000
-        assert complaints(driver) == []
+def test_a_run_without_a_seed_has_a_page(driver, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(server_page(read_run(quick(seed=None))[0]), "utf-8")
+    open_page(driver, path)
+    assert min(drawn(driver)) > 1000
+    assert complaints(driver) == []

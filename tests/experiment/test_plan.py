@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks import PLAIN_RULES, arm_for
+from locksfl.arm import Noise
 from locksfl.experiment.config import Config, DataConfig, PrivacyConfig, TrainConfig
 from locksfl.experiment.plan import plan_arms
 from locksfl.methods import ESTIMATORS, TRUSTS, Method
@@ -160,7 +162,7 @@ def test_what_is_left_out_is_filled_in():
     assert (planned.norm_low, planned.floor) == (0.5, 0.1)
     assert planned.largest_probability == pytest.approx(0.9 + 0.05)
     whole = config(rule="full", cohort=None, uploads=None, noise_multiplier=1.0)
-    (full,) = whole.arms()
+    (full,) = whole.arms
     assert (full.cohort, full.uploads, full.largest_probability) == (20.0, 20.0, 1.0)
     assert full.sampling_rate == 1
     dials = planned.dials()
@@ -203,9 +205,21 @@ def test_weights_that_ask_for_more_than_every_round_are_told_of():
     heavy = (0.5, *[0.5 / 99] * 99)
     table = {"name": "a", "rule": "weights", "cohort": 20, "uploads": 10, "noise_multiplier": 1.0}
     told, silent = (
-        Config(arm=[table | {"weights": weights}], data=DataConfig(clients=100)).arms()[0]
+        Config(arm=[table | {"weights": weights}], data=DataConfig(clients=100)).arms[0]
         for weights in (heavy, [0.01] * 100)
     )
     (line,) = told.warnings()
     assert line.startswith("arm.a.weights: the largest, 0.5, asks for more than every round")
     assert silent.warnings() == []
+
+
+def test_noise_is_of_floats_and_none_where_it_is_not_known():
+    """The faults: an int, or a number of NumPy, is another noise than what a checkpoint gives back
+    (and its digest another run's); a 0 is taken for noise."""
+    noise = Noise(np.float32(2), 3, 0, (1, np.float64(2)))
+    assert noise == Noise(2.0, 3.0, None, (1.0, 2.0))
+    assert {type(number) for number in noise.numbers} == {float}
+    assert Noise.of(json.loads(json.dumps(noise.numbers))) == noise
+    assert Noise.of([1.5, 0.0]) == Noise(1.5)  # as version 0.1 wrote it
+    with pytest.raises(ValueError, match="noise_multiplier is missing"):
+        _ = Noise(None, 3.0).known()

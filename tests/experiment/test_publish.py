@@ -26,6 +26,7 @@ from locksfl.experiment.run import run_experiment
 from locksfl.experiment.verify import verify
 from small_runs import (
     QUICK,
+    call_locks,
     copied,
     finished,
     lines,
@@ -194,8 +195,9 @@ def plant(run):
         table |= more
     told["unit"] = MARK
     (run / "summary.json").write_text(json.dumps(told))
+    stages = {"update": {"answered": 1, **more}}
     for name in ("rounds.jsonl", "diagnostics.jsonl"):
-        edit_lines(run / name, lambda line: line | more | {"stages": more})
+        edit_lines(run / name, lambda line: line | more | {"stages": stages})
     for path in run.glob("*.npz"):
         meta, arrays = unpack_arrays(path)
         path.write_bytes(pack_arrays(meta | more, {**arrays, MARK: np.ones(2), "ids": [MARK]}))
@@ -254,10 +256,14 @@ def test_every_setting_is_listed_or_left_out_on_purpose():
     assert set(names(Config)) - set(listed(public.CONFIG)) == special | private
 
 
-def test_a_run_of_version_0_1_can_be_published(tmp_path):
+def test_a_run_of_version_0_1_is_refused_by_name(tmp_path, capsys):
+    """Only a document that lacks whose the held-out records are would tell them without saying."""
     old = Path(__file__).parents[1] / "old" / "run"
-    publish(old, tmp_path / "bundle")
-    assert lines(tmp_path / "bundle")[-1]["accuracy"] == lines(old)[-1]["accuracy"]
+    for command in (["publish", old, tmp_path / "bundle"], ["report", old], ["evaluate", old]):
+        said = call_locks(capsys, *command, code=2)
+        assert "summary.json: of version 0.1, for it has no held_out; expected" in said
+    assert not (tmp_path / "bundle").exists()
+    assert "locks" in call_locks(capsys, "privacy", "account", old)  # the ledger is read for ever
 
 
 def test_local_trust_shows_exact_counts():

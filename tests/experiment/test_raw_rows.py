@@ -154,7 +154,7 @@ def test_a_table_of_numbers_needs_none(tmp_path):
         ({"test_share": 2.0}, "test_share = 2.0: expected"),
         (
             {"test_public": True},
-            "test_public: only with test FILE; without it clients",
+            "test_public: only with test FILE or test_share 1; without them clients",
         ),
         ({"client": "user", "label": "b"}, "(declare categories or dates in a recipe, or choose"),
         ({"text": "b", "image": "b"}, "text and image: expected only one of them"),

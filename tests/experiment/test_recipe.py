@@ -151,7 +151,7 @@ def test_released_statistics_are_charged_before_noise_is_drawn(journal):
         def steps(self, std, _, size):
             with journal() as book:
                 assert len(book.runs) == 1
-                multiplier = book.runs[0].arms[0].round.noise_multiplier
+                multiplier = book.runs[0].arms[0].terms["PUBLIC"][0].event.noise_multiplier
             assert std >= multiplier * 1.5
             return np.zeros(size, np.int64)
 
@@ -182,7 +182,7 @@ def test_noise_on_statistics_has_the_std_that_is_charged(journal):
     noise = SystemNoise(seeded("a"))
     released, _ = own_data.release(rows, sensitivity, Release("clinic", 1.0), noise)
     with journal() as book:
-        multiplier = book.runs[0].arms[0].round.noise_multiplier
+        multiplier = book.runs[0].arms[0].terms["PUBLIC"][0].event.noise_multiplier
 
     def as_charged(noise):
         return abs(noise.std() / (multiplier * sensitivity) - 1) < 5 / math.sqrt(2 * noise.size)

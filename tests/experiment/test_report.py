@@ -9,9 +9,10 @@ import json
 import pytest
 from rich.console import Console
 
+from locksfl._text import epsilon_text, size_text
 from locksfl.experiment.figures import legend_below, plotting, save_figure, show_range
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.report import draw_figure, epsilon_text, notes, size_text, summary_table
+from locksfl.experiment.report import draw_figure, notes, summary_table
 from small_runs import copied, finished, lines, quick, summary
 
 

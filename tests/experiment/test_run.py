@@ -6,7 +6,11 @@ import dataclasses
 import errno
 import json
 import os
+import platform
+import re
 import stat
+import subprocess
+import sys
 from unittest import mock
 
 import numpy as np
@@ -14,11 +18,15 @@ import pytest
 
 import small_runs
 from locksfl._arrays import flat_weights
+from locksfl.arm import Arm
+from locksfl.experiment import resuming
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder, unpack_arrays
 from locksfl.experiment.publish import publish
 from locksfl.experiment.run import Progress
+from locksfl.methods import ESTIMATORS, RULES
+from locksfl.round import client
 from locksfl.simulate import simulator as simulate
 from small_runs import (
     CLIENTS,
@@ -44,6 +52,22 @@ def without_seconds(run):
     for arm in told["arms"]:
         del arm["seconds"], arm["compile_seconds"]
     return told
+
+
+def test_a_run_of_two_arms_makes_its_arms_once(capsys, tmp_path, monkeypatch):
+    """Twice each: as typed, and with their noise. The page, the statement and the folder take these
+    (38 before). Only this test finds a view that asks the raw tables again."""
+    made, check = [], Arm.__post_init__
+
+    def counted(arm):
+        made.append(arm.name)
+        check(arm)
+
+    monkeypatch.setattr(Arm, "__post_init__", counted)
+    (tmp_path / "two.toml").write_text(small_runs.CENTRAL)
+    small_runs.call_locks(capsys, "run", tmp_path / "two.toml", "--out", tmp_path / "run")
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert len(made) <= 8, made
 
 
 def same_files(one, two):
@@ -230,7 +254,10 @@ def test_a_run_does_not_go_on_with_other_data(seed, change):
         run_experiment(config, folder, on_round=stop_in_round(2))
     copy = RunFolder(copied(folder.path))
     before = contents(copy)
-    with other_data(change), pytest.raises(ValueError, match="the data are not those") as caught:
+    with (
+        other_data(change),
+        pytest.raises(ValueError, match=r"twice: the data, or code of your own; exp") as caught,
+    ):
         run_experiment(config, copy, resume=True)
     assert "\n" not in str(caught.value)
     assert contents(copy) == before
@@ -260,10 +287,95 @@ def test_a_run_does_not_go_on_with_other_code(tmp_path, monkeypatch):
     with pytest.raises(Stop):
         run_experiment(config, folder, on_round=stop_in_round(2))
     module.write_text(OWN_MODEL.format(0.0))
-    with pytest.raises(ValueError, match="code, versions or kind of device changed"):
+    with pytest.raises(ValueError, match="the data, or code of your own"):
         run_experiment(config, folder, resume=True)
     module.write_text(OWN_MODEL.format(1.0))
     run_experiment(config, folder, resume=True)
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_run_does_not_go_on_with_a_rule_that_states_something_else(monkeypatch):
+    """Its ledger charges what was stated when it began. With a seed, only this finds it."""
+    config = parse_config(QUICK, seed=3)
+    folder = RunFolder.create(new_path(), config)
+    with pytest.raises(Stop):
+        run_experiment(config, folder, on_round=stop_in_round(2))
+    with monkeypatch.context() as patched:
+        sure = dataclasses.replace(RULES["norm"], largest_probability=lambda arm: 1.0)
+        patched.setitem(RULES, "norm", sure)
+        with pytest.raises(ValueError, match="no longer states what it did when the run began"):
+            run_experiment(config, folder, resume=True)
+    run_experiment(config, folder, resume=True)
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_run_does_not_go_on_with_an_estimator_that_is_credited_no_more(monkeypatch):
+    """Its terms are the same; what was spent would be charged with a credit that does not hold."""
+    config = parse_config(QUICK, ("privacy.trust=local",), seed=3)
+    folder = RunFolder.create(new_path(), config)
+    with pytest.raises(Stop):
+        run_experiment(config, folder, on_round=stop_in_round(2))
+    bounded = dataclasses.replace(ESTIMATORS["capped"], credited=False)
+    monkeypatch.setitem(ESTIMATORS, "capped", bounded)
+    with pytest.raises(ValueError, match="no longer states what it did when the run began"):
+        run_experiment(config, folder, resume=True)
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_run_does_not_go_on_where_an_update_is_rounded_otherwise(monkeypatch):
+    """The same attack through rounding. The fault that only this finds: the update is not computed
+    anew, so that versions and flags are the same and its last bits are not."""
+    config = parse_config(QUICK)
+    folder = RunFolder.create(new_path(), config)
+    with pytest.raises(Stop):
+        run_experiment(config, folder, on_round=stop_in_round(2))
+    before, real = contents(folder), client.gradient_update
+
+    def other(*given):
+        return real(*given) * np.float32(1 + 2**-23)
+
+    monkeypatch.setattr(client, "gradient_update", other)
+    with pytest.raises(ValueError, match="an update of made-up records") as caught:
+        run_experiment(config, folder, resume=True)
+    assert re.fullmatch(
+        r"[^\n]*twice: an update of made-up records \(was \w{16}, is \w{16}\); expected all as it "
+        "was, or a new run",
+        str(caught.value),
+    )
+    assert contents(folder) == before
+    monkeypatch.setattr(client, "gradient_update", real)
+    for name, was in folder.load_checkpoint()[0]["machine"].items():  # each of them is compared
+        here = {"machine_of": lambda *given, n=name: {**resuming.machine_of(*given), n: "other"}}
+        with mock.patch.multiple(experiment, **here), pytest.raises(ValueError, match="is other"):
+            run_experiment(config, folder, resume=True)
+        assert was or name == "XLA_FLAGS"
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_run_goes_on_with_other_devices_but_not_with_other_instructions():
+    """In processes of their own. With other instructions a run gave other whole numbers under the
+    same noise. The fault that only this finds: the number of devices is compared."""
+    config = parse_config(QUICK)
+    folder = RunFolder.create(new_path(), config)
+    with pytest.raises(Stop):
+        run_experiment(config, folder, on_round=stop_in_round(2))
+    machine = folder.load_checkpoint()[0]["machine"]
+
+    def resumed(flags, threads=machine["threads (NPROC)"]):
+        run = copied(folder.path)
+        command = [sys.executable, "-m", "locksfl", "run", "--resume", "--out", str(run)]
+        flags = f"{machine['XLA_FLAGS']} {flags}"
+        place = {**os.environ, "XLA_FLAGS": flags, "NPROC": threads}
+        return run, subprocess.run(command, env=place, capture_output=True, text=True, check=False)
+
+    _, alone = resumed("--xla_force_host_platform_device_count=1")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    kept, refused = resumed("--xla_cpu_max_isa=SSE4_2", "64")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert len(refused.stderr.splitlines()) == 1
+    assert "XLA_FLAGS (was nothing, is --xla_cpu_max_isa=SSE4_2); threads" in refused.stderr
+    assert ("made-up records" in refused.stderr) == (platform.machine() == "x86_64")
+    assert contents(RunFolder(kept)) == contents(folder)
 
 
 @pytest.mark.usefixtures("short_blocks")
@@ -290,7 +402,7 @@ def test_a_checkpoint_of_0_1_that_does_not_know_its_data(seed):
     with pytest.raises(Stop):
         run_experiment(config, folder, on_round=stop_in_round(2))
     meta, arrays = folder.load_checkpoint()
-    new = ("data", "run", "noted")
+    new = ("data", "run", "noted", "machine")
     folder.save_checkpoint({k: v for k, v in meta.items() if k not in new}, arrays)
     if seed is None:
         with pytest.raises(ValueError, match="does not say on which data"):

@@ -229,7 +229,7 @@ def test_far_fewer_uploads_than_asked_are_explained(rule, uploads, exhausted, sa
     """From what may be shown: the true count of a trusted server is another."""
     more = {"norm": {"uploads": 8, "norm_low": 0.9}, "coin": {}, "uniform": {"uploads": 8}}[rule]
     cohort = 8 if rule == "coin" else 12
-    arm = Arm("a", 50, 20, rule, cohort=cohort, clip_norm=2.0, **more)
+    arm = Arm.of("a", 50, 20, rule, cohort=cohort, clip_norm=2.0, **more)
     told = {"uploads": 160, "public": {"uploads": uploads}, "exhausted": exhausted}
     found = few_uploads(arm, told)
     begin = f"about {uploads / 160:.0%} of the 160 uploads asked for came: "

@@ -278,6 +278,20 @@ def test_settings_are_refused_as_in_a_file(population, options, expected):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("as_class", [False, True])
+def test_a_model_of_another_library_is_refused_in_one_line(population, as_class):
+    """Found alone here: an AttributeError from inside, of torch.nn.Linear(6, 3)."""
+
+    class Linear:
+        def __call__(self, records):
+            return records
+
+    expected = r"model = (Linear|type): expected one of softmax, .*, \"package.module:function\", "
+    with pytest.raises(ValueError, match=expected) as caught:
+        train(population, model=Linear if as_class else Linear(), cohort=5, epsilon=1)
+    assert "\n" not in str(caught.value)
+
+
 def test_the_package_offers_what_it_lists():
     assert all(getattr(locksfl, name) is not None for name in locksfl.__all__)
     with pytest.raises(AttributeError, match="trian"):

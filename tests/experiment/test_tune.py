@@ -23,8 +23,9 @@ from locksfl.experiment.tune import trials
 from locksfl.experiment.tune.report import report_text, tuned_text
 from locksfl.experiment.tune.task import Axes, private_task, public_task
 from locksfl.experiment.tune.trials import Trial, Watch, begin, chosen, trial_run, tune
-from locksfl.methods.releases import SampledRound
-from locksfl.privacy import calibrate, central_epsilon
+from locksfl.methods.events import Sampled
+from locksfl.privacy import calibrate
+from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total
 from locksfl.privacy.rdp import ORDERS, composed_rdp
 from made_tunings import COHORT, DELTA, EPSILON, PEOPLE, ROUNDS, people, text
@@ -92,15 +93,15 @@ def test_private_trials_cost_what_their_rounds_cost_and_no_more_than_was_said():
     arms = json.loads((path / "run" / "summary.json").read_text())["arms"]
     assert [arm["step"] for arm in arms] == [0.1, 1.0, 10.0]
     assert len({arm["noise_multiplier"] for arm in arms}) == 1
-    event = SampledRound(COHORT / PEOPLE, arms[0]["noise_multiplier"])
+    event = Sampled(COHORT / PEOPLE, arms[0]["noise_multiplier"])
     charge, (run,) = debited()
     assert charge == pytest.approx(composed_rdp([(event, 3 * ROUNDS)], (ORDER,))[0], rel=1e-12)
-    together = central_epsilon([(event, 3 * ROUNDS)], DELTA, accountant="rdp")
+    together = epsilon_of([(event, 3 * ROUNDS)], DELTA, accountant="rdp").epsilon
     told = {(c["observer"], c["relation"]): c["epsilon"] for c in found["privacy"]}
     assert told["PUBLIC", "zero-out"] == pytest.approx(together, rel=1e-9)
     assert 0.99 * EPSILON < together <= EPSILON
     assert told["SERVER", "zero-out"] is None
-    one = central_epsilon([(event, ROUNDS)], DELTA, accountant="rdp")
+    one = epsilon_of([(event, ROUNDS)], DELTA, accountant="rdp").epsilon
     assert together > 1.2 * one  # what a tuning that charges one trial would claim
     assert run.name == "small-tuning"
     assert f"{together:.3f}"[:5] in report_text(found)
@@ -247,7 +248,7 @@ def test_trials_keep_all_else_of_their_arm():
     given = {**table(people(1)), "arm": arms}
     config = trial_run(private_task(given, (), Axes(clip_norm=(1.0, 2.0))))
     assert len(config.arm) == 6
-    for trial in config.arms():
+    for trial in config.arms:
         assert (trial.rule, trial.uploads, trial.floor, trial.rounds) == ("norm", 10, 0.1, ROUNDS)
         assert trial.norm_multiplier > 0
 
@@ -264,7 +265,7 @@ def test_what_composition_costs_beside_private_selection():
     gamma = brentq(lambda g: (1 / g - 1) / np.log(1 / g) - 9, 1e-6, 0.999)
 
     def selected(noise):
-        one = composed_rdp([(SampledRound(0.2, noise), 100)], ORDERS)
+        one = composed_rdp([(Sampled(0.2, noise), 100)], ORDERS)
         more = np.min((1 - 1 / orders) * one - np.log(gamma) / orders) + np.log(9) / (orders - 1)
         return np.min(one + more + np.log1p(-1 / orders) - np.log(1e-5 * orders) / (orders - 1))
 

@@ -114,8 +114,8 @@ def test_beside_an_arm_of_coins_each_says_how_it_asked(locks):
     locks("publish", run, "bundle")
     with open("bundle/STATEMENT.md", encoding="utf-8") as file:
         statement = file.read()
-    assert "where an arm has a separation, in each, a public schedule" in statement
-    assert "In other arms, in each, an independent random draw" in statement
+    assert "which clients were asked (arm banded, independent); an independent random" in statement
+    assert "decided whether it was asked (arm coins)." in statement
     composed = {(c["observer"], c["relation"]): c for c in summary(run)["all_arms_composed"]}
     assert composed["PUBLIC", "zero-out"]["accountant"] == "pld"
     assert composed["PUBLIC", "zero-out"]["epsilon"] > 8
@@ -147,7 +147,7 @@ def test_correlated_beside_independent_noise_on_the_digits():
         ("independent", {"separation": 10, "bands": 1}),
         ("coins", {"cohort": 20.0}),
     ):
-        arm = calibrate(Arm("arm", 200, 40, clip_norm=0.5, **kind), 4.0, 1e-5)
+        arm = calibrate(Arm.of("arm", 200, 40, clip_norm=0.5, **kind), 4.0, 1e-5)
         settings = [Setting(arm, Randomness.seeded(seed)) for seed in range(3)]
         played = play_sweep(simulator, settings, LocalWork(), server, evaluate_every=40)
         found[name] = float(np.mean([one.rounds[-1].accuracy for one in played]))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,17 +17,12 @@ from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.run import prepare
 from locksfl.experiment.training import train
-from locksfl.methods.cyclic import correlated, decorrelated, group_of, prefix_stds, strategy
-from locksfl.methods.releases import CyclicRound, SampledRound
-from locksfl.privacy import (
-    Budget,
-    account,
-    calibrate,
-    central_epsilon,
-    central_epsilons,
-    delta_from_mu,
-    most_rounds,
-)
+from locksfl.methods import cyclic
+from locksfl.methods.cyclic import correlated, decorrelated, prefix_stds, strategy
+from locksfl.methods.events import Sampled, Turns
+from locksfl.methods.samplings.turns import group_of
+from locksfl.privacy import Budget, account, calibrate, delta_from_mu, most_rounds
+from locksfl.privacy.accountant import epsilon_of, epsilons_after, rdp_of
 from locksfl.privacy.forecast import expected_round, reach
 from locksfl.privacy.population import PlannedArm
 from small_runs import QUICK
@@ -35,7 +31,7 @@ DELTA = 1e-5
 
 
 def turns(separation=4, rounds=10, clients=30, **settings):
-    return Arm("arm", clients, rounds, separation=separation, **settings)
+    return Arm.of("arm", clients, rounds, separation=separation, **settings)
 
 
 def matrix(coefficients, rounds):
@@ -94,7 +90,9 @@ def test_noise_round_by_round_is_the_inverse_of_the_matrix():
 @pytest.mark.parametrize(("rounds", "bands"), [(12, 4), (40, 8), (30, 1)])
 def test_the_error_of_prefix_sums_is_that_of_jax_privacy(rounds, bands):
     squares = toeplitz.per_query_error(strategy_coef=jnp.asarray(strategy(rounds, bands)), n=rounds)
-    np.testing.assert_allclose(prefix_stds(rounds, bands) ** 2, squares, rtol=1e-4)
+    np.testing.assert_allclose(
+        prefix_stds(rounds, strategy(rounds, bands)) ** 2, squares, rtol=1e-4
+    )
 
 
 # --- Sensitivity ------------------------------------------------
@@ -122,7 +120,7 @@ def longest(coefficients, rounds, separation):
 @pytest.mark.parametrize(("separation", "bands"), [(1, 1), (2, 1), (2, 2), (3, 3), (4, 3), (4, 4)])
 def test_no_client_moves_the_sums_by_more_than_is_charged(rounds, separation, bands):
     """By brute force, and by jax_privacy; equal where the last column is not cut off."""
-    times = CyclicRound(separation, 1.0).turns(rounds)
+    times = cyclic.turns(rounds, separation)
     charged, coefficients = math.sqrt(times), strategy(rounds, bands)
     found = longest(coefficients, rounds, separation)
     assert found <= charged
@@ -135,7 +133,7 @@ def test_no_client_moves_the_sums_by_more_than_is_charged(rounds, separation, ba
 
 
 def test_more_bands_than_the_separation_would_cost_more_and_are_refused():
-    charged = math.sqrt(CyclicRound(2, 1.0).turns(9))
+    charged = math.sqrt(cyclic.turns(9, 2))
     assert longest(strategy(9, 3), 9, 2) > 1.05 * charged
     with pytest.raises(ValueError, match="bands = 3: expected at most the separation, 2: with"):
         turns(2, bands=3)
@@ -156,29 +154,29 @@ def test_one_turn_is_the_gaussian_mechanism(bands):
 
 
 def test_only_turns_count_and_nothing_is_amplified():
-    event = CyclicRound(4, 2.0)
-    spent = central_epsilons(event, range(13), DELTA)
+    event = Turns(4, 2.0)
+    spent = epsilons_after(event, range(13), DELTA)
     assert spent[0] == 0
     assert spent[1:5] == [spent[1]] * 4
     assert spent[5:9] == [spent[5]] * 4
     assert spent[9] > spent[5] > spent[1]
     for relation in ("zero-out", "replace"):
-        exact = central_epsilon([(event, 12)], DELTA, relation)
-        everybody = central_epsilon([(SampledRound(1.0, 2.0), 3)], DELTA, relation)
+        exact = epsilon_of([(event, 12)], DELTA, relation).epsilon
+        everybody = epsilon_of([(Sampled(1.0, 2.0), 3)], DELTA, relation).epsilon
         # the accountant of coins rounds up, and doubles a distance under replace
         assert exact <= everybody <= (1.01 if relation == "zero-out" else 1.15) * exact
-        assert central_epsilon([(SampledRound(0.25, 2.0), 12)], DELTA, relation) < exact
+        assert epsilon_of([(Sampled(0.25, 2.0), 12)], DELTA, relation).epsilon < exact
 
 
 def test_runs_of_turns_add_up_each_with_its_first_cycle():
     """Two runs of 5 rounds ask somebody four times, one of 10 rounds three times."""
-    event = CyclicRound(4, 2.0)
-    two, one = (central_epsilon(s, DELTA) for s in ([(event, 5)] * 2, [(event, 10)]))
-    assert two == central_epsilon([(event, 16)], DELTA) > one
-    coins = (SampledRound(0.1, 2.0), 20)
+    event = Turns(4, 2.0)
+    two, one = (epsilon_of(s, DELTA).epsilon for s in ([(event, 5)] * 2, [(event, 10)]))
+    assert two == epsilon_of([(event, 16)], DELTA).epsilon > one
+    coins = (Sampled(0.1, 2.0), 20)
     for accountant in ("pld", "rdp"):
-        mixed = central_epsilon([coins, (event, 5), (event, 5)], DELTA, accountant=accountant)
-        alike = central_epsilon([coins, (SampledRound(1.0, 2.0), 4)], DELTA, accountant=accountant)
+        mixed = epsilon_of([coins, (event, 5), (event, 5)], DELTA, accountant=accountant).epsilon
+        alike = epsilon_of([coins, (Sampled(1.0, 2.0), 4)], DELTA, accountant=accountant).epsilon
         assert mixed == alike > two
 
 
@@ -197,23 +195,18 @@ def test_calibration_inverts_the_accountant(rounds, relation):
 
 def test_the_journal_of_a_population_charges_turns():
     plan = PlannedArm.of(turns(rounds=9, noise_multiplier=2.0))
-    assert PlannedArm.from_dict(asdict(plan)) == plan
+    assert PlannedArm.from_dict(json.loads(json.dumps(plan.as_dict()))) == plan
     orders = (1.5, 8.0, 32.0)
     mu_squared = 3 / 2.0**2
-    np.testing.assert_allclose(plan.rdp(orders, "zero-out"), np.array(orders) / 2 * mu_squared)
-    np.testing.assert_allclose(plan.rdp(orders, "replace"), np.array(orders) * 2 * mu_squared)
-
-
-def test_a_ledger_gives_the_arm_back_and_that_of_coins_does_not_change():
-    arm = turns(bands=2, noise_multiplier=1.0)
-    assert Arm.from_dict(arm.as_dict()) == arm
-    assert not {"separation", "bands"} & set(Arm("a", 9, 3, cohort=3).as_dict())
+    for relation, times in (("zero-out", 1), ("replace", 4)):
+        rdp = rdp_of(plan.terms["PUBLIC"], orders, relation)
+        np.testing.assert_allclose(rdp, np.array(orders) / 2 * times * mu_squared)
 
 
 def test_the_forecast_knows_that_the_noise_takes_itself_back():
     arm = turns(10, 100, 1000, noise_multiplier=5.0)
     noise = expected_round(arm, 50).noise
-    gain = math.sqrt(100) / prefix_stds(100, 10)[-1]
+    gain = math.sqrt(100) / prefix_stds(100, arm.strategy)[-1]
     assert reach(arm, noise) == pytest.approx(gain * reach(replace(arm, bands=1), noise))
     assert gain > 1.5
 
@@ -253,7 +246,7 @@ WEIGHTS = (1 / 30,) * 30
 )
 def test_what_is_not_sound_is_refused_in_one_line(settings, problem):
     with pytest.raises(ValueError, match=re.escape(problem)) as caught:
-        Arm("arm", **({"clients": 30, "rounds": 10, "separation": 4} | settings))
+        Arm.of("arm", **({"clients": 30, "rounds": 10, "separation": 4} | settings))
     assert "\n" not in str(caught.value)
 
 
@@ -296,7 +289,7 @@ LIBRARY = {"rounds": 4, "rule": "uniform", "sampling": "cyclic", "separation": 3
 
 def test_a_cohort_that_divides_the_clients_gives_the_separation():
     table = 'arm=[{name="turns", sampling="cyclic", cohort=COHORT, noise_multiplier=1.0}]'
-    (arm,) = parse_config(QUICK, [table.replace("COHORT", "4")], 3).arms()
-    assert arm == parse_config(QUICK, TURNS, 3).arms()[0]
+    (arm,) = parse_config(QUICK, [table.replace("COHORT", "4")], 3).arms
+    assert arm == parse_config(QUICK, TURNS, 3).arms[0]
     with pytest.raises(ValueError, match="or a cohort that divides the 12 clients"):
         parse_config(QUICK, [table.replace("COHORT", "5")], 3)

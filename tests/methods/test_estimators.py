@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checks import SOUND
-from locksfl.arm import Dials
 from locksfl.methods import ESTIMATORS, Method
+from locksfl.methods.dials import Dials
 from locksfl.round.algorithm import choose_uploads, contribution_bound, query_norms
-from locksfl.round.draws import Members
+from locksfl.round.draws import Members, ServerDraws
+from locksfl.round.floats import FloatSums
 
 CLIENTS = 8
 METHODS = [method for method in SOUND if method.trust == "local"]  # all pairs that there are
@@ -29,7 +30,8 @@ def dials_of(*values):
 @functools.partial(jax.jit, static_argnums=0)
 def stages(method, norms, members, dials):
     """Both stages: (p times weight, the contribution's norm, its bound, the public bound)."""
-    found = query_norms(method, norms, members, jnp.zeros(()), dials, jnp.sum)
+    sums = FloatSums(ServerDraws(jnp.zeros(()), jnp.zeros(1)))
+    found = query_norms(method, norms, members, sums, dials)
     uploads = choose_uploads(method, norms, members, found.scores, found.used, dials)
     bound = contribution_bound(method, found.used, dials)
     sent = uploads.coefficient * norms

@@ -43,7 +43,7 @@ def test_local_trust_charges_like_the_rule_norm(rule):
     """One released number for each member, an upload probability of 1 at most."""
     numbers = {"trust": "local", "cohort": 20.0, "uploads": 8.0, "estimator": "literal"}
     own, norm = (
-        calibrate(Arm("a", 100, 10, name, **numbers), 8.0, 1e-5) for name in (rule, "norm")
+        calibrate(Arm.of("a", 100, 10, name, **numbers), 8.0, 1e-5) for name in (rule, "norm")
     )
     assert own.largest_probability == 1
     assert own.norm_multiplier == norm.norm_multiplier == own.sum_multiplier

@@ -71,7 +71,7 @@ def test_it_keeps_its_statements():
 def test_its_norms_are_charged_like_those_of_the_rule_norm():
     numbers = {"trust": "local", "cohort": 20, "uploads": 8, "norm_low": 0.7}
     own, norm = (
-        calibrate(Arm("a", 100, 10, rule, **numbers), 8.0, 1e-5) for rule in (NAME, "norm")
+        calibrate(Arm.of("a", 100, 10, rule, **numbers), 8.0, 1e-5) for rule in (NAME, "norm")
     )
     assert own.norm_multiplier == norm.norm_multiplier
     assert own.noise_multiplier == norm.noise_multiplier
@@ -104,7 +104,7 @@ def test_the_library_takes_it():
 
 
 def test_a_federation_takes_it_because_the_server_alone_computes_it():
-    (arm,) = as_federation(config("local", 300.0)).arms()
+    (arm,) = as_federation(config("local", 300.0)).arms
     assert arm.releases_norms
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checks import PLAIN_RULES
-from locksfl.arm import Dials
 from locksfl.methods import RULES, Method
+from locksfl.methods.dials import Dials
 from locksfl.round.algorithm import upload_probability
 
 

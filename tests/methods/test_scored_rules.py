@@ -14,13 +14,14 @@ import pytest
 
 import locksfl
 from checks import ragged
-from locksfl.arm import Arm, unsound
+from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.run import restore
 from locksfl.federation.server.serving import as_federation
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 from locksfl.methods.releases import UPDATE
 from locksfl.methods.rules import NORM, Rule
+from locksfl.methods.sound import unsound
 from locksfl.models.build import softmax
 from locksfl.privacy import calibrate, guarantee
 from locksfl.round.algorithm import GivenClients
@@ -74,7 +75,7 @@ def run_arm(rule, trust, **more):
         given["cohort"] = 12.0
     if "gate" in RULES[rule].takes:
         given["gate"] = 0.8
-    arm = Arm("a", len(SIZES), 3, rule, **(given | more))
+    arm = Arm.of("a", len(SIZES), 3, rule, **(given | more))
     if not arm.private:
         return arm
     epsilon = 300.0 if trust == "local" else 8.0
@@ -146,7 +147,7 @@ def test_the_released_sum_is_that_of_the_true_scores(rule, seeded):
     """In the first round and in the second, whose last update is the first's; everybody is asked,
     and the noise is too little to matter."""
     more = {"trust": "central", "noise_multiplier": 1e-3, "norm_multiplier": 1e-4}
-    arm = Arm(
+    arm = Arm.of(
         "a", len(SIZES), 2, rule, cohort=16.0, uploads=6.0, clip_norm=0.5, norm_low=0.4, **more
     )
     source = Randomness(5, simulated=seeded)
@@ -228,7 +229,7 @@ def test_a_federation_refuses_what_a_device_is_not_asked_for(rule):
 
 @pytest.mark.parametrize("rule", BY_NORM)
 def test_a_federation_takes_what_needs_the_norm_alone(rule):
-    (arm,) = as_federation(config(rule)).arms()
+    (arm,) = as_federation(config(rule)).arms
     assert arm.releases_norms
 
 

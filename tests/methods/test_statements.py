@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import re
 import sys
 import types
@@ -12,16 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from locksfl.arm import Arm, unsound
+from locksfl.arm import Arm
 from locksfl.audit.statements import broken_statements
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS, find_rule
 from locksfl.methods.estimators import Estimator
+from locksfl.methods.events import Rounds
 from locksfl.methods.releases import UPDATE
 from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.trusts import View
-from locksfl.privacy import guarantee, local_epsilon
+from locksfl.methods.sound import unsound
+from locksfl.privacy import guarantee
+from locksfl.privacy.accountant import epsilon_of
+from locksfl.privacy.journal import Header
 from locksfl.round.algorithm import GivenClients, play
 from locksfl.round.draws import Members, ServerDraws
+from locksfl.round.floats import FloatSums
 
 CLIENTS = 20
 NORM_RULE, CAPPED = RULES["norm"], ESTIMATORS["capped"]
@@ -38,7 +43,7 @@ def arm_of(rule: str, estimator: str = "capped", trust: str = "local", **more) -
     if "weights" in find(rule).takes:
         w = 1.0 + np.arange(CLIENTS) % 3
         numbers["weights"] = tuple(w / w.sum())
-    return Arm("a", CLIENTS, 50, rule, estimator, trust, **(numbers | more))
+    return Arm.of("a", CLIENTS, 50, rule, estimator, trust, **(numbers | more))
 
 
 def find(rule: str) -> Rule:
@@ -98,14 +103,13 @@ def test_a_second_rule_that_releases_norms_is_charged_like_the_first(own):
     for arm in (first, second):
         costs = {(c.observer, c.relation): c.epsilon for c in guarantee([arm], 1e-5, "pld")}
         for relation in ("zero-out", "replace"):
-            both = local_epsilon([arm.client_releases(50, 50)], 1e-5, relation)
-            updates = local_epsilon(
-                [dataclasses.replace(arm.client_releases(50, 50), norms=0)], 1e-5, relation
-            )
+            seen = [Rounds(one, 50) for one in arm.messages()]
+            both = epsilon_of(seen, 1e-5, relation).epsilon
+            updates = epsilon_of(seen[:1], 1e-5, relation).epsilon
             assert costs["SERVER", relation] == pytest.approx(both)
             assert both > 1.05 * updates  # an uncharged norm would be seen
-    assert second.releases() == first.releases()
-    assert second.sampled_round() == first.sampled_round()
+    assert second.messages() == first.messages()
+    assert second.event() == first.event()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_a_largest_probability_that_is_none_is_refused(own):
     for stated in (0.0, -1.0, float("nan")):
         arm = arm_of(own(renamed(largest_probability=lambda arm, p=stated: p)))
         with pytest.raises(ValueError, match=r"expected a number in \(0, 1\]"):
-            arm.sampled_round()
+            arm.event()
     assert arm_of(own(renamed(largest_probability=lambda arm: 7.0))).largest_probability == 1.0
 
 
@@ -153,7 +157,7 @@ def round_of(arm: Arm, updates: np.ndarray, coins: float):
     n = len(updates)
     ones = jnp.ones(n)
     members = Members(jnp.arange(n), ones > 0, ones, coins * ones, 0 * ones)
-    quiet = ServerDraws(jnp.zeros(()), jnp.zeros(updates.shape[1]))
+    quiet = FloatSums(ServerDraws(jnp.zeros(()), jnp.zeros(updates.shape[1])))
     return play(
         arm.method, GivenClients(jnp.asarray(updates, jnp.float32)), members, quiet, arm.dials()
     )
@@ -169,7 +173,7 @@ def test_a_probability_above_its_statement_is_clamped_by_the_round(own, trust):
     for coins, expected in ((0.29, 4), (0.31, 0), (0.89, 0)):
         _, uploads, _ = round_of(arm, updates, coins)
         assert int(uploads.uploaded.sum()) == expected
-    assert arm.sampled_round().rate == pytest.approx(0.5 * 0.3) if trust == "central" else True
+    assert arm.event().sampling_rate == pytest.approx(0.5 * 0.3)
     wild = Rule("wild", "", lambda own, *_: own / 0.0, lambda arm: 0.3)
     _, uploads, _ = round_of(arm_of(own(wild), trust=trust), updates, 0.0)
     assert not uploads.uploaded.any()  # 0/0 is no probability
@@ -277,16 +281,18 @@ def test_only_the_norm_can_be_asked_for():
         renamed(asks=dataclasses.replace(NORM))
 
 
-def test_a_ledger_remembers_what_methods_stated(own):
-    name = own(renamed())
-    kept = arm_of(name).as_dict()
-    assert Arm.from_dict(kept).stated() == kept["stated"]
-    own(renamed(largest_probability=lambda arm: 0.01))
-    with pytest.raises(ValueError, match="no longer state what they did"):
-        Arm.from_dict(kept)
-    own(renamed(released=False))
-    with pytest.raises(ValueError, match=r"\S"):
-        Arm.from_dict(kept)
+def test_a_ledger_remembers_what_methods_released(own):
+    """Whatever they state when it is read."""
+    written = json.dumps(header_of(own(renamed())).as_dict())
+    now = header_of(own(renamed(largest_probability=lambda arm: 0.01)))
+    again = Header.read(json.loads(written))
+    assert json.dumps(again.as_dict()) == written
+    assert again.arms[0].terms != now.arms[0].terms
+
+
+def header_of(rule):
+    arm = arm_of(rule, trust="central")
+    return Header.of("e", [(arm, None)], delta=1e-5, relation="zero-out", accountant="pld")
 
 
 def test_the_credit_needs_everybody_to_upload_whatever_their_weights(own):
@@ -306,15 +312,3 @@ def test_the_credit_needs_everybody_to_upload_whatever_their_weights(own):
     )
     assert not arm.everyone_uploads
     assert arm_of("full").everyone_uploads
-
-
-def test_a_trust_that_no_accountant_knows_is_refused():
-    local = TRUSTS["local"]
-    for changes in (
-        {"public": View.AMPLIFIED},
-        {"server": View.RAW},
-        {"server_adds_noise": True},
-        {"clients_add_noise": False},
-    ):
-        with pytest.raises(ValueError, match="does not fit who sees what"):
-            dataclasses.replace(local, **changes)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from checks import std_is
-from locksfl.arm import Dials
+from locksfl.arm import Arm
 from locksfl.methods import TRUSTS, Method
-from locksfl.methods.trusts import View
-from locksfl.round.algorithm import Norms, Uploads, aggregate, query_norms
-from locksfl.round.draws import draw_members, draw_server
+from locksfl.methods.dials import Dials
+from locksfl.methods.events import Exact
+from locksfl.privacy.terms import terms_of
+from locksfl.round.algorithm import Norms, Uploads, WeightedSum, aggregate, query_norms
+from locksfl.round.draws import ServerDraws, draw_members, draw_server
+from locksfl.round.floats import FloatSums
 from locksfl.round.randomness import Randomness
 
 KEY = Randomness.seeded(11).arm_key("arm")
@@ -55,12 +60,14 @@ def noised(estimator, trust, rounds=range(4)):
     uploads = Uploads(
         jnp.zeros(4), jnp.asarray(UPLOADED), jnp.asarray(SCALES[estimator]), jnp.ones(4)
     )
+    sent = WeightedSum(jnp.asarray(SUMMED), uploads)
     norms = Norms(jnp.zeros(4), jnp.float32(K_USED), jnp.float32(K_USED))
     divisor = UPLOADS if estimator == "literal" else COHORT
     added = []
     for t in rounds:
         noise = draw_server(KEY, t, SUMMED.size).update_noise
-        result = aggregate(method, jnp.asarray(SUMMED), uploads, norms, noise, DIALS, jnp.sum)
+        sums = FloatSums(ServerDraws(jnp.zeros(()), noise))
+        result = aggregate(method, sent, norms, sums, DIALS)
         added.append(np.asarray(result.update, float) - SUMMED / divisor)
         np.testing.assert_allclose(result.signal, np.linalg.norm(SUMMED) / divisor, rtol=1e-5)
     return np.array(added), float(result.noise)
@@ -106,9 +113,9 @@ def test_norm_noise_is_as_charged():
     def sums(trust, dials, norms):
         def one(t):
             members = draw_members(KEY, t, clients, jnp.ones(3))
-            noise = draw_server(KEY, t, 1).norm_noise
+            sums = FloatSums(draw_server(KEY, t, 1))
             method = Method("norm", "capped", trust)
-            found = query_norms(method, norms, members, noise, dials, jnp.sum)
+            found = query_norms(method, norms, members, sums, dials)
             return found.scores, found.released
 
         return jax.jit(jax.vmap(one))(jnp.arange(rounds))
@@ -140,14 +147,14 @@ def test_norm_noise_is_as_charged():
 @pytest.mark.parametrize("trust", ["none", "central", "local"])
 def test_empty_slots_release_nothing(trust):
     """Three clients, alone and among empty slots: the same scores, the same sum."""
-    noise = draw_server(KEY, 0, 1).norm_noise
+    sums = FloatSums(draw_server(KEY, 0, 1))
     found = []
     for slots in ([4, 5, 6], [4, -1, 5, -1, -1, 6]):
         clients = jnp.array(slots)
         members = draw_members(KEY, 0, clients, jnp.ones(len(slots)))
         norms = jnp.where(clients < 0, 9.0, clients / 20)  # whatever stands in an empty slot
         method = Method("norm", "capped", trust)
-        result = query_norms(method, norms, members, noise, DIALS, jnp.sum)
+        result = query_norms(method, norms, members, sums, DIALS)
         found.append((np.asarray(result.scores)[np.array(slots) >= 0], float(result.released)))
     np.testing.assert_array_equal(found[0][0], found[1][0])
     assert found[0][1] == pytest.approx(found[1][1], rel=1e-6)
@@ -159,7 +166,8 @@ def test_local_scores_are_a_function_of_what_was_released():
     noise = jnp.array([0.0, -0.1 / (Z_NORM * CLIP)])
     members = members._replace(norm_noise=noise.astype(jnp.float32))
     method = Method("norm", "capped", "local")
-    found = query_norms(method, jnp.array([0.1, 0.2]), members, jnp.zeros(()), DIALS, jnp.sum)
+    sums = FloatSums(ServerDraws(jnp.zeros(()), jnp.zeros(1)))
+    found = query_norms(method, jnp.array([0.1, 0.2]), members, sums, DIALS)
     assert found.scores[0] == pytest.approx(float(found.scores[1]), rel=1e-6)
 
 
@@ -167,14 +175,20 @@ def test_local_scores_are_a_function_of_what_was_released():
 def test_the_noise_is_the_one_that_the_trust_says_it_releases(trust):
     """One uploader: the std on the sum over the derived sensitivity is the stated multiplier."""
     found = TRUSTS[trust]
-    said = found.releases(3.0, 5.0, asks=None)
-    (public,) = [release for release in said if release.observer == "PUBLIC"]
-    (server,) = [release for release in said if release.observer == "SERVER"]
+    noise = {"noise_multiplier": 3.0} if found.private else {}
+    terms = terms_of(Arm.of("a", 4, 1, trust=trust, cohort=4, **noise))
+    ((public, _),), ((server, _),) = terms["PUBLIC"], terms["SERVER"]
     dials = Dials(*(jnp.float32(v) for v in (4, 2, 1, 0, 2, 3.0, 5.0, 1, 1)))
     bound = jnp.float32(7.0)
     scales, uploaded = jnp.full(4, bound), jnp.arange(4) == 1
     std = float(found.noise_std(scales, bound, uploaded, dials, jnp.sum, jnp))
-    expected = (public.noise_multiplier or 0.0) * 7.0 * public.domain.sensitivity("zero-out")
+    expected = getattr(public, "noise_multiplier", 0.0) * 7.0
     assert std == pytest.approx(expected, rel=1e-6)
-    assert (found.server is View.RAW) == (server.noise_multiplier is None)
+    assert found.guards_server == (server != Exact())
     assert found.private == (trust != "none")
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_noise_is_added_by_the_server_or_by_clients(trust):
+    with pytest.raises(ValueError, match="expected noise by the server or by clients"):
+        dataclasses.replace(TRUSTS[trust], server_adds_noise=True, clients_add_noise=True)

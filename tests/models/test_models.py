@@ -288,6 +288,8 @@ def test_scores_in_parts_are_the_scores(monkeypatch):
             {"filters": [3]},
             r"model.options.filters = \(3,\): expected a list of 2",
         ),
+        ("cnn", (28, 28), {"filters": 5}, "model.options.filters = 5: expected a list of 2"),
+        ("cifar-cnn", (32, 32, 3), {"filters": 5}, "model.options.filters = 5: expected a list of"),
         ("cnn", (28, 28), {"dense": 0}, "model.options.dense = 0: expected a whole number >= 1"),
         ("cnn", (28, 28), {"dens": 9}, "model.options.dens = 9: unknown .*did you mean 'dense'"),
         ("softmax", (9,), {"hidden": [9]}, "model 'softmax' takes no options"),

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from locksfl.paper.as_printed import (
-    client_epsilon,
     composed,
     composed_as_printed,
-    expected_epsilon_as_printed,
     honest_table,
 )
 
@@ -69,14 +67,6 @@ def test_the_printed_composition_fails_from_here_on(rounds, first):
         each = 1e-5 / 101
         under = [composed_as_printed(x, 100, each) < composed(x, 100, 5e-6) for x in (1.39, 1.4)]
         assert under == [False, True]
-
-
-def test_an_expectation_over_clients_is_not_what_one_client_pays():
-    printed = expected_epsilon_as_printed(30, 20, 0.01, 0.1)
-    assert printed == pytest.approx(2.3)
-    assert client_epsilon(1, 0.01, 0.1) == pytest.approx(0.11)  # of a round: far less
-    assert client_epsilon(100, 0.01, 0.1) == pytest.approx(11.0)  # of a run: far more
-    assert client_epsilon(100, 0.01, 0.1, 1e-5) < 11.0
 
 
 DESIGN = {  # (claimed, words of the reading): (zero-out, replace) against the server

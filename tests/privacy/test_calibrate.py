@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locksfl.privacy import SampledRound, calibrate_central, central_epsilon
+from checks import coins
+from locksfl.arm import Arm
+from locksfl.methods.events import Sampled
+from locksfl.privacy import calibrate, calibrate_central
+from locksfl.privacy.accountant import epsilon_of
 
 DELTA = 1e-5
+BY_NORM = Arm("a", 100, 100, "norm", cohort=30, uploads=14.007, norm_low=0.7, floor=0)  # p = .667
 
 
 @pytest.mark.parametrize(
@@ -18,9 +24,9 @@ DELTA = 1e-5
     [(1, 8.274), (2, 4.502), (4, 2.546), (8, 1.535), (10, 1.326), (50, 0.5556)],
 )
 def test_multiplier_for_epsilon_by_rdp(epsilon, multiplier):
-    event = calibrate_central(epsilon, DELTA, 100, 0.2, accountant="rdp")
-    assert event.noise_multiplier == pytest.approx(multiplier, rel=4e-4)
-    assert event == SampledRound(0.2, event.noise_multiplier)
+    noise = calibrate_central(epsilon, DELTA, 100, 0.2, accountant="rdp")
+    assert noise.noise_multiplier == pytest.approx(multiplier, rel=4e-4)
+    assert noise.norm_multiplier is None
 
 
 @pytest.mark.parametrize(
@@ -37,23 +43,27 @@ def test_multiplier_at_other_rates(rate, epsilon, multiplier):
 @pytest.mark.parametrize("epsilon", [0.3, 4, 50])
 @pytest.mark.parametrize("norm_release", [False, True])
 def test_calibrated_round_costs_what_was_asked(epsilon, accountant, relation, norm_release):
-    event = calibrate_central(
-        epsilon, DELTA, 60, 0.3, relation=relation, accountant=accountant,
-        upload_probability=0.667, norm_release=norm_release, cohort=30, norm_share=0.7,
-    )  # fmt: skip
-    spent = central_epsilon([(event, 60)], DELTA, relation, accountant)
+    kinds = {"relation": relation, "accountant": accountant}
+    found = calibrate_central(epsilon, DELTA, 60, 0.3, upload_probability=0.667, **kinds)
+    if norm_release:
+        found = calibrate(replace(BY_NORM, rounds=60), epsilon, DELTA, **kinds)
+
+    def event(less=1.0):
+        return coins(0.3, less * found.noise_multiplier, found.norm_multiplier, 0.667)
+
+    spent = epsilon_of([(event(), 60)], DELTA, relation, accountant).epsilon
     assert epsilon * (1 - 1e-3) <= spent <= epsilon
-    assert (event.norm_multiplier is not None) == norm_release
+    assert (found.norm_multiplier is not None) == norm_release
     # The check can fail: 1 % less noise is too little.
-    short = SampledRound(0.3, 0.99 * event.noise_multiplier, event.norm_multiplier, 0.667)
-    assert central_epsilon([(short, 60)], DELTA, relation, accountant) > epsilon
+    assert epsilon_of([(event(0.99), 60)], DELTA, relation, accountant).epsilon > epsilon
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.floats(0.1, 200), st.floats(1e-4, 1.0), st.integers(1, 2000), st.floats(1e-9, 1e-3))
 def test_calibration_by_rdp_never_overspends(epsilon, rate, rounds, delta):
-    event = calibrate_central(epsilon, delta, rounds, rate, accountant="rdp")
-    spent = central_epsilon([(event, rounds)], delta, accountant="rdp")
+    noise = calibrate_central(epsilon, delta, rounds, rate, accountant="rdp").noise_multiplier
+    event = Sampled(rate, noise)
+    spent = epsilon_of([(event, rounds)], delta, accountant="rdp").epsilon
     assert epsilon * (1 - 1e-3) <= spent <= epsilon
 
 
@@ -71,10 +81,8 @@ def test_the_split_has_the_least_variance():
     def variance(event):
         return event.noise_multiplier**2 * (1 + (event.norm_multiplier / norm_sum) ** 2)
 
-    settings = {"accountant": "rdp", "upload_probability": 0.667}
-    best = calibrate_central(
-        8, DELTA, 100, 0.3, norm_release=True, cohort=30, norm_share=0.7, **settings
-    )
+    settings = {"accountant": "rdp", "upload_probability": BY_NORM.largest_probability}
+    best = calibrate(BY_NORM, 8, DELTA, accountant="rdp")
     for factor in (0.6, 0.8, 1.25, 1.6):
         other = calibrate_central(
             8, DELTA, 100, 0.3, norm_multiplier=factor * best.norm_multiplier, **settings
@@ -106,10 +114,8 @@ def test_bad_input(arguments, message):
 
 
 def test_bad_settings_of_the_norm_release():
-    with pytest.raises(ValueError, match="cohort = None: expected"):
-        calibrate_central(8, DELTA, 100, 0.3, norm_release=True)
-    with pytest.raises(ValueError, match="norm_share = 0: expected a rate"):
-        calibrate_central(8, DELTA, 100, 0.3, norm_release=True, cohort=30, norm_share=0)
+    with pytest.raises(ValueError, match="norm_low = 0: expected a rate"):
+        replace(BY_NORM, norm_low=0)
     with pytest.raises(ValueError, match="did you mean 'zero-out'"):
         calibrate_central(8, DELTA, 100, 0.3, relation="zeroout")
     with pytest.raises(ValueError, match=r"epsilon = 1e-05: expected a larger epsilon"):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -16,8 +14,9 @@ from scipy import integrate
 
 from checks import mean_is
 from locksfl.arm import Arm
-from locksfl.methods.releases import RatedRound, SampledRound
-from locksfl.privacy import account, calibrate, central_epsilon
+from locksfl.methods.events import Chosen, Sampled
+from locksfl.privacy import account, calibrate
+from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.population import PlannedArm, PopulationJournal, Run, Total, best_order
 from locksfl.privacy.rdp import ORDERS
 from locksfl.round.rates import RateControl
@@ -52,10 +51,10 @@ def costs(found, order):
 @functools.cache
 def fixed_order(relation="zero-out"):
     """The order at which all rungs cost the same, found from the ladder alone."""
-    ends = [arm(relation).at_rung(k).sampled_round() for k in (0, -1)]
+    ends = [arm(relation).at_rung(k).event() for k in (0, -1)]
     off = [
-        abs(math.log(true_rdp(ends[0].rate, ends[0].noise_multiplier, a)
-                     / true_rdp(ends[1].rate, ends[1].noise_multiplier, a)))
+        abs(math.log(true_rdp(ends[0].sampling_rate, ends[0].noise_multiplier, a)
+                     / true_rdp(ends[1].sampling_rate, ends[1].noise_multiplier, a)))
         for a in ORDERS if a < 20
     ]  # fmt: skip
     return [a for a in ORDERS if a < 20][int(np.argmin(off))]
@@ -93,32 +92,32 @@ def test_no_path_of_rates_passes_the_claim_and_wrong_charges_are_rejected(path):
     path = np.array(path)
     assert holds(arm(), path)
     # the noise of the smallest rate at all rates
-    careless = replace(arm(), ladder=(arm().ladder[0],) * 26)
+    careless = arm().changed(ladder=(arm().ladder[0],) * 26)
     assert not holds(careless, np.maximum(path, 13))
-    assert central_epsilon([(careless.sampled_round(), ROUNDS)], DELTA) > 8.0
+    assert epsilon_of([(careless.event(), ROUNDS)], DELTA).epsilon > 8.0
 
 
 @functools.cache
 def by_pld():
     """Each rung with the noise that PLD would give a run of its own rate: a wrong charge, because
     the order that is best differs from rate to rate."""
-    each = [replace(arm().at_rung(k), noise_multiplier=0.0) for k in (0, 13, 25)]
+    each = [arm().at_rung(k).changed(noise_multiplier=0.0) for k in (0, 13, 25)]
     z = np.interp(np.arange(26), (0, 13, 25),
                   [calibrate(one, 8.0, DELTA).noise_multiplier for one in each])  # fmt: skip
-    return replace(arm(), ladder=tuple(z))
+    return arm().changed(ladder=tuple(z))
 
 
 def test_rates_charged_by_their_own_pld_are_rejected():
     path = np.arange(ROUNDS) % 26
     assert holds(arm(), path)
     assert not holds(by_pld(), path)
-    assert central_epsilon([(by_pld().sampled_round(), ROUNDS)], DELTA) > 8.0
+    assert epsilon_of([(by_pld().event(), ROUNDS)], DELTA).epsilon > 8.0
 
 
 def test_a_charge_of_the_first_rung_alone_is_seen():
     """The planted accountant forgets that rates are chosen: its claim is below the truth."""
-    careless = replace(arm(), ladder=(arm().ladder[0],) * 26)
-    with mock.patch.object(Arm, "sampled_round", lambda self: SampledRound(0.02, self.ladder[0])):
+    careless = arm().changed(ladder=(arm().ladder[0],) * 26)
+    with mock.patch.object(Arm, "event", lambda self: Sampled(0.02, self.ladder[0])):
         claim = account(careless, DELTA, "rdp")[2].epsilon
     assert claim <= 8.0
     assert not holds(careless, np.full(ROUNDS, 25), claim)
@@ -127,25 +126,20 @@ def test_a_charge_of_the_first_rung_alone_is_seen():
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.01, 1.0), st.floats(0.5, 5.0)), min_size=1, max_size=4))
 def test_a_chosen_round_costs_at_least_each_of_those_it_may_be(numbers):
-    rungs = tuple(SampledRound(q, z) for q, z in numbers)
+    rungs = tuple(Sampled(q, z) for q, z in numbers)
     for relation in ("zero-out", "replace"):
 
         def by(event, relation=relation):
-            return central_epsilon([(event, 10)], DELTA, relation, "rdp")
+            return epsilon_of([(event, 10)], DELTA, relation, "rdp").epsilon
 
         each = [by(rung) for rung in rungs]
-        assert by(RatedRound(rungs)) >= max(each) * (1 - 1e-12)
-        assert by(RatedRound(rungs[:1])) == each[0]
+        assert by(Chosen(rungs)) >= max(each) * (1 - 1e-12)
+        assert by(Chosen(rungs[:1])) == each[0]
 
 
-def test_a_ledger_knows_the_ladder():
-    text = json.dumps(arm().as_dict())
-    assert Arm.from_dict(json.loads(text)) == arm()
-    short = {**json.loads(text), "ladder": arm().ladder[:-1]}
+def test_a_rung_without_its_noise_is_refused():
     with pytest.raises(ValueError, match="expected 26 numbers > 0, as many as there are rungs"):
-        Arm.from_dict(short)
-    plain = Arm("coin", 1000, ROUNDS, rule="coin", cohort=200, noise_multiplier=1.0)
-    assert "ladder" not in plain.as_dict()
+        arm().changed(ladder=arm().ladder[:-1])
 
 
 def test_a_population_is_charged_for_the_worst_rate(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 
 from locksfl.arm import Arm
 from locksfl.privacy import Budget, epsilon_from_mu
-from locksfl.privacy.journal import Books, header
+from locksfl.privacy.journal import Books, Header
 from locksfl.privacy.statement import guarantee
 
 CLIENTS, ROUNDS, NOISE, DELTA = 3, 3, 4.0, 1e-5
@@ -65,7 +65,7 @@ PLANS = {  # settings of the arm, the cap on a client's uploads, and the schedul
 @pytest.mark.parametrize("plan", PLANS)
 def test_no_schedule_costs_public_more_than_the_guarantee(plan):
     settings, cap, allowed = PLANS[plan]
-    arm = Arm("a", CLIENTS, ROUNDS, trust="local", noise_multiplier=NOISE, **settings)
+    arm = Arm.of("a", CLIENTS, ROUNDS, trust="local", noise_multiplier=NOISE, **settings)
     costs = guarantee([arm], DELTA, "pld", None if cap is None else (0, cap))
     told = {(cost.observer, cost.relation): cost.epsilon for cost in costs}
     shares = worst_shares(allowed)
@@ -79,8 +79,8 @@ def test_no_schedule_costs_public_more_than_the_guarantee(plan):
 
 def test_what_was_spent_counts_the_uploaders_that_there_were():
     """Every schedule: a client's sum of 1/|Z| in the ledger is what its uploads cost PUBLIC."""
-    arm = Arm("a", CLIENTS, ROUNDS, cohort=2.9, trust="local", noise_multiplier=NOISE)
-    head = header("e", [(arm, None)], delta=DELTA, relation="zero-out", accountant="pld")
+    arm = Arm.of("a", CLIENTS, ROUNDS, cohort=2.9, trust="local", noise_multiplier=NOISE)
+    head = Header.of("e", [(arm, None)], delta=DELTA, relation="zero-out", accountant="pld")
     for table in itertools.islice(schedules(anybody), 0, None, 7):
         books = Books(head)
         for t in range(ROUNDS):

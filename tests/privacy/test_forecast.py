@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -45,7 +43,7 @@ def test_a_run_has_the_noise_that_was_forecast(simulator, trust, rule):
     apart."""
     settings = {"floor": 0.1, "norm_low": 0.6} if rule == "norm" else {}
     cohort = 30.0 if rule == "norm" else 15.0
-    played = Arm(
+    played = Arm.of(
         *("arm", CLIENTS, ROUNDS, rule, "capped", trust, cohort, 15.0, CLIP),
         step=1e-6,  # the model stays where it is, and so do the norms
         **settings,
@@ -62,7 +60,7 @@ def test_a_run_has_the_noise_that_was_forecast(simulator, trust, rule):
     assert told.noise == pytest.approx(measured, rel=0.05)
     assert told.uploads == pytest.approx(np.mean([log.uploaded.sum() for log in rounds]), rel=0.12)
     assert told.kept == pytest.approx(np.mean([log.expected_weight for log in rounds]), rel=0.12)
-    bare = dataclasses.replace(played, noise_multiplier=0.0, norm_multiplier=0.0)
+    bare = played.changed(noise_multiplier=0.0, norm_multiplier=0.0)
     other = expected_round(calibrate(bare, 6.0, 1e-4), simulator.model.size, share)
     assert other.noise != pytest.approx(measured, rel=0.1)
 
@@ -80,7 +78,7 @@ def test_the_noise_over_uniform_is_that_of_the_audit():
                 upload_probability=10 / 30 / r,
                 norm_multiplier=10.0,
             ).noise_multiplier
-            arm = Arm(
+            arm = Arm.of(
                 *("", 100, 100, "norm", "capped", "central", 30.0, 10.0),
                 floor=0.0,
                 norm_low=r,
@@ -95,10 +93,10 @@ def test_the_sampling_error_is_the_variance_of_two_samples():
     """(1/n^2) sum (1/rho_i - 1) r_i^2, by hand for uniform and for a known norm sum."""
     norms = np.array(norm_points(0.4))
     shape = {"cohort": 50.0, "uploads": 20.0, "noise_multiplier": 1.0}
-    arm = Arm("", 200, 10, "uniform", **shape)
+    arm = Arm.of("", 200, 10, "uniform", **shape)
     by_hand = np.mean((200 / 20 - 1) * norms**2) / 200
     assert expected_round(arm, 5, 0.4).sampling ** 2 == pytest.approx(by_hand, rel=1e-9)
-    arm = Arm("", 200, 10, "norm", floor=0.2, norm_low=0.4, **shape)
+    arm = Arm.of("", 200, 10, "norm", floor=0.2, norm_low=0.4, **shape)
     k = 0.5 * 50
     p = 0.8 * 20 * norms / k + 0.2 * 20 / 50
     by_hand = np.mean((1 / (0.25 * p) - 1) * norms**2) / 200
@@ -162,7 +160,7 @@ def test_every_sound_method_has_a_forecast():
     for method in SOUND:
         arm = arm_for(method, usual)
         if not arm.private:
-            arm = dataclasses.replace(arm, noise_multiplier=0.0)
+            arm = arm.changed(noise_multiplier=0.0)
         found = expected_round(arm, 100, 0.6)
         assert found.noise > 0 if arm.private else found.noise == 0
         assert 0 < found.uploads <= 20

@@ -9,14 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from locksfl.privacy import (
-    ClientReleases,
-    calibrate_local,
-    delta_from_mu,
-    epsilon_from_mu,
-    local_epsilon,
-    mu_from_epsilon,
-)
+from checks import sent
+from locksfl.privacy import calibrate_local, delta_from_mu, epsilon_from_mu, mu_from_epsilon
+from locksfl.privacy.accountant import epsilon_of, mu_squared
 
 DELTA = 1e-5
 
@@ -42,11 +37,11 @@ def test_mu_for_epsilon(epsilon, mu):
 def test_honest_epsilons_of_the_papers_multipliers(
     multiplier, uploads, norms, zero_out, replace, digit
 ):
-    releases = [ClientReleases(multiplier, uploads, multiplier, norms)]
-    assert local_epsilon(releases, DELTA) == pytest.approx(zero_out, abs=digit)
-    assert local_epsilon(releases, DELTA, "replace") == pytest.approx(replace, abs=digit)
+    releases = sent(multiplier, uploads, multiplier, norms)
+    assert epsilon_of(releases, DELTA).epsilon == pytest.approx(zero_out, abs=digit)
+    assert epsilon_of(releases, DELTA, "replace").epsilon == pytest.approx(replace, abs=digit)
     if norms:  # a ledger that forgets the norms is told apart
-        forgot = local_epsilon([ClientReleases(multiplier, uploads)], DELTA)
+        forgot = epsilon_of(sent(multiplier, uploads), DELTA).epsilon
         assert forgot < 0.6 * zero_out
 
 
@@ -69,11 +64,11 @@ def test_delta_against_the_integral_of_the_definition():
 
 
 def test_releases_compose_by_mu_squared():
-    one, two = ClientReleases(2.0, 3), ClientReleases(1.0, 1, 4.0, 8)
-    assert two.mu_squared("zero-out") == pytest.approx(1 + 8 / 16)
-    assert two.mu_squared("replace") == pytest.approx(4 + 8 / 16)
-    total = math.sqrt(one.mu_squared() + two.mu_squared())
-    assert local_epsilon([one, two], DELTA) == epsilon_from_mu(total, DELTA)
+    one, two = sent(2.0, 3), sent(1.0, 1, 4.0, 8)
+    assert sum(mu_squared(each, "zero-out") for each in two) == pytest.approx(1 + 8 / 16)
+    assert sum(mu_squared(each, "replace") for each in two) == pytest.approx(4 + 8 / 16)
+    total = math.sqrt(3 / 4 + 1 + 8 / 16)
+    assert epsilon_of([*one, *two], DELTA).epsilon == epsilon_from_mu(total, DELTA)
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace"])
@@ -81,18 +76,22 @@ def test_releases_compose_by_mu_squared():
 @pytest.mark.parametrize("norms", [0, 30])
 def test_calibrated_releases_cost_what_was_asked(relation, epsilon, norms):
     releases = calibrate_local(epsilon, DELTA, uploads=20, norms=norms, relation=relation)
-    spent = local_epsilon([releases], DELTA, relation)
+    seen = sent(releases.noise_multiplier, 20, releases.norm_multiplier, norms)
+    spent = epsilon_of(seen, DELTA, relation).epsilon
     assert epsilon * (1 - 1e-6) <= spent <= epsilon
     if norms:
-        assert norms / releases.norm_multiplier**2 == pytest.approx(
-            0.1 * releases.mu_squared(relation), rel=1e-6
-        )
+        whole = sum(mu_squared(each, relation) for each in seen)
+        assert norms / releases.norm_multiplier**2 == pytest.approx(0.1 * whole, rel=1e-6)
 
 
 def test_a_given_norm_multiplier_is_kept_or_refused():
     releases = calibrate_local(10, DELTA, uploads=20, norms=30, norm_multiplier=10.0)
     assert releases.norm_multiplier == 10
-    assert 10 * (1 - 1e-6) <= local_epsilon([releases], DELTA) <= 10
+    assert (
+        10 * (1 - 1e-6)
+        <= epsilon_of(sent(releases.noise_multiplier, 20, 10.0, 30), DELTA).epsilon
+        <= 10
+    )
     with pytest.raises(ValueError, match=r"norm_multiplier = 1.0: 30 norm releases alone cost"):
         calibrate_local(10, DELTA, uploads=20, norms=30, norm_multiplier=1.0)
     with pytest.raises(ValueError, match=r"uploads = 0: expected a whole number >= 1"):

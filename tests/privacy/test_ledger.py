@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks import charged_arm
+from checks import charged_arm, client_cost
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.privacy import Budget, epsilon_from_mu
-from locksfl.privacy.journal import experiment_id, header
+from locksfl.privacy.journal import Entry, Header, experiment_id
 from locksfl.privacy.ledger import account_ledger, read_run
 from small_runs import QUICK, copied, finished, play, quick, run_experiment, summary
 
@@ -32,7 +32,7 @@ BUDGET = Budget(2.0, 1e-5)  # three whole rounds of the eight
 def new(path, terms=LOCAL, budget=BUDGET, experiment="one"):
     arms = [(dataclasses.replace(terms, budget=budget), None)]
     rest = {"delta": 1e-5, "relation": "zero-out", "accountant": "pld"}
-    return ServerLedger.create(path, header(experiment, arms, **rest))
+    return ServerLedger.create(path, Header.of(experiment, arms, **rest))
 
 
 def filled(path):
@@ -40,14 +40,14 @@ def filled(path):
     with new(path) as ledger:
         for t in (1, 2, 3):
             assert ledger.reserve("locks", t, 0).size
-        ledger.commit("locks", 1, 0, uploaders=4)
-        ledger.refund("locks", 2, 0)
+        ledger.resolve(Entry("locks", 1, "commit", np.array([0]), 4))
+        ledger.resolve(Entry("locks", 2, "refund", np.array([0])))
     return path
 
 
 def test_an_unresolved_reservation_counts_as_spent(tmp_path):
     with ServerLedger.open_for(filled(tmp_path / "l.db"), "one") as ledger:
-        counts = ledger.books.arms[0].counts
+        counts = ledger.books.arms[0]
         assert counts.norms.tolist() == [3, 0, 0]
         assert counts.uploads.tolist() == [2, 0, 0]
         assert counts.shares.tolist() == [1.25, 0, 0]  # 1/4, and 1 for the unresolved one
@@ -81,7 +81,7 @@ def test_it_is_on_disk_before_reserve_returns(tmp_path):
     )
     assert (done.returncode, done.stdout.strip()) == (9, "(2,) ('wal',)")
     with ServerLedger.open_for(path, "one") as ledger:
-        assert ledger.books.arms[0].counts.uploads.tolist() == [0, 0, 1]
+        assert ledger.books.arms[0].uploads.tolist() == [0, 0, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["commit", "refund", "crash"]))))
@@ -89,18 +89,18 @@ def test_it_is_on_disk_before_reserve_returns(tmp_path):
 def test_no_client_passes_its_budget(tmp_path_factory, steps):
     """Whatever is asked, resolved or left open; and who is refused could not have paid."""
     path = tmp_path_factory.mktemp("ledger") / "l.db"
-    one = LOCAL.client_releases(1).mu_squared()
+    one = client_cost(LOCAL, 1)
     with new(path) as ledger:
         for t in range(1, 9):
             for client, then in dict(steps).items():
-                before = ledger.books.arms[0].counts.mu_squared("SERVER", "zero-out")[client]
+                before = ledger.books.arms[0].mu_squared("SERVER", "zero-out")[client]
                 if not ledger.reserve("locks", t, client).size:
                     assert before + one > BUDGET.mu_squared
                     continue
                 assert before + one <= BUDGET.mu_squared * (1 + 1e-12)
                 if then != "crash":
-                    getattr(ledger, then)("locks", t, client)
-        spent = ledger.books.arms[0].counts.mu_squared("SERVER", "zero-out")
+                    ledger.resolve(Entry("locks", t, then, np.array([client])))
+        spent = ledger.books.arms[0].mu_squared("SERVER", "zero-out")
     assert spent.max() <= BUDGET.mu_squared * (1 + 1e-12)
 
 
@@ -108,16 +108,20 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(tmp_path):
     path = filled(tmp_path / "l.db")
     with ServerLedger.open_for(path, "one") as ledger:
         before = ledger.head
+
+        def resolve(number, kind, uploaders=1):
+            ledger.resolve(Entry("locks", number, kind, np.array([0]), uploaders))
+
         for call, told in (
             (lambda: ledger.reserve("locks", 1, 0), "already reserved"),
             (lambda: ledger.reserve("locks", 9, 0), "expected 1 to 8"),
             (lambda: ledger.reserve("locks", 1, 3), "expected a number below 3"),
             (lambda: ledger.reserve("other", 1, 0), "expected one of locks"),
             (lambda: ledger.reserve_round("locks", 4), "nothing that this method records"),
-            (lambda: ledger.refund("locks", 1, 0), "already resolved"),
-            (lambda: ledger.commit("locks", 2, 0), "already resolved"),
-            (lambda: ledger.refund("locks", 4, 0), "never reserved"),
-            (lambda: ledger.commit("locks", 3, 0, uploaders=0), "expected a whole number >= 1"),
+            (lambda: resolve(1, "refund"), "already resolved"),
+            (lambda: resolve(2, "commit"), "already resolved"),
+            (lambda: resolve(4, "refund"), "never reserved"),
+            (lambda: resolve(3, "commit", 0), "expected a whole number >= 1"),
         ):
             with pytest.raises(ValueError, match=told):
                 call()
@@ -236,7 +240,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_an_altered_checkpoint_is_refused(change):
     run = copied(quick())
-    assert read_run(run).arms[0].counts.uploads.sum() > 0
+    assert read_run(run).arms[0].uploads.sum() > 0
     damage(run, CHANGES[change])
     with pytest.raises(ValueError, match=r"altered|no ledger"):
         read_run(run)
@@ -266,7 +270,7 @@ def test_a_run_does_not_continue_on_another_experiments_ledger():
 
 def test_shares_are_one_over_the_uploaders():
     run = finished("local")
-    counts = read_run(run).arms[1].counts
+    counts = read_run(run).arms[1]
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     rounds = sum(line["uploads"] > 0 for line in lines if line["arm"] == "locks")
     assert counts.shares.sum() == pytest.approx(rounds)
@@ -277,7 +281,7 @@ def test_empty_cohorts_are_charged():
     """Nobody drawn, nobody uploads: every client pays for the round all the same."""
     run = play(parse_config(QUICK, ("arm.locks.cohort=0.2", "arm.locks.uploads=0.1"), 3))
     ledger = read_run(run)
-    assert ledger.arms[0].counts.uploads.sum() < 4  # of the four rounds most were empty
+    assert ledger.arms[0].uploads.sum() < 4  # of the four rounds most were empty
     told = account_ledger(ledger)["arms"][0]
     assert told["rounds_played"] == 4
     assert told["spent_so_far"] == told["guarantee"]

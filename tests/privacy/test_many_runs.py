@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checks import client_cost
 from locksfl.arm import Arm
-from locksfl.privacy import Budget, gdp, guarantee
+from locksfl.privacy import Budget, calibrate, gdp, guarantee
+from locksfl.privacy.accountant import Charged
 from locksfl.privacy.population import (
     VARIABLE,
     PlannedArm,
@@ -26,13 +28,14 @@ from locksfl.privacy.population import (
     Total,
     best_order,
     composed,
+    planned_arm,
 )
 
 DELTA = 1e-5
-CENTRAL = Arm("uniform", 1000, 50, cohort=100, noise_multiplier=1.2)
-NORM = Arm("norm", 500, 20, rule="norm", cohort=50, uploads=20, noise_multiplier=1.5,
+CENTRAL = Arm.of("uniform", 1000, 50, cohort=100, noise_multiplier=1.2)
+NORM = Arm.of("norm", 500, 20, rule="norm", cohort=50, uploads=20, noise_multiplier=1.5,
            norm_multiplier=4.0)  # fmt: skip
-LOCAL = Arm("own", 100, 10, trust="local", cohort=20, noise_multiplier=15.0)
+LOCAL = Arm.of("own", 100, 10, trust="local", cohort=20, noise_multiplier=15.0)
 
 
 @pytest.fixture(autouse=True)
@@ -73,13 +76,81 @@ def test_two_runs_compose_and_a_third_is_refused():
         assert [run.label for run in journal.runs] == ["study a", "study b"]
 
 
-def test_a_run_is_debited_once():
-    with make() as journal:
-        head = journal.debit(planned(LOCAL, id="a"))
-        assert journal.debit(planned(LOCAL, id="a")) == head
+EVERY_KIND = {
+    "local": LOCAL,
+    "filtered": dataclasses.replace(LOCAL, budget=Budget(3.0, DELTA)),
+    "norms": NORM,
+    "turns": Arm.of("turns", 100, 10, separation=5, noise_multiplier=2.0),
+    "rates": calibrate(Arm("coin", 1000, 20, rule="coin", cohort=80, uploads=20), 8.0, DELTA),
+}
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_a_run_is_debited_once(kind):
+    """A run that goes on compares its arms with those in the journal: the fault is one that is
+    refused because its arms, written and read again, are not equal to themselves."""
+    run = planned(EVERY_KIND[kind], id="a")
+    with make(200.0, order=2.0) as journal:
+        head = journal.debit(run)
+        assert journal.debit(run) == head
     with PopulationJournal.find("patients") as journal:
-        assert journal.debit(planned(LOCAL, id="a")) == head
+        assert journal.debit(run) == head
         assert len(journal.runs) == 1
+
+
+OTHER_ARMS = {
+    "more rounds, less noise": {"rounds": 10**6, "noise_multiplier": 0.01},
+    "more noise": {"noise_multiplier": 2.0},
+    "a larger cohort": {"cohort": 200, "uploads": 200},
+    "fewer rounds": {"rounds": 49},
+    "another name": {"name": "other"},
+}
+
+
+@pytest.mark.parametrize("change", OTHER_ARMS)
+def test_an_id_is_not_debited_again_for_other_arms(change):
+    """The fault: a run that was debited for little plays much, because its id is in the journal."""
+    other = CENTRAL.changed(**OTHER_ARMS[change])
+    with make(arms=[CENTRAL], total=8.0) as journal:
+        journal.debit(planned(CENTRAL, id="a"))
+        before = journal.head, journal.charged
+        for arms in ((other,), (CENTRAL, other), ()):
+            with pytest.raises(ValueError, match=r"the run study a was debited for other") as no:
+                journal.debit(planned(*arms, id="a"))
+            assert "\n" not in str(no.value)
+        assert (journal.head, journal.charged) == before
+
+
+def test_nor_by_a_copy_that_is_slower():
+    """The fault: the arms are compared before the transaction only. While this run's epsilon is
+    computed, another process debits its id for less."""
+    with make(order=2.0) as journal, PopulationJournal.find("patients") as faster:
+
+        def meanwhile(*_):
+            with mock.patch(cost, return_value=Charged(0.0, "none")):
+                faster.debit(planned(LOCAL, id="a"))
+            return Charged(0.0, "none")
+
+        cost = "locksfl.privacy.population.epsilon_of"
+        with (
+            mock.patch(cost, side_effect=meanwhile),
+            pytest.raises(ValueError, match="was debited for other"),
+        ):
+            journal.debit(planned(CENTRAL, id="a"))
+        assert [arm.name for run in journal.runs for arm in run.arms] == ["own"]
+
+
+def test_a_settlement_is_of_the_arms_that_were_debited():
+    """The fault: a run that ends early is charged as if its noise had been larger."""
+    with make(arms=[CENTRAL], total=8.0) as journal:
+        journal.debit(planned(CENTRAL, id="a"))
+        whole = journal.charged
+        quiet = CENTRAL.changed(rounds=10, noise_multiplier=100.0)
+        with pytest.raises(ValueError, match="was debited for other"):
+            journal.settle(planned(quiet, id="a"))
+        assert journal.charged == whole
+        journal.settle(planned(dataclasses.replace(CENTRAL, rounds=10), id="a"))
+        assert journal.charged == pytest.approx(whole / 5)
 
 
 @pytest.mark.parametrize("arms", [[CENTRAL], [NORM], [CENTRAL, NORM]])
@@ -100,7 +171,7 @@ def test_the_order_of_a_run_gives_the_epsilon_of_all_orders(arms, relation):
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace"])
 def test_clients_noise_is_charged_as_the_statement_says(relation):
-    arms = [LOCAL, dataclasses.replace(LOCAL, name="two", noise_multiplier=30.0)]
+    arms = [LOCAL, LOCAL.changed(name="two", noise_multiplier=30.0)]
     costs = epsilons(guarantee(arms, DELTA, "pld"))
     total = Total(costs["SERVER", relation] * (1 + 1e-9), DELTA, relation)
     charge = total.charge(planned(*arms).arms)
@@ -112,7 +183,7 @@ def test_clients_noise_is_charged_as_the_statement_says(relation):
 
 def test_a_filter_and_the_credit_of_others_noise_count_as_in_the_statement():
     kept = dataclasses.replace(LOCAL, budget=Budget(1.0, DELTA))
-    everybody = Arm("full", 100, 10, trust="local", rule="full", noise_multiplier=15.0)
+    everybody = Arm.of("full", 100, 10, trust="local", rule="full", noise_multiplier=15.0)
     for arm in (kept, everybody):
         costs = epsilons(guarantee([arm], DELTA, "pld"))
         assert epsilons(composed([planned(arm)], DELTA)) == pytest.approx(costs)
@@ -124,7 +195,7 @@ def test_runs_of_both_trusts_share_one_order(relation):
     """A client's own Gaussians cost alpha mu^2 / 2; the server sees raw updates in the other."""
     with make(relation=relation, order=3.0) as journal:
         journal.debit(planned(LOCAL, id="a"))
-        mu_squared = LOCAL.client_releases(LOCAL.rounds).mu_squared(relation)
+        mu_squared = client_cost(LOCAL, LOCAL.rounds, relation=relation)
         assert journal.charged == pytest.approx(1.5 * mu_squared)
         alone = epsilons(composed(journal.runs, DELTA))
         assert math.isfinite(alone["SERVER", relation])
@@ -142,7 +213,7 @@ def test_one_mu_takes_no_run_whose_server_sees_updates():
         with pytest.raises(ValueError, match=r"one mu, .* expected trust 'local'"):
             journal.debit(planned(CENTRAL, id="b"))
     with pytest.raises(ValueError, match="nobody adds noise"):
-        PlannedArm.of(Arm("none", 10, 5, trust="none", cohort=5))
+        planned_arm(Arm("none", 10, 5, trust="none", cohort=5))
 
 
 @given(
@@ -162,13 +233,13 @@ def test_no_sequence_of_runs_passes_the_total(epsilon, relation, one_mu, asked):
         tempfile.TemporaryDirectory() as folder,
         mock.patch.dict("os.environ", {VARIABLE: folder}),
         # the epsilon that is noted beside a debit, by an accountant that takes seconds
-        mock.patch("locksfl.privacy.population.central_epsilon", return_value=0.0),
+        mock.patch("locksfl.privacy.population.epsilon_of", return_value=Charged(0.0, "none")),
         PopulationJournal.make("p", Total(epsilon, DELTA, relation, order)) as journal,
     ):
         spent = 0.0
         for number, (central, noise, rate, rounds) in enumerate(asked):
             trust = "central" if central and not one_mu else "local"
-            arm = Arm("a", 100, rounds, cohort=100 * rate, trust=trust, noise_multiplier=noise)
+            arm = Arm.of("a", 100, rounds, cohort=100 * rate, trust=trust, noise_multiplier=noise)
             run = planned(arm, id=str(number))
             cost = journal.total.charge(run.arms)
             if spent + cost <= journal.total.limit * (1 - 1e-12):
@@ -186,7 +257,7 @@ BOTH = """
 import sys
 from locksfl.arm import Arm
 from locksfl.privacy.population import PlannedArm, PopulationJournal, Run
-arm = Arm("a", 100, 10, trust="local", cohort=20, noise_multiplier=20.0)
+arm = Arm.of("a", 100, 10, trust="local", cohort=20, noise_multiplier=20.0)
 with PopulationJournal.find("patients") as journal:
     run = Run(sys.argv[1], "study", (PlannedArm.of(arm),))
     journal.check(run)  # there is room as long as nobody else is faster
@@ -201,8 +272,8 @@ with PopulationJournal.find("patients") as journal:
 
 
 def test_two_processes_cannot_both_take_the_last_of_it():
-    arm = dataclasses.replace(LOCAL, noise_multiplier=20.0)
-    mu_squared = arm.client_releases(arm.rounds).mu_squared("zero-out")
+    arm = LOCAL.changed(noise_multiplier=20.0)
+    mu_squared = client_cost(arm, arm.rounds)
     make(gdp.epsilon_from_mu(math.sqrt(1.5 * mu_squared), DELTA)).close()
     racing = [
         subprocess.Popen(

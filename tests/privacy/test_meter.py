@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from locksfl.privacy import Meter, SampledRound, central_epsilon, epsilon_from_mu
+from locksfl.methods.events import Sampled
+from locksfl.privacy import Meter, epsilon_from_mu
+from locksfl.privacy.accountant import epsilon_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_training_loop.py"
 STEP = {"noise_multiplier": 1.1, "sampling_rate": 0.02}
@@ -20,11 +22,11 @@ def test_steps_cost_what_rounds_cost():
     for _ in range(30):
         meter.step(**STEP)
     meter.step(noise_multiplier=np.float32(2), sampling_rate=0.5, steps=5)
-    rounds = [(SampledRound(0.02, 1.1), 30), (SampledRound(0.5, 2.0), 5)]
-    assert meter.epsilon() == central_epsilon(rounds, 1e-5, accountant="rdp")
+    rounds = [(Sampled(0.02, 1.1), 30), (Sampled(0.5, 2.0), 5)]
+    assert meter.epsilon() == epsilon_of(rounds, 1e-5, accountant="rdp").epsilon
     assert meter.steps == 35
     # 30 steps alone cost less, so the other five were charged
-    assert meter.epsilon() > 1.5 * central_epsilon(rounds[:1], 1e-5, accountant="rdp")
+    assert meter.epsilon() > 1.5 * epsilon_of(rounds[:1], 1e-5, accountant="rdp").epsilon
 
 
 def test_a_full_batch_is_the_gaussian_mechanism():

@@ -10,23 +10,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scripts.check_planner import ALLOWED, TABLE, judged, read
+from scripts.check_planner import ALLOWED, RESULTS, SETTINGS, TABLES, at, judged, misled, read
 from typer.testing import CliRunner
 
 from locksfl.arm import Arm
 from locksfl.cli.main import app
 from locksfl.cli.plan import words
 from locksfl.privacy import calibrate
+from locksfl.privacy.advice import advise, gains
 from locksfl.privacy.forecast import Expected, expected_round
 from locksfl.privacy.planner import (
     FULL,
+    MEASURED,
     NEAR,
     PROGRESS,
-    SHARES,
     Question,
-    advise,
     choose,
-    gains,
     predicted_error,
 )
 
@@ -38,54 +37,90 @@ MANY = Question(60_000, 39_700, 8.0, 1e-6)
 
 
 def test_the_criterion_by_hand():
-    """A / T + sqrt((noise^2 + sampling^2) / T): 3 / 25 + sqrt(25 / 25), and twice that noise
-    where half of the mean is kept."""
-    assert predicted_error(Expected(3.0, 4.0, 1.0, 10.0), 25) == pytest.approx(0.12 + 1.0)
-    assert predicted_error(Expected(3.0, 4.0, 0.5, 10.0), 25, 5.0) == pytest.approx(0.2 + 2.0)
+    """(A / T)^2 + ((noise^2 + sampling^2) / T)^(2/3): (3 / 25)^2 + (200 / 25)^(2/3), and four times
+    the variance where half of the mean is kept."""
+    expected = Expected(10.0, 10.0, 1.0, 10.0)
+    assert predicted_error(expected, 25, 3.0) == pytest.approx(0.0144 + 4.0)
+    assert predicted_error(replace(expected, kept=0.5), 25, 5.0) == pytest.approx(
+        0.04 + 4 * 4 ** (2 / 3)
+    )
+
+
+def test_a_larger_clip_norm_needs_fewer_rounds():
+    """A is counted in clip norms: with the clip norm eight times the mean norm it is a quarter."""
+    q = replace(MNIST, progress=4.0)
+    whole, eighth = (q.rough_plan(q.arm("uniform", 10, 50.0, r), r) for r in (1.0, 0.125))
+    assert whole.error == predicted_error(whole.expected, 10, 4.0)
+    assert eighth.error == pytest.approx(predicted_error(eighth.expected, 10, 1.0), rel=1e-12)
 
 
 def test_the_criterion_bounds_the_loss_of_sgd():
-    """On a quadratic with known L, D, C and variance: F of the mean model is at most 2 D C times
-    the criterion, where the noise rules and where the curvature does; more than a thirtieth of
-    it."""
+    """On a quadratic with known L, u, C and variance: the last model's loss is at most
+    .49 (|u| C^2)^(2/3) times the criterion with A = .38 L (|u| / C)^(2/3), where the noise rules
+    and where the curvature does, and more than a thirtieth of it."""
     rng = np.random.default_rng(0)
     curvature, clip = np.linspace(0.02, 1.0, 30), 0.5
-    first = np.full((400, 30), 0.4)  # 400 runs at once
-    distance = np.linalg.norm(first[0])
+    u = np.full(30, 0.4)
+    length = np.linalg.norm(u)
     for variance, rounds in ((0.01, 40), (20.0, 40), (5.0, 400)):
-        step = min(0.5, distance / (clip * math.sqrt(variance * rounds)))
-        w, total = first, np.zeros_like(first)
+        free = (2 * length**2 / (math.e * rounds * clip) ** 2 / variance) ** (1 / 3)
+        step = min(1.0, free)
+        w = np.tile(np.sqrt(curvature) * u, (400, 1))  # 400 runs at once
         for _ in range(rounds):
-            total = total + w
             noise = clip * math.sqrt(variance / 30) * rng.standard_normal(w.shape)
             w = w - step * (curvature * w + noise)
-        loss = np.mean(np.sum(curvature * (total / rounds) ** 2, axis=1) / 2)
+        loss = np.mean(np.sum(curvature * w**2, axis=1) / 2)
         expected = Expected(math.sqrt(variance / 2), math.sqrt(variance / 2), 1.0, 1.0)
-        bound = 2 * distance * clip * predicted_error(expected, rounds, distance / clip)
+        error = predicted_error(expected, rounds, 0.38 * (length / clip) ** (2 / 3))
+        bound = 0.49 * (length * clip**2) ** (2 / 3) * error
         assert bound / 30 < loss < bound
 
 
 def test_the_constant_was_chosen_on_mnist_and_holds_elsewhere():
-    """docs/results/rounds.json, played on a GPU. Of a few constants, PROGRESS loses the fewest
-    points against the best number of rounds, in the worst of the six lines of MNIST. The lines of
-    other data, which had no say, hold too. A fifth of it or five times as much would not do."""
-    rows = read(TABLE)
-
-    def worst(progress):
-        return max(one["behind"] for one in judged(rows, progress) if one["data"] in ALLOWED)
-
-    constants = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-    assert min(constants, key=worst) == PROGRESS
+    """docs/results/rounds.json, played on a GPU: all lines hold; a fifth of the constant or four
+    times as much would not do."""
+    rows = read(TABLES[0])
     lines = judged(rows)
     assert len(lines) == 15
     assert all(one["holds"] for one in lines)
-    for progress in (PROGRESS / 5, PROGRESS * 5):
+    assert max(one["behind"] for one in lines if one["data"] in ALLOWED) < 0.0065
+    for progress in (PROGRESS / 5, PROGRESS * 4):
         assert sum(not one["holds"] for one in judged(rows, progress)) >= 5
+
+
+def test_twelve_cells_that_had_no_say():
+    """docs/results/rounds-digits.json, fixed before they were played: the planned number of rounds
+    is within 1 point of the best in 10 of 12; the two misses, as docs/program.md and the command
+    have them, are clients with two classes each. Only this finds a criterion that asks for too many
+    rounds where noise rules, or where clients have one or two records."""
+    lines = judged(read(TABLES[1]))
+    assert len(lines) == 12
+    missed = {one["data"]: one["behind"] for one in lines if one["behind"] > 0.01}
+    assert sum(one["behind"] <= 0.01 for one in lines) == 10
+    assert missed == {"200 clients, two classes": pytest.approx(0.0105, abs=5e-5)}
+    assert f"{max(one['behind'] for one in lines):.3f}" == "0.022"
+
+
+def test_no_public_number_would_have_told_the_two_worst_cells_apart():
+    """200 clients at epsilon 3: what is best for two classes each and what is best for iid records
+    lie 8 times apart, and no number of rounds is within 1.2 points for both."""
+    accuracy = {
+        kind: {
+            row["rounds"]: row["accuracy"]
+            for row in read(TABLES[1])
+            if (row["data"], row["epsilon"]) == (f"200 clients, {kind}", 3.0)
+        }
+        for kind in ("two classes", "iid")
+    }
+    assert [max(line, key=line.__getitem__) for line in accuracy.values()] == [5, 40]
+    for rounds in range(5, 161):
+        behind = (max(line.values()) - at(rounds, line) for line in accuracy.values())
+        assert max(behind) > 0.012
 
 
 @pytest.mark.parametrize(
     ("clients", "total", "rounds"),
-    [(1000, 500, 20), (1000, 1000, 30), (1000, 5000, 80), (539, 1000, 30)],
+    [(1000, 500, 20), (1000, 1000, 30), (1000, 5000, 60), (539, 1000, 20)],
 )
 def test_the_rounds_of_a_total(clients, total, rounds):
     plan = choose(replace(MNIST, clients=clients, uploads_in_all=total), "uniform", 1.0)
@@ -113,7 +148,13 @@ def test_a_number_of_rounds_that_is_far_behind_is_seen():
     """The check of a played comparison: within 1 point on MNIST, within 2 elsewhere."""
     played = {10: 0.80, 30: 0.81, 40: 0.825, 60: 0.80}
     rows = [
-        {"data": label, "rounds": rounds, "uploads": 1000 / rounds, "accuracy": accuracy}
+        {
+            "data": label,
+            "epsilon": 8.0,
+            "rounds": rounds,
+            "uploads": 1000 / rounds,
+            "accuracy": accuracy,
+        }
         for label in ("MNIST", "Fashion-MNIST")
         for rounds, accuracy in played.items()
     ]
@@ -177,7 +218,7 @@ def test_a_plan_has_the_noise_of_the_calibrated_arm(rule, settings):
     another number of rounds is told apart."""
     q = replace(MNIST, accountant="rdp")
     plan = q.plan(q.arm(rule, 20, 50.0, 0.5), 0.5)
-    arm = calibrate(Arm("mine", 1000, 20, rule, **settings), 8.0, 1e-5, accountant="rdp")
+    arm = calibrate(Arm.of("mine", 1000, 20, rule, **settings), 8.0, 1e-5, accountant="rdp")
     assert plan.arm.noise_multiplier == pytest.approx(arm.noise_multiplier, rel=1e-9)
     assert plan.arm.norm_multiplier == pytest.approx(arm.norm_multiplier, rel=1e-9)
     assert plan.expected == expected_round(arm, 7850, 0.5)
@@ -222,28 +263,73 @@ def test_the_coin_is_never_behind_uniform_and_pays_where_norms_are_small():
         assert found[share]["coin"]["error"] < found[share]["norm"]["error"] < 1
 
 
-def test_without_r_there_are_several_answers():
-    told = advise(replace(MNIST, uploads_in_all=1000.0))
-    assert [answer["norm_share"] for answer in told["answers"]] == list(SHARES)
-    assert {answer["rule"] for answer in told["answers"]} == {"coin", "uniform"}
-    assert told["answers"][-1]["rule"] == "uniform"
-    assert set(told["answers"][0]["plans"]) == {"uniform", "coin", "norm"}
-    assert told["verdict"] == "fine"
-    assert told["full"]["cohort"] == 1000
-    assert told["full"]["error"] < told["answers"][-1]["plans"]["uniform"]["error"]
+def test_the_assumed_r_is_the_median_of_what_was_measured():
+    """Uploads over the cohort of the coin, in the private cells of docs/results; at 1,000 clients
+    and fewer it is about 1, which is assumed wherever nothing else was measured."""
+    measured = {}
+    for row in (row for name in ("frontier", "clients") for row in read(RESULTS / f"{name}.json")):
+        if row["method"] == "coin" and row["epsilon"]:
+            clients = int(row["data"].split(" clients")[0].replace(",", ""))
+            share = row["uploads_measured"] / row["cohort"]
+            measured.setdefault(clients, []).append(share)
+    medians = {clients: float(np.median(shares)) for clients, shares in measured.items()}
+    assert set(medians) == {100, 1000, 10_000, 60_000}
+    for clients, median in medians.items():
+        assert replace(MNIST, clients=clients).share == pytest.approx(median, abs=0.05)
+    assert replace(MNIST, clients=MEASURED[-1][0] - 1).share == 1.0
+    assert replace(MNIST, norm_share=0.4).share == 0.4
 
 
-def test_without_a_total_the_rule_with_the_fewest_uploads_is_taken():
-    """At r = .3 the coin is as good as uniform sampling with a third of the uploads; where all
-    norms pass the clip there is nothing to choose by."""
-    told = advise(replace(MNIST, norm_share=0.3, accountant="rdp"))
-    (answer,) = told["answers"]
-    coin, uniform = (answer["plans"][name] for name in ("coin", "uniform"))
-    assert answer["rule"] == "coin"
-    assert coin["error"] == pytest.approx(uniform["error"], rel=0.02)
-    assert coin["uploads_in_all"] == pytest.approx(0.3 * uniform["uploads_in_all"], rel=0.1)
-    (answer,) = advise(replace(MNIST, norm_share=1.0, accountant="rdp"))["answers"]
-    assert answer["rule"] == "uniform"
+@pytest.mark.parametrize(
+    ("clients", "parameters", "epsilon", "rule", "why"),
+    [
+        (490, 30, 4.0, "uniform", "with fewer than 10,000 clients private training clips"),
+        (1000, 7850, 8.0, "uniform", "with fewer than 10,000 clients private training clips"),
+        (10_000, 7850, 8.0, "coin", "where the mean norm is 0.7 clip norms, as measured in"),
+        (60_000, 7850, 8.0, "coin", "where the mean norm is 0.2 clip norms, as measured in"),
+    ],
+)
+def test_the_answer_is_the_readmes_and_says_why(clients, parameters, epsilon, rule, why):
+    """Without r: uniform at a thousand clients or fewer, the coin at 60,000, as README and
+    docs/results.md have it."""
+    told = advise(Question(clients, parameters, epsilon, accountant="rdp"))
+    assert told["rule"] == rule
+    assert told["reason"].startswith(why)
+    lines = [line for line in words(told) if line.startswith("Take rule ")]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"Take rule {rule}: ")
+    assert lines[0].endswith(f"{told['reason']}.")
+
+
+def test_no_rule_that_predicts_more_error_is_recommended():
+    """With all norms at the clip uniform sampling is the answer: in each of a few settings here,
+    and in all 60 in `python -m scripts.check_planner --rules`. Only this finds slacks that add up
+    over different numbers of rounds."""
+    few = tuple(one for one in SETTINGS if one[2] == 4.0 and one[1] == 30)
+    assert len(SETTINGS) == 60
+    assert misled(few) == [("uniform", 1.0)] * 5
+
+
+def test_the_reason_names_what_is_gained():
+    """A total: less error. None: fewer uploads, in as many rounds, for no more error."""
+    q = replace(MNIST, norm_share=0.3, accountant="rdp")
+    told = advise(q)
+    coin, uniform = (told["plans"][name] for name in ("coin", "uniform"))
+    assert (told["rule"], coin["rounds"]) == ("coin", uniform["rounds"])
+    assert 0.98 * uniform["error"] < coin["error"] <= uniform["error"]
+    saved = 1 - coin["uploads_in_all"] / uniform["uploads_in_all"]
+    assert 0.6 < saved < 0.7
+    where = "where the mean norm is 0.3 clip norms, it "
+    assert told["reason"] == (
+        where + f"needs {saved:.0%} fewer uploads than uniform for the same predicted error"
+    )
+    told = advise(replace(q, uploads_in_all=1000.0))
+    less = 1 - told["plans"]["coin"]["error"] / told["plans"]["uniform"]["error"]
+    assert told["rule"] == "coin"
+    assert told["reason"] == where + f"predicts {less:.0%} less error than uniform"
+    told = advise(replace(q, norm_share=0.95))
+    assert told["rule"] == "uniform"
+    assert told["reason"].endswith("choosing by norm saves too little")
 
 
 def test_local_trust_is_planned_too():
@@ -252,7 +338,7 @@ def test_local_trust_is_planned_too():
     assert q.rules() == ["uniform", "norm"]
     told = advise(q)
     assert told["verdict"] == "hopeless"
-    assert {answer["rule"] for answer in told["answers"]} == {"uniform"}
+    assert told["rule"] == "uniform"
     assert 300 < told["smallest_clients"] < 1000
 
 
@@ -272,15 +358,15 @@ def test_the_command(tmp_path):
     said = command(*many, "--figure", figure)
     assert said.exit_code == 0, said.output
     assert said.stdout.startswith("Training can work")
-    assert "r, the mean norm over the clip norm, is not known" in said.stdout
+    assert "where the mean norm is 0.2 clip norms, as measured in populations" in said.stdout
     assert "No more than 1,000 rounds were tried" in said.stdout
     assert figure.read_bytes().startswith(b"\x89PNG")
     told = json.loads(command(*USUAL, "--accountant", "rdp", "--norm-share", 1, "--json").stdout)
-    (answer,) = told["answers"]
-    assert answer["plans"]["uniform"]["bytes_up"] == pytest.approx(4 * 7850 * 1000)
+    assert told["plans"]["uniform"]["bytes_up"] == pytest.approx(4 * 7850 * 1000)
     assert told["frontier"][0]["rule"] == "uniform"
     lines = "\n".join(words(told))
-    assert "Take rule uniform: 30 rounds, 33 clients asked and 33.3 uploads a round." in lines
+    assert "Take rule uniform: 30 rounds, 33 clients asked and 33.3 uploads a round: " in lines
+    assert lines.endswith("2.2 points behind the best; most where clients differ much.")
     assert "Warning" not in lines
     told["question"]["delta"] = 0.02
     assert "Warning: delta = 0.02 is not below 1/n" in "\n".join(words(told))
@@ -331,7 +417,8 @@ def test_a_rule_that_the_limits_leave_no_upload_is_left_out():
     """Of 5 clients with a mean norm of .1 the coin expects half an upload a round at most; uniform
     sampling has its plan all the same."""
     for limits in ({"clients": 5}, {"clients": 1000, "downloads": 5.0}):
-        told = advise(Question(parameters=100, epsilon=8.0, delta=1e-3, **limits))
-        by_share = {a["norm_share"]: (a["rule"], list(a["plans"])) for a in told["answers"]}
-        assert by_share[0.1] == ("uniform", ["uniform"])
-        assert by_share[1.0][1] == ["uniform", "coin", "norm"]
+        q = Question(parameters=100, epsilon=8.0, delta=1e-3, accountant="rdp", **limits)
+        told = advise(replace(q, norm_share=0.1))
+        assert (told["rule"], list(told["plans"])) == ("uniform", ["uniform"])
+        assert told["reason"] == "the limits leave no upload to a rule that chooses by norm"
+        assert list(advise(q)["plans"]) == ["uniform", "coin", "norm"]

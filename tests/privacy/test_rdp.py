@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from locksfl.privacy import SampledRound, central_epsilon, epsilon_from_mu
+from checks import coins
+from locksfl.methods.events import Sampled, SampledTwice
+from locksfl.privacy import epsilon_from_mu
+from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.rdp import (
     REPLACE_ORDERS,
     composed_rdp,
@@ -22,20 +25,20 @@ from locksfl.privacy.rdp import (
 
 DELTA = 1e-5
 JOINT = [
-    (SampledRound(0.3, 1.5, 3, 0.667), 4.0, 0.0920030854),
-    (SampledRound(0.3, 1.3, 5, 0.9), 8.0, 1.0721314967),
-    (SampledRound(0.2, 2, 10, 0.5), 8.0, 0.0158412490),
+    (SampledTwice(0.3, 3, 0.667, 1.5), 4.0, 0.0920030854),
+    (SampledTwice(0.3, 5, 0.9, 1.3), 8.0, 1.0721314967),
+    (SampledTwice(0.2, 10, 0.5, 2), 8.0, 0.0158412490),
 ]
 PAIRS = [
-    (SampledRound(0.3, 1.5, 10, 0.667), 100, 1e-5, 8.66),
-    (SampledRound(0.1, 1.0, 10, 0.5), 200, 1e-6, 6.22),
+    (SampledTwice(0.3, 10, 0.667, 1.5), 100, 1e-5, 8.66),
+    (SampledTwice(0.1, 10, 0.5, 1.0), 200, 1e-6, 6.22),
 ]
 
 
 def plane_rdp(event, order, reverse=False):
     """ln E_Q[L^order] / (order-1), or with Q over P, by a fine trapezoid rule on the plane."""
-    a, c = 1 / event.norm_multiplier, 1 / event.noise_multiplier
-    q, p = event.sampling_rate, event.upload_probability
+    a, c = 1 / event.first_multiplier, 1 / event.noise_multiplier
+    q, p = event.sampling_rate, event.second_rate
     x = np.arange(-14 - order * a, order * a + 14, 0.1)
     y = np.arange(-14 - order * c, order * c + 14, 0.1)
     inner = np.logaddexp(math.log1p(-p), math.log(p) + c * y - c * c / 2)
@@ -49,14 +52,14 @@ def plane_rdp(event, order, reverse=False):
 
 @pytest.mark.parametrize(("multiplier", "epsilon"), [(1.326, 10.001), (1.32, 10.072)])
 def test_uniform_near_ten(multiplier, epsilon):
-    spent = [(SampledRound(0.2, multiplier), 100)]
+    spent = [(Sampled(0.2, multiplier), 100)]
     assert rdp_epsilon(spent, DELTA) == pytest.approx(epsilon, abs=1e-3)
 
 
 @pytest.mark.parametrize(("multiplier", "epsilon"), [(0.556, 49.92), (0.5, 62.59)])
 def test_uniform_at_large_epsilon(multiplier, epsilon):
     """Orders near 1 decide: with integer orders only the answer is far off."""
-    spent = [(SampledRound(0.2, multiplier), 100)]
+    spent = [(Sampled(0.2, multiplier), 100)]
     assert rdp_epsilon(spent, DELTA) == pytest.approx(epsilon, abs=6e-3)
     orders = tuple(float(order) for order in range(2, 65))
     assert epsilon_from_rdp(orders, composed_rdp(spent, orders), DELTA) > 1.15 * epsilon
@@ -65,8 +68,8 @@ def test_uniform_at_large_epsilon(multiplier, epsilon):
 @pytest.mark.parametrize(("event", "order", "value"), JOINT)
 def test_joint_values_and_planted_faults(event, order, value):
     assert round_rdp(event, (order,))[0] == pytest.approx(value, abs=5.1e-11)
-    twice = SampledRound(2 * event.sampling_rate, 1.5, event.norm_multiplier, 0.9)
-    forgot = SampledRound(event.sampling_rate, event.noise_multiplier, None, 0.667)
+    twice = SampledTwice(2 * event.sampling_rate, event.first_multiplier, 0.9, 1.5)
+    forgot = Sampled(event.sampling_rate * 0.667, event.noise_multiplier)
     for wrong in (twice, forgot):
         assert abs(round_rdp(wrong, (order,))[0] / value - 1) > 0.01
 
@@ -79,7 +82,7 @@ def test_integer_formula_against_the_plane_in_both_directions(event, order, valu
 
 @pytest.mark.parametrize("order", [1.02, 1.5, 2.7, 6.3])
 @pytest.mark.parametrize(
-    "event", [SampledRound(0.3, 0.7, 2.0, 0.4), SampledRound(0.9, 0.4, 0.8, 0.95)]
+    "event", [SampledTwice(0.3, 2.0, 0.4, 0.7), SampledTwice(0.9, 0.8, 0.95, 0.4)]
 )
 def test_real_orders_against_a_finer_quadrature(event, order):
     value = round_rdp(event, (order,))[0]
@@ -88,10 +91,10 @@ def test_real_orders_against_a_finer_quadrature(event, order):
 
 
 def test_quadrature_meets_the_integer_formula_and_the_chord_lies_above():
-    for event in (SampledRound(0.2, 1.3), SampledRound(0.3, 1.5, 3, 0.667), SampledRound(1, 0.3)):
+    for event in (Sampled(0.2, 1.3), SampledTwice(0.3, 3, 0.667, 1.5), Sampled(1, 0.3)):
         near, exact = round_rdp(event, (3 - 1e-9, 3.0))
         assert near == pytest.approx(exact, rel=1e-7)
-    event = SampledRound(0.3, 0.5, 1, 0.667)
+    event = SampledTwice(0.3, 1, 0.667, 0.5)
     chord = round_rdp(event, (14.5,))[0]
     assert plane_rdp(event, 14.5) < chord < plane_rdp(event, 15.0)
 
@@ -105,7 +108,7 @@ def test_uniform_integer_orders_agree_with_dp_accounting():
         gaussian = dp_accounting.GaussianDpEvent(multiplier)
         event = dp_accounting.PoissonSampledDpEvent(rate, gaussian)
         upstream = rdp.RdpAccountant([int(order) for order in orders]).compose(event)
-        ours = round_rdp(SampledRound(rate, multiplier), orders)
+        ours = round_rdp(Sampled(rate, multiplier), orders)
         assert ours == pytest.approx(list(upstream._rdp), rel=1e-9)
 
 
@@ -118,19 +121,19 @@ def test_joint_epsilon_over_integer_orders(event, rounds, delta, epsilon):
 
 
 def test_far_norm_noise_and_sure_upload_reduce_to_uniform():
-    uniform = round_rdp(SampledRound(0.2, 1.3))
-    assert round_rdp(SampledRound(0.2, 1.3, 1e7, 1.0)) == pytest.approx(list(uniform), rel=1e-6)
-    thinned = round_rdp(SampledRound(0.2, 1.3, 1e7, 0.5))
-    assert thinned == pytest.approx(list(round_rdp(SampledRound(0.1, 1.3))), rel=1e-5)
+    uniform = round_rdp(Sampled(0.2, 1.3))
+    assert round_rdp(SampledTwice(0.2, 1e7, 1.0, 1.3)) == pytest.approx(list(uniform), rel=1e-6)
+    thinned = round_rdp(SampledTwice(0.2, 1e7, 0.5, 1.3))
+    assert thinned == pytest.approx(list(round_rdp(Sampled(0.1, 1.3))), rel=1e-5)
     sure = (1.5, 3.0, 9.0)
     merged = (1.3**-2 + 4.0**-2) ** -0.5
-    assert round_rdp(SampledRound(0.2, 1.3, 4.0, 1.0), sure) == pytest.approx(
-        list(round_rdp(SampledRound(0.2, merged), sure)), rel=1e-9
+    assert round_rdp(SampledTwice(0.2, 4.0, 1.0, 1.3), sure) == pytest.approx(
+        list(round_rdp(Sampled(0.2, merged), sure)), rel=1e-9
     )
 
 
 def test_unsampled_gaussian_is_exact_and_replace_is_its_doubled_shift():
-    spent = [(SampledRound(1.0, 4.0), 20)]
+    spent = [(Sampled(1.0, 4.0), 20)]
     orders = np.asarray((1.01, 1.7, 4.0, 33.0, 500.0))
     exact = 20 * orders / (2 * 4.0**2)
     assert composed_rdp(spent, tuple(orders.tolist())) == pytest.approx(exact, rel=1e-9)
@@ -151,7 +154,7 @@ def test_unsampled_gaussian_is_exact_and_replace_is_its_doubled_shift():
 )
 def test_epsilon_is_monotone(rate, multiplier, norm, upload, rounds, relation):
     def epsilon(q=rate, z=multiplier, k=norm, p=upload, t=rounds, d=DELTA):
-        return central_epsilon([(SampledRound(q, z, k, p), t)], d, relation, "rdp")
+        return epsilon_of([(coins(q, z, k, p), t)], d, relation, "rdp").epsilon
 
     here = epsilon()
     assert here < epsilon(q=1.1 * rate)
@@ -163,13 +166,16 @@ def test_epsilon_is_monotone(rate, multiplier, norm, upload, rounds, relation):
         assert here < epsilon(k=norm / 1.1)
         assert here >= epsilon(k=None)
     if relation == "replace":
-        assert here > central_epsilon(
-            [(SampledRound(rate, multiplier, norm, upload), rounds)], DELTA, accountant="rdp"
+        assert (
+            here
+            > epsilon_of(
+                [(coins(rate, multiplier, norm, upload), rounds)], DELTA, accountant="rdp"
+            ).epsilon
         )
 
 
 def test_orders_outside_the_table_are_refused():
     with pytest.raises(ValueError, match="expected numbers in"):
-        round_rdp(SampledRound(0.2, 1.0), (1.0,))
+        round_rdp(Sampled(0.2, 1.0), (1.0,))
     with pytest.raises(ValueError, match="expected numbers in"):
-        round_rdp(SampledRound(0.2, 1.0), (5000.0,))
+        round_rdp(Sampled(0.2, 1.0), (5000.0,))

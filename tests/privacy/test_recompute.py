@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
+from pathlib import Path
 
 import pytest
 
 from locksfl.arm import Arm
-from locksfl.methods.releases import SampledRound
-from locksfl.privacy import terms as public_terms
-from locksfl.privacy.accountant import central_epsilon
+from locksfl.methods.events import Event, Exact, Rounds, Sampled, SampledTwice
+from locksfl.privacy import dp_sums, recompute
+from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.recompute import CLOSE, Recomputed, recomputed
 from locksfl.privacy.statement import guarantee
 from locksfl.privacy.terms import terms_of
@@ -24,16 +26,15 @@ SETTINGS = [
 
 
 def coins(rate, noise, rounds):
-    found = {"mechanism": "poisson-gaussian", "sampling_rate": rate, "noise_multiplier": noise}
-    return {**found, "rounds": rounds}
+    return Rounds(Sampled(rate, noise), rounds)
 
 
 @pytest.mark.parametrize(("rate", "noise", "rounds", "delta"), SETTINGS)
 def test_dp_accounting_alone_is_close_to_what_is_printed(rate, noise, rounds, delta):
     """Within a percent here, and 5% less is too small."""
     for relation, by in itertools.product(("zero-out", "replace"), ("pld", "rdp")):
-        event = SampledRound(rate, noise)
-        printed = central_epsilon([(event, rounds)], delta, relation, by)
+        event = Sampled(rate, noise)
+        printed = epsilon_of([(event, rounds)], delta, relation, by).epsilon
         found = recomputed([coins(rate, noise, rounds)], delta, relation, by, printed)
         assert found.problem(printed) is None
         assert abs(found.epsilon / printed - 1) <= 2 * CLOSE["pld"]
@@ -50,18 +51,14 @@ def test_two_sums_of_a_secret_sample_are_ours_with_bounds_beside():
         ((0.3, 10.0, 0.667, 1.5, 100, 1e-5), 7.77),
         ((0.1, 10.0, 0.5, 1.0, 200, 1e-6), 5.58),
     ):
-        term = {
-            "mechanism": "joint-poisson-gaussian",
-            "sampling_rate": q,
-            "first_multiplier": first,
-        }
-        term |= {"second_rate": p, "noise_multiplier": noise, "rounds": rounds}
-        found = recomputed([term], delta, "zero-out", "pld", known)
+        found = recomputed(
+            [Rounds(SampledTwice(q, first, p, noise), rounds)], delta, "zero-out", "pld", known
+        )
         assert found.by == "locks pld"
         assert found.epsilon == pytest.approx(known, abs=0.005)
         assert 0.9 * known < found.low < known < found.high
         assert "dp_accounting has" in Recomputed(known, "locks pld", 1.01 * known).problem(known)
-        everybody = {**term, "sampling_rate": 1.0}  # then they are two mechanisms
+        everybody = Rounds(SampledTwice(1.0, first, p, noise), rounds)  # two mechanisms
         assert recomputed([everybody], delta, "zero-out", "pld", 30.0).by in ("pld", "rdp")
 
 
@@ -80,7 +77,7 @@ def test_a_filter_of_one_relation_under_the_other_one(norms):
     for epsilon, kept in itertools.product((5.0, 12.0, 40.0), ("zero-out", "replace")):
         more = {"rule": "norm", "norm_multiplier": 3.0} if norms else {}
         budget = Budget(epsilon, 1e-5, kept)
-        arm = Arm(
+        arm = Arm.of(
             "a", 50, 40, trust="local", cohort=10, noise_multiplier=4.0, budget=budget, **more
         )
         for cost in guarantee([arm], 1e-5, "pld"):
@@ -91,16 +88,29 @@ def test_a_filter_of_one_relation_under_the_other_one(norms):
             assert found.problem(cost.epsilon * 0.999) is not None
 
 
-def test_a_kind_of_round_without_terms_is_refused(monkeypatch):
-    """Never left out of a statement."""
-    arm = Arm("a", 50, 40, cohort=10, noise_multiplier=4.0)
-    monkeypatch.setattr(Arm, "sampled_round", lambda self: object())
-    with pytest.raises(TypeError, match="without public terms"):
-        public_terms.terms_of(arm)
+def test_a_kind_of_event_that_it_does_not_know_is_refused():
+    """Never left out of the sum."""
+
+    class Guess(Event, frozen=True):
+        """A kind of release that is new here."""
+
+    for by in ("pld", "rdp"):
+        with pytest.raises(TypeError, match="Guess"):
+            recomputed([Rounds(Guess(), 5), coins(0.1, 1.0, 5)], 1e-5, "zero-out", by, 1.0)
+
+
+def test_the_second_opinion_reads_events_and_no_accountant_of_ours():
+    """Its own sensitivities and compositions: what it takes from the program are the events alone.
+    A fallback to our accountant is imported where it is used, and named in its result."""
+    for module in (recompute, dp_sums):
+        tree = ast.parse(Path(module.__file__).read_text("utf-8"))
+        taken = {n.module for n in tree.body if isinstance(n, ast.ImportFrom)}
+        ours = {name for name in taken if name.startswith("locksfl")}
+        assert ours <= {"locksfl.methods.events", "locksfl.privacy.dp_sums"}
 
 
 def test_nothing_without_noise_has_an_epsilon():
-    found = recomputed([{"mechanism": "exact"}, coins(0.1, 1.0, 3)], 1e-5, "replace", "pld", 1.0)
+    found = recomputed([Rounds(Exact(), 1), coins(0.1, 1.0, 3)], 1e-5, "replace", "pld", 1.0)
     assert found == Recomputed(math.inf, "none")
     assert found.problem(1.0) == "the terms lead to inf"
     assert found.problem(math.inf) is None

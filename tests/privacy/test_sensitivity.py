@@ -22,10 +22,11 @@ import numpy as np
 import pytest
 
 from checks import SOUND
-from locksfl.arm import Dials
 from locksfl.methods import ESTIMATORS, TRUSTS, Method
+from locksfl.methods.dials import Dials
 from locksfl.round.algorithm import GivenClients, contribution_bound, play, query_norms
 from locksfl.round.draws import Members, ServerDraws
+from locksfl.round.floats import FloatSums
 
 N, D, CASES = 12, 3, 4000
 ROUNDING = 1 + 1e-5  # float32
@@ -101,9 +102,9 @@ def moved(method, relation, seed, lengths="clipped"):
 
     def contribution(dials, updates, members, far, undo):
         members = members._replace(norm_noise=members.norm_noise + (undo if alone else 0))
-        draws = ServerDraws(far, jnp.zeros(D))
+        sums = FloatSums(ServerDraws(far, jnp.zeros(D)))
         silent = dials._replace(noise_multiplier=jnp.float32(0.0))
-        result, uploads, _ = play(method, GivenClients(updates), members, draws, silent)
+        result, uploads, _ = play(method, GivenClients(updates), members, sums, silent)
         return (
             result.update * ESTIMATORS[method.estimator].divisor(dials),
             result.used_norm_sum,
@@ -129,7 +130,8 @@ def moved(method, relation, seed, lengths="clipped"):
     def norm_sum(dials, updates, members):
         norms = jnp.linalg.norm(updates, axis=1)
         still = dials._replace(norm_multiplier=jnp.float32(0.0))
-        found = query_norms(method, norms, members, jnp.float32(0), still, jnp.sum)
+        sums = FloatSums(ServerDraws(jnp.float32(0), jnp.zeros(D)))
+        found = query_norms(method, norms, members, sums, still)
         return found.released
 
     norms = jax.jit(jax.vmap(jax.vmap(norm_sum, (None, 0, None))))

@@ -19,6 +19,7 @@ from checks import SOUND, arm_for, mean_is
 from locksfl.methods import ESTIMATORS, Method
 from locksfl.round.algorithm import GivenClients, play
 from locksfl.round.draws import Members, ServerDraws
+from locksfl.round.floats import FloatSums
 
 N, D, COHORT, UPLOADS, CLIP = 100, 4, 30.0, 20.0, 1.0
 Q = COHORT / N
@@ -66,7 +67,7 @@ def _batch(method, drawn, dials, weights, vectors):
     def one(first, second, norm_noise, server_norm, update):
         there = first < dials.cohort / N
         members = Members(jnp.arange(N), there, weights, second, norm_noise)
-        server = ServerDraws(server_norm[0], update)
+        server = FloatSums(ServerDraws(server_norm[0], update))
         result, uploads, _ = play(method, GivenClients(vectors), members, server, dials)
         return result.update, jnp.sum(uploads.uploaded), jnp.sum(there)
 
@@ -102,7 +103,7 @@ def test_one_round_of_vectors_is_the_reference(rule, trust):
     )
     draws = ServerDraws(jnp.float32(0.3), jnp.asarray(rng.normal(size=D), jnp.float32))
     clients = GivenClients(jnp.asarray(VECTORS, jnp.float32))
-    result, uploads, _ = play(plan.method, clients, members, draws, plan.dials())
+    result, uploads, _ = play(plan.method, clients, members, FloatSums(draws), plan.dials())
     wanted = reference.two_stages(
         plan,
         VECTORS[there],
@@ -136,7 +137,7 @@ def test_uniform_is_the_same_round():
     def once(rule, vectors, **settings):
         plan = plan_for(Method(rule, "capped", "central"), noise_multiplier=0.5, **settings)
         clients = GivenClients(jnp.asarray(vectors, jnp.float32))
-        result, uploads, _ = play(plan.method, clients, members, draws, plan.dials())
+        result, uploads, _ = play(plan.method, clients, members, FloatSums(draws), plan.dials())
         return np.asarray(result.signal), np.asarray(uploads.uploaded)
 
     signal, uploaded = once("uniform", equal)
@@ -313,10 +314,10 @@ def test_one_client_moves_the_sum_by_its_bound_at_most(name):
             jnp.asarray(rng.random(N, np.float32)).at[one].set(rng.choice([0.0, 0.5])),
             jnp.zeros(N),
         )
-        draws = ServerDraws(norm_sum_noise, jnp.zeros(D))
+        sums = FloatSums(ServerDraws(norm_sum_noise, jnp.zeros(D)))
         dials = plan.dials()._replace(norm_multiplier=jnp.float32(1.0))
         found = [
-            play(plan.method, GivenClients(jnp.asarray(v, jnp.float32)), members, draws, dials)
+            play(plan.method, GivenClients(jnp.asarray(v, jnp.float32)), members, sums, dials)
             for v in (vectors, without)
         ]
         assert found[0][0].used_norm_sum == found[1][0].used_norm_sum

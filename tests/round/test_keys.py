@@ -104,7 +104,7 @@ def recorded():
 
 
 def arm(name, trust="central"):
-    return Arm(
+    return Arm.of(
         name, CLIENTS, ROUNDS, "norm", trust=trust, cohort=12.0, uploads=6.0,
         noise_multiplier=1.0, norm_multiplier=1.0,
     )  # fmt: skip

@@ -72,7 +72,7 @@ def recorded():
 
 def arm(name, trust):
     adaptive = {"clip_quantile": 0.5, "clip_multiplier": 5.0} if trust == "central" else {}
-    return Arm(
+    return Arm.of(
         name, CLIENTS, ROUNDS, "norm", trust=trust, cohort=12.0, uploads=6.0,
         noise_multiplier=1.0, norm_multiplier=1.0, **adaptive,
     )  # fmt: skip

@@ -19,6 +19,7 @@ from locksfl.round import algorithm
 from locksfl.round.algorithm import GivenClients
 from locksfl.round.client import LocalWork
 from locksfl.round.draws import draw_members, draw_secret, draw_server, grid_of
+from locksfl.round.floats import FloatSums
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
@@ -34,7 +35,7 @@ def arm_of(rule="uniform", **settings):
     if rule == "norm":
         settings = {"norm_multiplier": 0.6, "floor": 0.2, "norm_low": 0.5} | settings
     given = {"cohort": 12.0, "uploads": 5.0 if rule == "norm" else 12.0}
-    return Arm("arm", CLIENTS, 4, rule, **(given | ADAPTIVE | NOISE | settings))
+    return Arm.of("arm", CLIENTS, 4, rule, **(given | ADAPTIVE | NOISE | settings))
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,7 @@ def clip_norms(arm, start, rounds=160, sign=1.0):
         now = dials.at_clip(clip, jnp)
         draws = draw_server(key, t, 1)
         result, _, _ = algorithm.play(
-            arm.method, GivenClients(updates), members, draws, now, adapts=True
+            arm.method, GivenClients(updates), members, FloatSums(draws), now, adapts=True
         )
         return algorithm.adapted_clip(clip, result.released_bits, now), clip
 
@@ -145,7 +146,9 @@ def test_it_converges_to_its_quantile(start, cohort, quantile):
 
 def test_the_noise_on_the_bits_is_as_charged():
     """In both paths: std is multiplier / 2; 5% more or less is rejected (false alarms: 1e-6)."""
-    arm = Arm("arm", 50, 1, cohort=50, noise_multiplier=1.0, clip_quantile=0.5, clip_multiplier=3.0)
+    arm = Arm.of(
+        "arm", 50, 1, cohort=50, noise_multiplier=1.0, clip_quantile=0.5, clip_multiplier=3.0
+    )
     key = Randomness.seeded(1).arm_key("arm")
     floats = np.asarray(jax.vmap(lambda t: draw_server(key, t, 1).clip_noise)(jnp.arange(20_000)))
     secret = Randomness(7, simulated=False)
@@ -166,7 +169,7 @@ def test_one_client_moves_the_sum_by_its_bound():
     silent = draw_server(key, 0, 3)._replace(clip_noise=0.0)
 
     def bits(updates, members):
-        given = (GivenClients(updates), members, silent, arm.dials())
+        given = (GivenClients(updates), members, FloatSums(silent), arm.dials())
         return float(algorithm.play(arm.method, *given, adapts=True)[0].released_bits)
 
     absent = members._replace(present=members.present.at[4].set(False))

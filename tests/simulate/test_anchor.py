@@ -33,6 +33,7 @@ from locksfl.round import algorithm, anchor, control
 from locksfl.round.algorithm import GivenClients
 from locksfl.round.client import Asked, LocalWork
 from locksfl.round.draws import draw_members, draw_server
+from locksfl.round.floats import FloatSums
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
 from quadratics import chunk_of, quadratic_clients, quadratic_model, records_of
@@ -126,7 +127,7 @@ def released_squares(updates, rounds=20_000):
         members = draw_members(key, t, jnp.where(coins < RHO, jnp.arange(n), -1), jnp.ones(n))
         draws = draw_server(key, t, updates.shape[1])
         result, _, _ = algorithm.play(
-            arm.method, GivenClients(updates), members, draws, arm.dials()
+            arm.method, GivenClients(updates), members, FloatSums(draws), arm.dials()
         )
         return jnp.sum(jnp.square(result.update - mean))
 
@@ -173,7 +174,7 @@ def cycle_errors(updates, anchor_rate, cycles=20_000):
     k, n, size = updates.shape
     work = replace(QUADRATIC, anchor_every=k, anchor_ratio=0.5)
     arms = [
-        Arm("arm", n, k, cohort=n * rate, clip_norm=CLIP, noise_multiplier=NOISE)
+        Arm.of("arm", n, k, cohort=n * rate, clip_norm=CLIP, noise_multiplier=NOISE)
         for rate in (anchor_rate, *[RHO] * (k - 1))
     ]
     mean, key = jnp.mean(updates, axis=1), SEED.arm_key("cycle")
@@ -190,7 +191,7 @@ def cycle_errors(updates, anchor_rate, cycles=20_000):
             dials = anchor.dials_of(work, arm.dials(), t)
             drawn = draw_server(key, number, size)
             result, _, _ = algorithm.play(
-                arm.method, GivenClients(updates[t]), members, drawn, dials
+                arm.method, GivenClients(updates[t]), members, FloatSums(drawn), dials
             )
             step, state = anchor.after(work, state, t, jnp.zeros(size), result.update, dials, None)
             taken = taken + step
@@ -254,7 +255,7 @@ def test_the_noise_of_a_difference_is_in_units_of_its_bound(source):
     """z C / m in an anchor round and z C'/ m in the others; 5% more or less is rejected (false
     alarms: 1e-6)."""
     size, ratio = 6000, 0.25
-    arm = Arm("arm", 6, 4, cohort=3.0, clip_norm=2.0, noise_multiplier=0.7, step=1.0)
+    arm = Arm.of("arm", 6, 4, cohort=3.0, clip_norm=2.0, noise_multiplier=0.7, step=1.0)
     server = Server(schedule="constant", rounds=4)
     work = replace(WORK, anchor_every=4)
     blocks = list(silent_clients(size).play(arm, work, server, source, pause_every=1))
@@ -281,7 +282,7 @@ class Neighbours:
         rng = np.random.default_rng(4)
         self.t, self.centres = t, rng.normal(size=(PEOPLE, 1, LENGTH))
         self.state = jnp.asarray(rng.normal(size=(3, LENGTH)), jnp.float32)
-        self.arm = Arm(
+        self.arm = Arm.of(
             "arm", PEOPLE, 2, rule, cohort=float(PEOPLE), clip_norm=0.5, noise_multiplier=0.1
         )
         self.simulator = Simulator(self.people(1.0, 0.0), quadratic_model(LENGTH))

@@ -82,7 +82,7 @@ noise_multiplier = 0.7
 def of(text):
     """(arm, local work, server) of an experiment."""
     config = parse_config(EXPERIMENT + text, (), 5)
-    (arm,) = config.arms()
+    (arm,) = config.arms
     return arm, config.local.work(), Server(schedule="constant", rounds=2)
 
 

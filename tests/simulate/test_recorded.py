@@ -28,7 +28,7 @@ BROKEN = (4, 9)
 
 def arm(trust, **other):
     settings = {"noise_multiplier": 0.3, "norm_multiplier": 8.0, "clip_norm": 0.6, "step": 0.7}
-    return Arm(
+    return Arm.of(
         "recorded", CLIENTS, ROUNDS, "norm", trust=trust, cohort=12.0, uploads=6.0, floor=0.2,
         norm_low=0.9, **settings | other,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from locksfl.arm import Arm
 from locksfl.round import algorithm, draws, exact
 from locksfl.round.algorithm import GivenClients
 from locksfl.round.client import LocalWork
+from locksfl.round.floats import FloatSums
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 from locksfl.simulate import block
@@ -26,7 +27,7 @@ SOURCES = [Randomness.seeded(5), Randomness(987654321, simulated=False)]
 
 def aocs(**more):
     numbers = {"norm_multiplier": 3.0, "noise_multiplier": 1.0} | more
-    return Arm("arm", CLIENTS, ROUNDS, "aocs", cohort=4.0, uploads=2.0, **numbers)
+    return Arm.of("arm", CLIENTS, ROUNDS, "aocs", cohort=4.0, uploads=2.0, **numbers)
 
 
 def refined(source):
@@ -44,10 +45,7 @@ def refined(source):
 
     silent = quadratic_clients(np.zeros(CLIENTS), np.zeros((CLIENTS, 1, SIZE)))
     simulator = Simulator(silent, quadratic_model(SIZE))
-    with (
-        mock.patch.object(block, "play", watched(block.play)),
-        mock.patch.object(block, "play_exact", watched(block.play_exact)),
-    ):
+    with mock.patch.object(block, "play", watched(block.play)):
         list(simulator.play(aocs(), LocalWork(), Server(rounds=ROUNDS), source))
         jax.effects_barrier()
     return np.unique(np.stack(seen), axis=0)  # each device calls back
@@ -73,11 +71,12 @@ def test_a_round_refuses_to_go_on_without_that_noise():
     for noise, told in ((None, "none"), (jnp.zeros(()), r"shape \(\)")):
         drawn = draws.ServerDraws(jnp.zeros(()), jnp.zeros(SIZE), refine_noise=noise)
         with pytest.raises(ValueError, match=f"^refine_noise: {told}; rule 'aocs' under trust"):
-            algorithm.play(arm.method, clients, members, drawn, arm.dials())
-        steps = exact.Noise(jnp.int32(0), jnp.zeros(SIZE, jnp.int32), jnp.int32(0), refine=noise)
-        given = (members, steps, draws.grid_of(arm), arm.dials(), jnp.sum, lambda one: one)
+            algorithm.play(arm.method, clients, members, FloatSums(drawn), arm.dials())
+        zero = jnp.int32(0)
+        steps = exact.Noise(zero, jnp.zeros(SIZE, jnp.int32), zero, zero, refine=noise)
+        sums = exact.ExactSums(steps, draws.grid_of(arm))
         with pytest.raises(ValueError, match=r"^refine_noise: "):
-            exact.play_exact(arm.method, clients, *given, algorithm.here)
-    quiet = draws.ServerDraws(jnp.zeros(()), jnp.zeros(SIZE))
+            algorithm.play(arm.method, clients, members, sums, arm.dials())
+    quiet = FloatSums(draws.ServerDraws(jnp.zeros(()), jnp.zeros(SIZE)))
     none = Arm("arm", CLIENTS, 1, "aocs", trust="none", cohort=4.0, uploads=2.0)
     algorithm.play(none.method, clients, members, quiet, none.dials())  # nobody adds noise

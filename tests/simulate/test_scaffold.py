@@ -177,7 +177,7 @@ def test_controls_forget_the_noise():
     rng = np.random.default_rng(8)
     curvature, centres = np.array([0.5, 1.0, 2.0]), rng.normal(size=(3, size))
     people = Simulator(quadratic_clients(curvature, centres[:, None]), quadratic_model(size))
-    arm = Arm(
+    arm = Arm.of(
         "arm", 3, rounds, cohort=3.0, clip_norm=1e6, noise_multiplier=z * clip / 1e6, step=0.3
     )
     server = Server(schedule="constant", rounds=rounds)
@@ -208,7 +208,7 @@ def test_one_client_moves_a_release_by_its_bound():
     people = quadratic_clients(np.ones(8), centres)
     simulator = Simulator(people, quadratic_model(size))
     server = Server(schedule="constant", rounds=1)
-    arm = Arm("arm", 8, 1, cohort=8.0, clip_norm=0.5, noise_multiplier=0.1)
+    arm = Arm.of("arm", 8, 1, cohort=8.0, clip_norm=0.5, noise_multiplier=0.1)
 
     def released(curvature, centre, control, clip=0.5):
         there = np.array(centres)
@@ -216,7 +216,7 @@ def test_one_client_moves_a_release_by_its_bound():
         simulator.records = simulator._records(quadratic_clients([curvature, *[1.0] * 7], there))
         own = jnp.asarray(rng_own).at[0].set(control)
         state = server.init(jnp.zeros(size))._replace(control=Controls(jnp.asarray(shared), own))
-        given = replace(arm, clip_norm=clip, noise_multiplier=0.05 / clip)
+        given = arm.changed(clip_norm=clip, noise_multiplier=0.05 / clip)
         _, after = play(simulator, given, LOCAL, server, state=state)
         return 8 * -after.weights
 

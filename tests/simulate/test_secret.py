@@ -25,7 +25,6 @@ from locksfl.round.client import LocalWork
 from locksfl.round.draws import draw_secret, grid_of
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
-from locksfl.simulate import block
 from locksfl.simulate import simulator as simulate
 from locksfl.simulate.layout import public_classes
 from locksfl.simulate.simulator import Simulator
@@ -129,7 +128,7 @@ def test_rates_follow_the_counts_as_in_the_reference(simulators, source):
     """The cohort, the noise and the model of every round under rate control."""
     method = Method("coin", "capped", "central")
     plain = arm_for(method, USUAL, uploads=4.0, cohort=20.0, rounds=6, noise_multiplier=0.0)
-    arm = calibrate(replace(plain, norm_multiplier=0.0), 400.0, 1e-2)
+    arm = calibrate(plain.changed(norm_multiplier=0.0), 400.0, 1e-2)
     simulator = simulators["softmax"]
     rounds, state = play(simulator, arm, EPOCHS, source)
     first = np.asarray(simulator.model.init(source.model_key()))
@@ -310,7 +309,7 @@ def test_a_float_sum_in_place_of_the_integer_one_is_seen():
     truth = alone.sum(axis=0)
     assert np.abs(truth).max() > 2**24
     np.testing.assert_array_equal(sums(simulator, arm)[0], truth)
-    with mock.patch.object(block, "add", floats):
+    with mock.patch.object(exact, "add", floats):
         wrong = sums(Simulator(population, softmax(6, 3)), arm)[0]
     assert (wrong != truth).any()
 
@@ -341,7 +340,7 @@ def test_one_client_s_size_changes_nothing_for_the_others(name, rule):
     others, everyone = population_for(name), {"rounds": 1, "cohort": float(CLIENTS)}
     arm = arm_for(Method(rule, "capped", "central"), PLAIN | everyone)
     if rule == "dpis":
-        arm = calibrate(replace(arm, noise_multiplier=0.0, norm_multiplier=0.0), 20.0, 1e-2)
+        arm = calibrate(arm.changed(noise_multiplier=0.0, norm_multiplier=0.0), 20.0, 1e-2)
         assert len(set(grid_of(arm).update)) > 2
     for work in (LocalWork(), EPOCHS):
         found = []

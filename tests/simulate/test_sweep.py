@@ -22,7 +22,7 @@ SIZES = np.tile([1, 2, 3, 9, 14, 30], 4)
 GRADIENT = LocalWork(min_samples=2, max_samples=12)
 EPOCHS = LocalWork("epochs", epochs=2, batch=5, step=0.3, min_samples=2, max_samples=12)
 SERVER = Server("momentum", rounds=4, average_last=2)
-PLAN = Arm(
+PLAN = Arm.of(
     "arm", 24, 4, "norm", "capped", "central", 12.0, 5.0, 0.6, 0.7, 0.2, 0.5,
     noise_multiplier=0.3, norm_multiplier=0.6,
 )  # fmt: skip
@@ -38,7 +38,7 @@ def settings():
     plans = [
         PLAN,
         replace(PLAN, clip_norm=0.3, step=1.5),
-        replace(PLAN, noise_multiplier=0.1, uploads=4.0, floor=0.0),
+        PLAN.changed(noise_multiplier=0.1, uploads=4.0, floor=0.0),
         replace(PLAN, name="other"),
         replace(PLAN, rule="uniform", norm_low=1.0),
     ]

@@ -19,7 +19,8 @@ from checks import FALSE_ALARM, mean_is, ragged
 from locksfl.arm import Arm
 from locksfl.audit.engine import known_gradients, population
 from locksfl.experiment.run import restore
-from locksfl.methods.cyclic import correlated, group_of, strategy
+from locksfl.methods.cyclic import correlated, strategy
+from locksfl.methods.samplings.turns import group_of
 from locksfl.models.build import softmax
 from locksfl.privacy import calibrate
 from locksfl.round import draws
@@ -37,7 +38,7 @@ EPSILON, DELTA = 3.0, 1e-5
 
 def arm_of(bands, rounds=ROUNDS, clients=18, **settings):
     given = {"separation": SEPARATION, "bands": bands, "noise_multiplier": 0.4} | settings
-    return Arm("arm", clients, rounds, **given)
+    return Arm.of("arm", clients, rounds, **given)
 
 
 def play(simulator, arm, source=SEED, **options):
@@ -153,7 +154,7 @@ def test_a_run_of_one_round_has_nothing_to_correlate(simulator):
 
 def test_independent_noise_is_that_of_coins_and_may_be_secret(simulator):
     """bands = 1 draws what any arm of its name draws; without a seed, nobody is told who came."""
-    one, coins = small(1), Arm("arm", CLIENTS, 7, cohort=6.0, noise_multiplier=0.4)
+    one, coins = small(1), Arm.of("arm", CLIENTS, 7, cohort=6.0, noise_multiplier=0.4)
     quiet = Simulator(population(np.zeros(CLIENTS), np.ones(CLIENTS, int), 0), known_gradients(50))
     (_, mine), (_, theirs) = (play(quiet, arm) for arm in (one, coins))
     np.testing.assert_array_equal(mine[-1].weights, theirs[-1].weights)
@@ -196,7 +197,7 @@ def test_one_device_or_chunks_of_one_client_make_no_difference(simulator, monkey
 def test_settings_of_a_sweep_have_their_own_noise(simulator):
     """Arms with coins, with turns and with correlated noise are never of one program."""
     plans = [small(4), replace(small(4), clip_norm=0.5), small(1)]
-    plans.append(Arm("arm", CLIENTS, 7, cohort=6.0, noise_multiplier=0.4))
+    plans.append(Arm.of("arm", CLIENTS, 7, cohort=6.0, noise_multiplier=0.4))
     given = [Setting(plan, Randomness.seeded(5)) for plan in plans]
     server = Server(schedule="constant", rounds=7)
     wanted = play_sweep(simulator, given, LocalWork(), server, at_once=1)

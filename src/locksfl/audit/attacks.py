@@ -21,9 +21,10 @@ for each refinement, of which the canary shifts one: their ratios multiply that 
 Zero-out: the canary's update against zero. Replace: against its negative, whose norm is the same
 (so a norm release shows under zero-out only).
 
-Where clients take turns (methods/cyclic.py) the noise of rounds is correlated. What was released is
-multiplied with C, which makes it independent; PUBLIC then adds up c m y - c^2 m^2/2 over all
-rounds, m the canary's shift of each: C times 1 in its turns, 0 in others.
+Where a public schedule says when clients may take part, the noise of rounds may be correlated
+(methods/cyclic.py). What was released is multiplied with C, which makes it independent; PUBLIC then
+adds up c m y - c^2 m^2/2 over the rounds from one chance of the canary to its next, m its shift of
+each: C times 1 in that chance, 0 in others; and mixes it with 0, if a coin decides.
 
 An audit can refute a claim. It cannot prove one: see docs/audit.md.
 """
@@ -41,9 +42,9 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import log_ndtr
 
+from locksfl._arrays import Floats
 from locksfl.arm import Arm
 from locksfl.audit import bounds
-from locksfl.audit.bounds import Floats
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.costs import statement
 from locksfl.methods.cyclic import decorrelated
@@ -60,6 +61,7 @@ from locksfl.round.algorithm import (
     upload_probability,
 )
 from locksfl.round.draws import correlate, draw_cohort, draw_members, draw_server
+from locksfl.round.floats import FloatSums
 from locksfl.round.randomness import Purpose, Randomness
 
 SIZE = 2  # parameters of the attacked model: noise beside the canary's direction tells nothing
@@ -105,13 +107,9 @@ class Orthogonal(GivenClients):
     def __init__(self, norms: Array, given: Facts) -> None:
         self.norms, self.given = norms, given
 
-    def weighted_sum(
-        self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
-    ) -> tuple[Array, Uploads, Array]:
-        """Sum of coefficient_i u_i: each has a coordinate for itself."""
-        del kept
-        uploads = choose(self.norms, each)
-        return uploads.coefficient * self.norms, uploads, self.norms
+    def combined(self, coefficient: Array) -> Array:
+        """Each has a coordinate for itself."""
+        return coefficient * self.norms
 
 
 def extreme_facts(arm: Arm, norms: Array, size: int) -> Facts:
@@ -201,9 +199,7 @@ def public_score(arm: Arm, relation: str, seen: Seen) -> Array:
     clip = arm.dials().clip_norm
     a, of_one = shifts(arm, seen.used)
     noises: Any = 1.0
-    refined: Any = 0.0
-    if arm.parts[2].server_adds_noise:
-        refined = refined_score(arm, seen)
+    refined = refined_score(arm, seen) if arm.parts[2].server_adds_noise else 0.0
     if arm.parts[2].clients_add_noise:
         a, noises = 0.0, jnp.sqrt(jnp.maximum(1.0, seen.uploads))
     p = canary_probability(arm, clip, seen.used)
@@ -220,15 +216,21 @@ def public_score(arm: Arm, relation: str, seen: Seen) -> Array:
     return world(1.0) - (world(-1.0) if relation == "replace" else 0.0)
 
 
-def turns_score(arm: Arm, relation: str, seen: Seen) -> Array:
-    """PUBLIC, if clients take turns: rounds as they would be with independent noise."""
-    coefficients = arm.strategy or (1.0,)
+def scheduled_score(arm: Arm, relation: str, seen: Seen) -> Array:
+    """PUBLIC, with a public schedule: rounds as they would be with independent noise."""
+    coefficients, apart = arm.strategy or (1.0,), arm.scheme.apart(arm)
     rounds = seen.along.shape[1]
-    turn = jnp.arange(rounds) % arm.separation == 0
+    turn = jnp.arange(rounds) % apart == 0
     y = in_deviations(arm, seen.along, seen.used, jnp.ones(()))
     y, m = decorrelated(jnp.stack([y, jnp.broadcast_to(turn, y.shape)]), coefficients, jnp)
     c = m / arm.update_multiplier
-    return 2 * c * y if relation == "replace" else c * y - c * c / 2
+
+    def world(sign: float) -> Array:
+        each = jnp.pad(sign * c * y - c * c / 2, ((0, 0), (0, -rounds % apart)))
+        by_chance = each.reshape(len(each), -1, apart).sum(axis=2)
+        return _log_mixture(arm.scheme.rate(arm), by_chance)
+
+    return world(1.0) - (world(-1.0) if relation == "replace" else 0.0)
 
 
 def server_score(arm: Arm, relation: str, seen: Seen) -> Array:
@@ -261,22 +263,19 @@ def draw_cohorts(
     shape: tuple[int, int],
     rate: float,
     clients: int,
-    separation: int = 0,
+    apart: int = 1,
 ) -> np.ndarray:
     """Client numbers [*shape, clients], -1 for who was not drawn, by the run's own first sample.
 
     It tosses independent coins, so one call for all clients of all repetitions is many calls. If
-    they take turns, the canary has the first one, and so the most.
+    the chances of a client are some rounds apart, the canary has the first one, and so the most.
     """
-    if separation:
-        ahead = np.arange(shape[1])[:, None] - np.arange(clients)
-        turns = np.where(ahead % separation == 0, np.arange(clients), -1)
-        return np.broadcast_to(turns, (*shape, clients)).astype(np.int32)
     rng = randomness.host(arm, batch, Purpose.COHORT)
     there = np.zeros(shape[0] * shape[1] * clients, bool)
     there[draw_cohort(rng, there.size, rate)] = True
-    numbers: np.ndarray = np.where(there.reshape(*shape, clients), np.arange(clients), -1)
-    return numbers.astype(np.int32)
+    ahead = np.arange(shape[1])[:, None] - np.arange(clients)
+    there = there.reshape(*shape, clients) & (ahead % apart == 0)
+    return np.where(there, np.arange(clients), -1).astype(np.int32)
 
 
 def one_round(
@@ -294,7 +293,7 @@ def one_round(
     members = draw_members(arm_key, t, numbers, weights)
     server = draw_server(arm_key, t, size, arm.parts[0].refinements)
     server, recent = correlate(server, recent, arm.strategy)
-    result, uploads, _ = play(arm.method, clients, members, server, arm.dials())
+    result, uploads, _ = play(arm.method, clients, members, FloatSums(server), arm.dials())
     return result, uploads, recent
 
 
@@ -335,8 +334,7 @@ def repeated_rounds(
 
         every = (jnp.arange(rounds), cohorts)
         if arm.strategy:  # one round after another
-            found: Seen = jax.lax.scan(one, jnp.zeros((len(arm.strategy) - 1, SIZE)), every)[1]
-            return found
+            return jax.lax.scan(one, jnp.zeros((len(arm.strategy) - 1, SIZE)), every)[1]
         return jax.vmap(lambda *at: one(None, at)[1])(*every)
 
     seen = {}
@@ -351,7 +349,7 @@ def repeated_rounds(
             if observer == "SERVER":  # it knows whom it asked; the claim is for every round
                 cohorts = np.zeros((*shape, 1), np.int32)
             else:
-                how = (arm.sampling_rate, slots, arm.separation)
+                how = (arm.scheme.rate(arm), slots, arm.scheme.apart(arm))
                 cohorts = draw_cohorts(randomness, name, start, shape, *how)
             found = repetition(updates, part, jnp.asarray(cohorts))
             batches.append(jax.tree.map(np.asarray, found))
@@ -395,7 +393,7 @@ def planned_attacks(arm: Arm, canaries: int) -> int:
 
 def _one_run(arm: Arm, canaries: int) -> bool:
     """Whether many canaries in one run are an attack of its own."""
-    coins = arm.parts[2].amplified and not arm.separation
+    coins = arm.parts[2].amplified and arm.scheme.group is None
     return coins and arm.weights is None and canaries > 0
 
 
@@ -420,35 +418,28 @@ def audit_arm(
             problem = f"{missing:,} of {total:,} scores are not numbers"
             return Finding(*what, claim.epsilon, 0.0, largest, problem)
         # far beyond any threshold, but finite: quantiles are interpolated
-        lower = bound(*(np.clip(s, -1e9, 1e9) for s in scores))
+        finite = (np.clip(score, -1e9, 1e9) for score in scores)
+        lower = bound(*finite, delta=claim.delta, significance=significance)
         return Finding(*what, claim.epsilon, lower, largest)
 
-    def repeated(first: Floats, second: Floats) -> float:
-        return bounds.repeated_bound(first, second, *test)
-
-    findings = []
-    test = (privacy.delta, significance)
+    findings, played = [], [replace(arm, rounds=rounds)]
     for observer, (score, slots) in attacks_on(arm.parts[2]).items():
         seen = repeated_rounds(arm, observer, slots, rounds, repetitions, randomness)
-        for claim in statement([arm], [rounds], privacy):
+        for claim in statement(played, privacy):
             if np.isinf(claim.epsilon) or claim.observer != observer:
                 continue
             worlds = ("in", "out" if claim.relation == "zero-out" else "negated")
-            score = turns_score if arm.separation else score
+            score = scheduled_score if arm.scheme.group else score
             each = (score(arm, claim.relation, seen[world]) for world in worlds)
             first, second = (np.asarray(one, np.float64).sum(axis=1) for one in each)
-            largest = bounds.largest_repeated(repetitions, *test)
-            findings.append(
-                finding(claim, "repeated rounds", repetitions, repeated, largest, first, second)
-            )
+            largest = bounds.largest_repeated(repetitions, claim.delta, significance)
+            how = ("repeated rounds", repetitions, bounds.repeated_bound)
+            findings.append(finding(claim, *how, largest, first, second))
     if _one_run(arm, canaries):
         small = replace(privacy, delta=min(privacy.delta, ONE_RUN_DELTA / canaries))
-        claim = next(c for c in statement([arm], [rounds], small) if c.observer == "PUBLIC")
-        score_of_each, inside = one_run_scores(arm, rounds, canaries, randomness)
+        claim = next(c for c in statement(played, small) if c.observer == "PUBLIC")
+        scores, inside = one_run_scores(arm, rounds, canaries, randomness)
         largest = bounds.largest_one_run(canaries, claim.delta, significance)
-
-        def one_run(scores: Floats) -> float:
-            return bounds.one_run_bound(scores, inside, claim.delta, significance)
-
-        findings.append(finding(claim, "one run", canaries, one_run, largest, score_of_each))
+        bound = functools.partial(bounds.one_run_bound, present=inside)
+        findings.append(finding(claim, "one run", canaries, bound, largest, scores))
     return findings

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-Floats = npt.NDArray[np.float64]
+from locksfl._arrays import Floats
+
 Bools = npt.NDArray[np.bool_]
 
 _THRESHOLDS = 400
@@ -66,8 +67,8 @@ def one_run_bound(scores: Floats, present: Bools, delta: float, significance: fl
 
     shares = 1 - np.geomspace(0.5, 5 / half, _ONE_RUN_THRESHOLDS)
     thresholds = np.quantile(scores[:half], shares)
-    chosen = max(thresholds, key=lambda at: bound(slice(None, half), float(at)))
-    return bound(slice(half, None), float(chosen))
+    chosen = max(thresholds, key=lambda at: bound(slice(None, half), at))
+    return bound(slice(half, None), chosen)
 
 
 def largest_one_run(canaries: int, delta: float, significance: float) -> float:
@@ -94,5 +95,4 @@ def _best_threshold(present: Floats, absent: Floats, delta: float, significance:
 def _upper(hits: npt.NDArray[np.int64], trials: int, significance: float) -> Floats:
     """Clopper and Pearson's upper limit."""
     limit = stats.beta.ppf(1 - significance, hits + 1, np.maximum(trials - hits, 1))
-    result: Floats = np.where(hits < trials, limit, 1.0)
-    return result
+    return np.where(hits < trials, limit, 1.0)

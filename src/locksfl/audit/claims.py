@@ -12,18 +12,17 @@ experiment: the formulas are the same, and most of a smaller delta lies in draws
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from locksfl._arrays import Floats
 from locksfl.arm import Arm
 from locksfl.audit.evidence import Evidence
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.costs import statement
-
-Floats = npt.NDArray[np.float64]
 
 DELTA = 1e-3
 DRAWS = 200_000
@@ -34,39 +33,40 @@ def accountant(
     arms: Sequence[Arm], rounds: int, privacy: PrivacyConfig, rng: np.random.Generator
 ) -> tuple[bool, str]:
     """Whether the epsilon of these arms together, each for so many rounds, is large enough."""
-    played = [min(rounds, MOST_ROUNDS)] * len(arms)
+    rounds = min(rounds, MOST_ROUNDS)
+    played = [replace(arm, rounds=rounds) for arm in arms]
     observer = "PUBLIC" if arms[0].parts[2].amplified else "SERVER"
-    evidence, told = Evidence(), ""
-    for claim in statement(arms, played, replace(privacy, delta=DELTA)):
-        if (claim.observer, claim.relation) != (observer, "zero-out"):
-            continue
-        epsilon = claim.epsilon
-        deltas = []
-        for sign in (1, -1):
-            loss = sum(_loss(arm, played[0], sign, rng) for arm in arms)
-            passed = np.maximum(0.0, -np.expm1(np.minimum(0.0, epsilon - loss)))
-            error = np.std(passed) / np.sqrt(DRAWS)
-            excess = float(np.mean(passed)) - DELTA
-            deltas.append(float(np.mean(passed)))
-            evidence.add("delta", max(0.0, excess / error if error else np.inf * (excess > 0)))
-        told = f"epsilon {epsilon:.2f} is passed with {max(deltas):.2e}, claimed {DELTA:.0e}"
+    claims = statement(played, replace(privacy, delta=DELTA))
+    epsilon = next(c.epsilon for c in claims if (c.observer, c.relation) == (observer, "zero-out"))
+    evidence, deltas = Evidence(), []
+    for sign in (1, -1):
+        loss = sum(_loss(arm, rounds, sign, rng) for arm in arms)
+        passed = np.maximum(0.0, -np.expm1(np.minimum(0.0, epsilon - loss)))
+        error = np.std(passed) / np.sqrt(DRAWS)
+        deltas.append(float(np.mean(passed)))
+        excess = deltas[-1] - DELTA
+        evidence.add("delta", max(0.0, excess / error if error else np.inf * (excess > 0)))
+    told = f"epsilon {epsilon:.2f} is passed with {max(deltas):.2e}, claimed {DELTA:.0e}"
     return evidence.verdict()[0], told
 
 
 def _loss(arm: Arm, rounds: int, sign: int, rng: np.random.Generator) -> Floats:
     """DRAWS privacy losses of a client with norm C: it is there (1), or its update is zero (-1)."""
+    if arm.controlled:  # which chooses between rates: the smallest and the largest in turn
+        low, high = arm.at_rung(0), arm.at_rung(-1)
+        first = _loss(low, -(-rounds // 2), sign, rng)
+        return first + _loss(high, rounds // 2, sign, rng)
     arm = arm.at_public(0.0)  # at the least K'
     a = 1 / arm.norm_multiplier if arm.releases_norms else 0.0
     if arm.clip_quantile is not None:  # a member shifts norms and bits: together one shift
-        a = float(np.hypot(a, 1 / arm.clip_multiplier))
+        a = math.hypot(a, 1 / arm.clip_multiplier)
     c = 1 / arm.update_multiplier
     if arm.count_noise:  # an upload shifts the count too: together one shift
-        c = float(np.hypot(c, 1 / arm.count_noise))
-    coins = arm.parts[2].amplified and not arm.separation
-    q, p = (arm.sampling_rate, _largest(arm)) if coins else (1.0, 1.0)
-    rounds = len(range(0, rounds, arm.separation or 1))  # of a client that takes turns, the first
+        c = math.hypot(c, 1 / arm.count_noise)
+    coins = arm.parts[2].amplified and arm.scheme.secret
+    q, p = (arm.scheme.rate(arm), _largest(arm)) if coins else (1.0, 1.0)
     total = np.zeros(DRAWS)
-    for _ in range(rounds):
+    for _ in range(arm.scheme.times(arm, rounds)):  # of a client whose chance is in the first
         x, y = rng.standard_normal((2, DRAWS))
         if sign > 0:
             there = rng.random(DRAWS) < q

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from locksfl.arm import Arm, Dials
+from locksfl._arrays import Floats
+from locksfl.arm import Arm
 from locksfl.data.population import Population
 from locksfl.methods.cyclic import decorrelated
+from locksfl.methods.dials import Dials
 from locksfl.methods.estimators import SMALLEST_NORM
 from locksfl.models.build import Model
 from locksfl.round.client import LocalWork
@@ -27,7 +29,6 @@ from locksfl.round.randomness import Purpose, Randomness
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
 
-Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 # lengths of the updates at clip norm 1: none, short, long, absurd and broken
@@ -76,7 +77,7 @@ def smaller(arm: Arm, clients: int, **other: Any) -> Arm:
         "step": 1.0,
         "budget": None,
     }
-    return replace(arm, **settings | other)
+    return arm.changed(**settings | other)
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,19 @@ class Transcript:
     block: npt.NDArray[np.int64]  # [T] the block of each round
     sums: Floats  # [B, d] what the blocks added to the model, times the divisor
     own: slice  # the coordinates of the clients
+    asked: Floats  # [T] the expected cohort, which rate control chooses
+    refined: Floats  # [T, refinements, 2] the sums by which the rule refined K'
     told: Floats | None = None  # [T, n] what members released, where a rule compares it
 
     def dials(self) -> Dials:
-        """The arm's numbers in every round, each [T, 1] if the clip norm or K' has a part in it."""
-        dials = self.arm.dials(float).at_clip(self.clips[:-1, None], np)
+        """The arm's numbers in every round, each [T, 1] if the clip norm, K' or the rate has a part
+        in it."""
+        dials = self.arm.dials(float)
+        if self.arm.controlled:
+            known = {one.cohort: one.dials(float) for one in self.arm.at_rungs()}
+            each = np.array([known[cohort]._replace(ladder=0.0) for cohort in self.asked])
+            dials = Dials(*each.T[:, :, None])._replace(ladder=None)
+        dials = dials.at_clip(self.clips[:-1, None], np)
         return dials.at_public(self.used[:, None], np)
 
     @property
@@ -136,7 +145,7 @@ def asked_values(played: Transcript) -> Floats:
     }
     found = rule.score({name: facts[name] for name in rule.facts}, dials, np)
     found = np.broadcast_to(np.nan_to_num(found), played.member.shape)
-    return np.asarray(np.clip(found, 0.0, dials.clip_norm), np.float64)
+    return np.clip(found, 0.0, dials.clip_norm)
 
 
 class Watched(Simulator):
@@ -197,24 +206,31 @@ class Engine:
             member[t, cohort if told is None else log.cohort] = True  # without who could not pay
             if told is not None:
                 uploaded[t, log.cohort], seen[t] = told, True
-        divisor = float(arm.parts[1].divisor(arm.dials(float)))
         clips = np.full(len(logs) + 1, arm.clip_norm)
         if arm.clip_quantile is not None:
             clips = np.array([*(log.clip_norm for log in logs), done.state.clip_norm], np.float64)
+
+        def column(name: str) -> Floats:
+            return np.array([getattr(log, name) for log in logs], np.float64)  # None is NaN
+
         played = Transcript(
             arm,
             self.lengths,
             member,
             uploaded,
             seen,
-            np.array([log.released_norm_sum for log in logs], np.float64),
-            np.array([log.used_norm_sum for log in logs], np.float64),
-            np.array([log.released_count for log in logs], np.float64),  # None is NaN
+            column("released_norm_sum"),
+            column("used_norm_sum"),
+            column("released_count"),
             clips,
             np.array(block),
-            np.array(sums) * divisor,
+            np.array(sums),
             self.own,
+            np.array([log.expected_cohort or arm.cohort for log in logs]),
+            column("refined"),
         )
+        divisor = arm.parts[1].divisor(played.dials())
+        played = replace(played, sums=played.sums * divisor)
         if told_matters(arm):
             return replace(played, told=told_values(played, randomness))
         return played if seen.all() else inferred(played)
@@ -304,11 +320,26 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
     bounds = estimator.bound(p, at_clip, clip, np) if estimator.own_bound else at_most
     weight = np.nan_to_num(estimator.weight(clipped, p, bounds, np))
     contribution = np.where(played.uploaded, np.clip(weight * clipped, -bounds, bounds), 0.0)
-    bound = np.asarray(at_most)[:, 0]
+    bound = at_most[:, 0]
     std = np.broadcast_to(dials.noise_multiplier, shape)[:, 0] * bound
     if trust.clients_add_noise:
         std = arm.update_multiplier * np.sqrt(np.sum(np.where(played.uploaded, bounds**2, 0.0), 1))
     return Stated(np.sum(np.where(played.member, values, 0.0), 1), p, contribution, std, bound)
+
+
+def refining(played: Transcript) -> Floats:
+    """[T, refinements, 2] the sums by which K' was refined as they are without noise, each given
+    the releases before it."""
+    rule, dials, found = played.arm.parts[0], played.dials(), np.zeros(played.refined.shape)
+    used, own = rule.settle(played.released[:, None], dials, np), asked_values(played)
+    weights = np.asarray(played.arm.scaled_weights(), np.float64)
+    for k, pair in enumerate(np.moveaxis(played.refined, 1, 0)):
+        p = np.minimum(rule.probability(own, used, weights, dials, np), dials.largest_probability)
+        p = np.where(played.member, p, 0.0)
+        found[:, k] = np.stack([np.sum(p * (p < 1), axis=1), np.sum(p >= 1, axis=1)], axis=1)
+        assert rule.refine is not None
+        used = rule.refine(used, pair[:, :1], pair[:, 1:], dials, np)
+    return found
 
 
 def compared(played: Transcript, own: Floats) -> Floats:
@@ -329,6 +360,6 @@ def residual(played: Transcript, said: Stated) -> Floats:
     beyond = played.sums.copy()
     beyond[:, played.own] -= expected
     there = variance > 0
-    found = np.asarray(beyond[there] / np.sqrt(variance[there])[:, None], np.float64)
+    found = beyond[there] / np.sqrt(variance[there])[:, None]
     strategy = played.arm.strategy
     return decorrelated(found.T, strategy, np).T if strategy else found

@@ -15,10 +15,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import fft, special, stats
 
-Floats = npt.NDArray[np.float64]
+from locksfl._arrays import Floats
 
 FALSE_ALARM = 1e-6
 FEW = 64  # products in a sum that is compared with a normal
@@ -70,35 +69,35 @@ def views(values: Floats) -> list[Floats]:
     """Three bounded functions of normal values of whatever scale, each with mean 0 and variance 1
     over all of them."""
     share = special.ndtr(standard(values).astype(np.float32))  # enough for a view, and quick
-    return [standard(v) for v in (share, np.abs(2 * share - 1), (4 * share) % 1.0)]
+    return [standard(view) for view in _bounded(share)]
 
 
 def fixed_views(values: Floats) -> list[Floats]:
     """The same of values that are standard normal, without a look at the others: values that are
     all equal show."""
-    share = special.ndtr(values)
-    return [
-        np.asarray(np.sqrt(12) * (v - 0.5), np.float64)
-        for v in (share, np.abs(2 * share - 1), (4 * share) % 1.0)
-    ]
+    return [np.sqrt(12) * (view - 0.5) for view in _bounded(special.ndtr(values))]
+
+
+def _bounded(share: Floats) -> tuple[Floats, ...]:
+    return share, np.abs(2 * share - 1), (4 * share) % 1.0
 
 
 def standard(values: Floats) -> Floats:
     """The values with mean 0 and variance 1."""
     spread = np.std(values)
-    return np.asarray((values - np.mean(values)) / (spread if spread > 0 else 1.0), values.dtype)
+    return (values - np.mean(values)) / (spread if spread > 0 else 1.0)
 
 
 def mean_square(values: Floats, axis: int | None = None) -> Floats:
     """Deviations of the mean of squares of standard normals from 1 (Wilson and Hilferty 1931)."""
-    ratio = np.asarray(np.mean(np.square(values), axis=axis), np.float64)
+    ratio = np.mean(np.square(values), axis=axis)
     return chi_square(ratio, np.size(values) // max(1, ratio.size))
 
 
 def chi_square(ratio: Any, freedom: float) -> Floats:
     """Deviations of a chi-square over its degrees of freedom."""
     spread = 2 / (9 * freedom)
-    return np.asarray((np.cbrt(ratio) - (1 - spread)) / np.sqrt(spread), np.float64)
+    return (np.cbrt(ratio) - (1 - spread)) / np.sqrt(spread)
 
 
 def lagged(rows: Floats, other: Floats | None = None) -> Floats:
@@ -108,22 +107,22 @@ def lagged(rows: Floats, other: Floats | None = None) -> Floats:
         both = min(rows.shape[1], other.shape[1])
         rows, other = rows[:, :both], other[:, :both]
     count, length = rows.shape
-    ahead = fft.rfft(rows.astype(np.float32, copy=False), 2 * length, axis=1)
-    behind = (
-        ahead
-        if other is None
-        else fft.rfft(other.astype(np.float32, copy=False), 2 * length, axis=1)
-    )
+
+    def spectra(values: Floats) -> Any:
+        return fft.rfft(values.astype(np.float32, copy=False), 2 * length, axis=1)
+
+    ahead = spectra(rows)
+    behind = ahead if other is None else spectra(other)
     summed = fft.irfft(np.sum(ahead * np.conj(behind), axis=0), 2 * length).astype(np.float64)
     lags = np.arange(1 if other is None else 0, length)
     after = summed[lags] / np.sqrt(count * (length - lags))
     before = summed[-lags[1:]] / np.sqrt(count * (length - lags[1:]))
     enough = count * (length - lags) >= FEW
     if other is None:
-        return np.asarray(after[enough], np.float64)
+        return after[enough]
     return np.concatenate([after[enough], before[enough[1:]]])
 
 
 def products(first: Floats, second: Floats) -> Floats:
     """Deviations of the mean product of each column of one with each column of the other."""
-    return np.asarray(first.T @ second / np.sqrt(len(first)), np.float64)
+    return first.T @ second / np.sqrt(len(first))

@@ -10,12 +10,14 @@ each, who was drawn, the released numbers and the model are compared with what t
   clients take turns, one turn in every cycle;
 * upload coins: the same with p_i, given everything that was released before;
 * noise as charged: all noises are normal, with the standard deviation that is charged;
-* no noise twice: rounds, purposes, arms and coordinates share no noise, in any of three views;
+* no noise twice: rounds, purposes, arms and coordinates share no noise, in any of three views, each
+  noise compared with every other;
 * contributions: the sum is that of the clipped updates of who uploaded, times their weights, over a
   public divisor; a broken client counts as zero;
 * public number: K' is what the rule derives from the released sum, within its limits;
 * statements: rule and estimator keep what they state even without the round's clamps;
 * accountant: a simulation of the charged rounds does not exceed the claim (claims.py);
+* replay: on neighbouring data no release moves by more than is charged (replay.py);
 * filter (budgets of clients, and norms that clients release): what each released stays within it.
 
 Each check calls a sound implementation broken with a probability below FALSE_ALARM.
@@ -33,14 +35,15 @@ from typing import Any
 import numpy as np
 from scipy import special, stats
 
+from locksfl._arrays import Floats
 from locksfl.arm import Arm
 from locksfl.audit.claims import accountant
 from locksfl.audit.engine import (
     Engine,
-    Floats,
     Stated,
     Transcript,
     asked_values,
+    refining,
     residual,
     stated,
     told_matters,
@@ -55,6 +58,7 @@ from locksfl.audit.evidence import (
     standard,
     views,
 )
+from locksfl.audit.replay import replayed
 from locksfl.audit.statements import broken_statements
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.privacy import epsilon_from_mu
@@ -106,27 +110,34 @@ class Play:
     def norm_noise(self) -> Floats:
         """[T] what the released norm sum shows, in charged standard deviations."""
         std = self.played.arm.sum_multiplier * self.played.clips[:-1]
-        return np.asarray((self.played.released - self.said.norm_sum) / std, np.float64)
+        return (self.played.released - self.said.norm_sum) / std
 
     @property
     def count_noise(self) -> Floats:
-        """[rounds] what the released count shows, in charged standard deviations, of the rounds in
-        which it is known who uploaded. Whole numbers hide a noise that is small beside them."""
-        noise, p = self.played.arm.count_noise, self.said.probability
-        if noise < SHOWS:
+        """[T] what the released count shows, in charged standard deviations: together with those
+        of the coins of whom it is not known whether they uploaded. Whole numbers hide a noise that
+        is small beside them."""
+        noise = np.ravel(self.played.dials().count_noise)
+        if noise.min() < SHOWS:
             return np.zeros(0)
-        certain = self.played.seen | (p <= 0) | (p >= 1)
-        known = np.all(certain | ~self.played.member, axis=1)
-        uploaded = self.played.member & np.where(p >= 1, True, self.played.uploaded & (p > 0))
-        off = (self.played.counts - uploaded.sum(axis=1)) / noise
-        return np.asarray(off[known], np.float64)
+        p = np.where(self.played.member, self.said.probability, 0.0)
+        known = np.where(self.played.seen & (p > 0), self.played.uploaded, p)
+        off = self.played.counts - known.sum(axis=1)
+        coins = np.sum(np.where(self.played.seen, 0.0, p * (1 - p)), axis=1)
+        return off / np.sqrt(np.square(noise) + coins)
+
+    @property
+    def refine_noise(self) -> Floats:
+        """[T, 2 refinements] what the sums that refine K' show, in charged standard deviations."""
+        off = (self.played.refined - refining(self.played)) / self.played.arm.sum_multiplier
+        return off.reshape(len(off), -1)
 
     @property
     def within(self) -> Floats:
         """[T] the sum over the cohort of b_i - 1/2, b_i = 1 if the update is within C."""
         lengths, clips = np.nan_to_num(self.played.lengths, nan=0.0), self.played.clips[:-1, None]
         bits = np.where(lengths <= clips, 0.5, -0.5)
-        return np.asarray(np.sum(np.where(self.played.member, bits, 0.0), axis=1), np.float64)
+        return np.sum(np.where(self.played.member, bits, 0.0), axis=1)
 
     @property
     def clip_noise(self) -> Floats:
@@ -137,7 +148,16 @@ class Play:
             return np.zeros(0)
         share = arm.clip_quantile - np.diff(np.log(clips)) / arm.clip_rate
         released = arm.cohort * (share - 0.5)
-        return np.asarray((released - self.within) / (arm.clip_multiplier / 2), np.float64)
+        return (released - self.within) / (arm.clip_multiplier / 2)
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, Floats]:
+        """[T, 1] each: every noise of which a round shows one number, by its name."""
+        found = {"count": self.count_noise, "clip": self.clip_noise}
+        if _norms_seen(self):
+            refine = enumerate(self.refine_noise.T)
+            found |= {"norm": self.norm_noise, **{f"refining {k}": one for k, one in refine}}
+        return {name: noise[:, None] for name, noise in found.items() if noise.size}
 
     @property
     def by_round(self) -> bool:
@@ -147,8 +167,14 @@ class Play:
     @property
     def members(self) -> Floats:
         """[T, n] the first coins, standardised; zero if they are certain."""
-        q = self.played.arm.sampling_rate
-        return np.asarray((self.played.member - q) / np.sqrt(max(q * (1 - q), 1e-12)), np.float64)
+        q = self.rate[:, None]
+        spread = np.sqrt(np.maximum(q * (1 - q), 1e-12))
+        return (self.played.member - q) / spread
+
+    @property
+    def rate(self) -> Floats:
+        """[T] the probability of the first coins."""
+        return self.played.asked / self.played.member.shape[1]
 
     @property
     def uploads(self) -> Floats:
@@ -180,6 +206,7 @@ def check_arm(arm: Arm, privacy: PrivacyConfig, randomness: Randomness) -> list[
     found = {name: holds(plays) for name, holds in OF_PLAYS.items()}
     found["statements"] = (not broken, "; ".join(broken) or "none broken")
     found["accountant"] = accountant([arm], arm.rounds, privacy, rng)
+    found["replay"] = replayed(arm, randomness)
     if arm.parts[2].guards_server and (arm.releases_norms or arm.budget is not None):
         found["filter"] = within_budget(arm, randomness)
     return [Check(arm.name, name, *result) for name, result in found.items()]
@@ -223,40 +250,49 @@ def play_all(arm: Arm, randomness: Randomness) -> Plays:
 
 
 def cohort_coins(found: Plays) -> Result:
-    """Rates, sizes, and products over rounds, clients and arms; if clients take turns, whether each
-    has exactly one in every cycle."""
+    """Rates, sizes, and products over rounds, clients and arms; with a public schedule, whether
+    the chances of a client are as far apart as is charged, and whether it takes enough of them."""
     evidence, plays = Evidence(), list(found.each.values())
-    if separation := plays[0].played.arm.separation:
-        for play in plays:
-            member = play.played.member
-            once = member[:separation].sum(axis=0) == 1
-            again = member[separation:] == member[:-separation]
-            if not (once.all() and again.all()):
-                return False, "a client's turns are not as far apart as is charged"
-        return True, f"every client has one turn in {separation} rounds"
+    if plays[0].played.arm.scheme.group:
+        return _scheduled([play.played for play in plays])
     for play in plays:
-        member, q = play.played.member, play.played.arm.sampling_rate
-        if q >= 1:
-            if not member.all():
-                evidence.fail("a client is missing from a cohort of all")
-            continue
-        rounds, clients = member.shape
-        evidence.add_p("rate of a client", _binomial(member.sum(axis=0), rounds, q))
-        size = clients * q * (1 - q)
-        spread = np.mean(np.square(member.sum(axis=1) - clients * q)) / size
-        if size >= 2:
-            evidence.add("spread of the sizes", chi_square(spread, rounds))
+        member, rates = play.played.member, play.rate
+        if not member[rates >= 1].all():
+            evidence.fail("a client is missing from a cohort of all")
+        for q in np.unique(rates[rates < 1]):
+            drawn = member[rates == q].sum(axis=0)
+            evidence.add_p("rate of a client", _binomial(drawn, int(np.sum(rates == q)), q))
+        clients, q = member.shape[1], np.min(rates)
+        if clients * q * (1 - q) >= 2:
+            spread = np.mean(np.square(play.members[rates < 1].sum(axis=1))) / clients
+            evidence.add("spread of the sizes", chi_square(spread, int(np.sum(rates < 1))))
         if member.size * (q * (1 - q)) ** 2 < 100:
             continue  # too few to multiply
-        evidence.add("rounds", lagged(play.members.T)[: rounds // 2])
-        evidence.add("clients", lagged(play.members)[: clients // 2])
-        for other in plays[: plays.index(play)]:
-            evidence.add("arms", lagged(play.members.T, other.members.T))
-    q, everyone = plays[0].played.arm.sampling_rate, [play.played.member for play in plays]
-    joined, coins = sum(int(m.sum()) for m in everyone), sum(m.size for m in everyone)
-    evidence.add_p("rate", _binomial(joined, coins, q))
+        _independent(evidence, [one.members for one in plays[: plays.index(play) + 1]])
+    everyone = np.concatenate([play.played.member for play in plays])
+    rates = np.concatenate([play.rate for play in plays])
+    for q in np.unique(rates):
+        tossed = everyone[rates == q]
+        evidence.add_p("rate", _binomial(tossed.sum(), tossed.size, q))
     holds, told = evidence.verdict()
-    return holds, f"{joined / coins:.3f} joined, charged {q:.3f}; {told}"
+    return holds, f"{everyone.mean():.3f} joined, charged {rates.mean():.3f}; {told}"
+
+
+def _scheduled(plays: list[Transcript]) -> Result:
+    """Every client has one chance in each cycle, always in the same round of it."""
+    evidence, arm = Evidence(), plays[0].arm
+    apart, rate = arm.scheme.apart(arm), arm.scheme.rate(arm)
+    for played in plays:
+        rounds, clients = played.member.shape
+        cycles = played.member[: rounds // apart * apart].reshape(-1, apart, clients)
+        if (cycles.any(axis=0).sum(axis=0) > 1).any():
+            return False, "a client's turns are not as far apart as is charged"
+        joined = cycles.sum(axis=1)
+        if rate == 1 and not joined.all():
+            return False, "a client has missed its turn"
+        if rate < 1:
+            evidence.add_p("rate", _binomial(joined.sum(), joined.size, rate))
+    return evidence.verdict()[0], f"every client has one turn in {apart} rounds"
 
 
 def upload_coins(found: Plays) -> Result:
@@ -270,21 +306,18 @@ def upload_coins(found: Plays) -> Result:
             evidence.fail("a coin that is certain fell otherwise")
         heads = np.where(member, uploaded - p, 0.0)
         spread = np.where(member, p * (1 - p), 0.0)
-        total, variance = total + float(heads.sum()), variance + float(spread.sum())
+        total, variance = total + heads.sum(), variance + spread.sum()
         if spread.sum() < FEW_COINS:
             continue
         often = spread.sum(axis=0) >= FEW_COINS
         by_client = heads.sum(axis=0)[often] / np.sqrt(spread.sum(axis=0)[often])
         evidence.add("rate of a client", by_client)
-        evidence.add("rounds", lagged(play.uploads.T)[: len(member) // 2])
         if play is alone:
-            coins = play.uploads
+            evidence.add("rounds", lagged(play.uploads.T)[: len(member) // 2])
             for view in _of_score(play):
-                evidence.add("given its norm", products(view, coins))
+                evidence.add("given its norm", products(view, play.uploads))
             continue
-        evidence.add("clients", lagged(play.uploads)[: member.shape[1] // 2])
-        for other in plays[: plays.index(play)]:
-            evidence.add("arms", lagged(play.uploads.T, other.uploads.T))
+        _independent(evidence, [one.uploads for one in plays[: plays.index(play) + 1]])
         if _norms_seen(play):
             for view in views(play.norm_noise[:, None]):
                 evidence.add("given the norm noise", products(view, _sums(play.uploads)))
@@ -293,6 +326,16 @@ def upload_coins(found: Plays) -> Result:
     evidence.add("rate", total / math.sqrt(variance))
     holds, told = evidence.verdict()
     return holds, f"{total:+.0f} uploads beyond those expected; {told}"
+
+
+def _independent(evidence: Evidence, coins: list[Floats]) -> None:
+    """Products of the last arm's coins over rounds and clients, and with those of the others."""
+    *others, mine = coins
+    rounds, clients = mine.shape
+    evidence.add("rounds", lagged(mine.T)[: rounds // 2])
+    evidence.add("clients", lagged(mine)[: clients // 2])
+    for other in others:
+        evidence.add("arms", lagged(mine.T, other.T))
 
 
 def noise_as_charged(found: Plays) -> Result:
@@ -306,7 +349,7 @@ def noise_as_charged(found: Plays) -> Result:
         if not np.isfinite(noise).all():
             evidence.fail("the model is not finite")
             continue
-        ratio.append(float(np.sqrt(np.mean(np.square(noise)))))
+        ratio.append(np.sqrt(np.mean(np.square(noise))))
         evidence.add("update noise", mean_square(noise))
         evidence.add("update noise of a round", mean_square(noise, axis=1))
         if len(noise) >= BINS:
@@ -322,21 +365,13 @@ def noise_as_charged(found: Plays) -> Result:
                 beyond = int(np.sum(side > far))
                 tails = stats.poisson.cdf(beyond, rare), stats.poisson.sf(beyond - 1, rare)
                 evidence.add_p("tail of the update noise", min(1.0, 2 * min(tails)))
-    seen = [play.norm_noise for play in found.each.values() if _norms_seen(play)]
-    if seen:
-        every = np.concatenate(seen)
-        evidence.add("norm noise", mean_square(every))
-        evidence.add("mean of the norm noise", np.sum(every) / np.sqrt(every.size))
     if found.alone:
         evidence.add_p("norm noise", _clipped_normal(found.alone))
-    counted = np.concatenate([play.count_noise for play in found.each.values()])
-    if counted.size:
-        evidence.add("count noise", mean_square(counted))
-        evidence.add("mean of the count noise", np.sum(counted) / np.sqrt(counted.size))
+    for what, (_, noise) in _numbers(dict(enumerate(found.each.values()))).items():
+        evidence.add(f"{what} noise", mean_square(noise))
+        evidence.add(f"mean of the {what} noise", np.sum(noise) / np.sqrt(noise.size))
     for play in found.each.values():
         if (clipping := play.clip_noise).size:
-            evidence.add("clip noise", mean_square(clipping))
-            evidence.add("mean of the clip noise", np.sum(clipping) / np.sqrt(clipping.size))
             bits = play.within[:, None] / np.sqrt(np.mean(np.square(play.within)))
             evidence.add("clip noise beside the bits", products(bits, clipping[:, None]))
     holds, told = evidence.verdict()
@@ -346,58 +381,59 @@ def noise_as_charged(found: Plays) -> Result:
 
 def no_noise_twice(found: Plays) -> Result:
     """Products of three views of the noise: over coordinates and rounds at any distance, over all
-    pairs of blocks of all arms, with the norm noise, and with the coins."""
+    pairs of blocks of all arms, and with the coins; and of every noise of a round with every other,
+    in all rounds of all arms."""
     evidence, plays = Evidence(), found.each
     rows = np.concatenate([play.noise for play in plays.values()])
     if not np.isfinite(rows).all():
         return False, "the model is not finite"
     size, upper = np.sqrt(rows.shape[1]), np.triu_indices(len(rows), 1)
-    # the rows of plays that show every round, and of those among them that show a norm noise
-    shown = [np.full(len(play.noise), play.by_round) for play in plays.values()]
-    listed = [s & _norms_seen(play) for s, play in zip(shown, plays.values(), strict=True)]
-    rounds = [play for play in plays.values() if play.by_round]
-    coins = [np.hstack([play.members, play.uploads]) for play in rounds]
-    norms = [play.norm_noise[:, None] for play in rounds if _norms_seen(play)]
-    norm = views(np.concatenate(norms)) if norms else []
+    of_play = np.repeat(np.arange(len(plays)), [len(play.noise) for play in plays.values()])
+    rounds = {at: play for at, play in enumerate(plays.values()) if play.by_round}
+    coins = {at: np.hstack([play.members, play.uploads]) for at, play in rounds.items()}
+    numbers = _numbers(rounds)
     for view in views(rows):
         evidence.add("coordinates", lagged(view[:LAGGED]))
         evidence.add("coordinates of the next round", lagged(view[1:LAGGED], view[: LAGGED - 1]))
         evidence.add("rounds and arms", (view @ view.T)[upper] / size)
-        if coins:
-            update = view[np.concatenate(shown)]
-            evidence.add("coins with update noise", products(np.concatenate(coins), update))
-        for other in norm:
-            update = view[np.concatenate(listed)]
-            evidence.add("norm with update noise", products(other, update))
-            evidence.add("norm with a round's update noise", products(other, _sums(update)))
-    for play, (what, noise) in itertools.product(rounds, NUMBERS.items()):
-        single = noise(play)
-        if single.size == len(play.noise):
-            for view in views(play.noise):
-                told = views(single[:, None])[0]
-                evidence.add(f"{what} with update noise", products(told, view))
-                evidence.add(f"{what} with a round's update noise", products(told, _sums(view)))
-            for view in fixed_views(single[None]):
-                evidence.add(f"{what} noise of rounds", lagged(view)[: view.size // 2])
-    for other in norm:
-        members = [play.members for play in rounds if _norms_seen(play)]
-        evidence.add("coins with norm noise", products(np.concatenate(members), other))
-    listening = [fixed_views(p.norm_noise[None]) for p in plays.values() if _norms_seen(p)]
-    for number, one in enumerate(listening):
-        for view in one:
-            evidence.add("norm noise of rounds", lagged(view)[: view.size // 2])
-        for first, second in itertools.product(one, itertools.chain(*listening[:number])):
-            evidence.add("norm noise of arms", products(first.T, second.T))
+        if rounds:
+            update = view[np.isin(of_play, list(rounds))]
+            both = np.concatenate(list(coins.values()))
+            evidence.add("coins with update noise", products(both, update))
+        for what, (at, single) in numbers.items():
+            update = view[np.isin(of_play, at)]
+            for other in views(single):
+                evidence.add(f"{what} with update noise", products(other, update))
+                evidence.add(f"{what} with a round's update noise", products(other, _sums(update)))
+    for what, (at, single) in numbers.items():
+        for other in views(single):
+            both = np.concatenate([coins[play] for play in at])
+            evidence.add(f"coins with {what} noise", products(both, other))
+    every = [
+        (play, what, fixed_views(noise.T))
+        for play in plays.values()
+        for what, noise in play.numbers.items()
+    ]
+    for (play, what, one), (near, beside, two) in itertools.combinations_with_replacement(every, 2):
+        for first, second in zip(one, two, strict=True):
+            if one is two:
+                evidence.add(f"{what} noise of rounds", lagged(first)[: first.size // 2])
+            else:
+                where = "a round" if play is near else "arms"
+                evidence.add(f"{what} with {beside} noise of {where}", lagged(first, second))
     if found.alone:
         for view in _of_score(found.alone):
             evidence.add("norm noise of rounds", lagged(view.T)[: view.size // 2])
     return evidence.verdict()
 
 
-NUMBERS: dict[str, Callable[[Play], Floats]] = {  # released one a round, each with its own noise
-    "count": lambda play: play.count_noise,
-    "clip": lambda play: play.clip_noise,
-}
+def _numbers(plays: dict[int, Play]) -> dict[str, tuple[list[int], Floats]]:
+    """Every noise of `Play.numbers`: which plays show it, and the values of all of them."""
+    found = {}
+    for what in dict.fromkeys(itertools.chain(*(play.numbers for play in plays.values()))):
+        at = [number for number, play in plays.items() if what in play.numbers]
+        found[what] = at, np.concatenate([plays[number].numbers[what] for number in at])
+    return found
 
 
 def contributions(found: Plays) -> Result:
@@ -411,7 +447,7 @@ def contributions(found: Plays) -> Result:
         if name == "silent":  # also where uploads are told by nothing but the model
             excess = np.maximum(0.0, np.abs(own) * SILENT - SLACK) / SILENT
             evidence.add("without noise", excess)
-            worst = float(np.max(np.abs(own))) * SILENT
+            worst = np.max(np.abs(own)) * SILENT
         elif own.size and play.played.seen.all():
             evidence.add(f"{name}, squares", mean_square(own))
             evidence.add(f"{name}, mean", np.sum(own) / np.sqrt(own.size))
@@ -432,7 +468,7 @@ def public_number(found: Plays) -> Result:
     for play in plays:
         dials, actual = play.played.dials(), play.played.used[:, None]
         low, high = dials.least_norm_sum, dials.cohort * dials.clip_norm
-        used = np.asarray(rule.settle(play.played.released[:, None], dials, np), np.float64)
+        used = rule.settle(play.played.released[:, None], dials, np)
         off = np.abs(actual - used)
         if limits:
             off = np.maximum(off, np.maximum(low - actual, actual - high))

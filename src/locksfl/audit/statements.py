@@ -18,13 +18,12 @@ TRIALS = 2000
 SLACK = 1e-6  # relative; numbers are float64 here, so that rounding is far below it
 
 
-def broken_statements(arm: Arm, seed: int = 0, trials: int = TRIALS) -> list[str]:
+def broken_statements(arm: Arm, seed: int = 0) -> list[str]:
     """What the rule and the estimator of an arm state and do not keep.
 
     Args:
         arm: its numbers are used as they are; its clients' values are searched.
         seed: of the search, which draws no noise and looks at no data.
-        trials: how many inputs are tried.
 
     Returns:
         One sentence for each false statement, with the input that shows it.
@@ -32,7 +31,7 @@ def broken_statements(arm: Arm, seed: int = 0, trials: int = TRIALS) -> list[str
     rule, estimator, trust = arm.parts
     rng, dials, clip = np.random.default_rng(seed), arm.dials(float), arm.clip_norm
     norms = clip * np.concatenate(
-        [[0.0, 1.0, 1.0], rng.random(trials) ** rng.choice([1, 8], trials)]
+        [[0.0, 1.0, 1.0], rng.random(TRIALS) ** rng.choice([1, 8], TRIALS)]
     )
     own = np.zeros_like(norms)
     if rule.asks is not None:  # released with a client's own noise, it is anything in the interval
@@ -44,7 +43,7 @@ def broken_statements(arm: Arm, seed: int = 0, trials: int = TRIALS) -> list[str
 
     def probabilities(own: Any) -> Any:
         if rule.jointly:
-            return np.asarray(rule.probability(own, public[0], weights, dials, np), np.float64)
+            return rule.probability(own, public[0], weights, dials, np)
         return _each(lambda o, k, w: rule.probability(o, k, w, dials, np), own, public, weights)
 
     found, most = [], arm.largest_probability

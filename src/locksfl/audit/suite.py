@@ -13,7 +13,7 @@ from locksfl.audit.attacks import audit_arm, planned_attacks
 from locksfl.audit.properties import SIZE, check_arm, together
 from locksfl.experiment.config import PrivacyConfig, read_config
 from locksfl.experiment.plan import calibrated, plan_arms
-from locksfl.methods import RULES, TRUSTS
+from locksfl.methods import PRIVATE, RULES, TRUSTS
 from locksfl.round.randomness import Randomness
 
 DEFAULT_EPSILON, DEFAULT_DELTA = 3.0, 1e-3
@@ -78,21 +78,22 @@ def run_audit(
     if delta is not None:
         _validate.probability(delta=delta)
         arms = [(arm, dataclasses.replace(privacy, delta=delta)) for arm, privacy in arms]
-    attacks = sum(planned_attacks(arm, canaries) for arm, _ in arms)
+    attacks = sum(planned_attacks(one, canaries) for arm, _ in arms for one in _rates(arm))
     source = Randomness.from_system() if seed is None else Randomness.seeded(seed)
     # an attack repeats one compiled round, which is that of a seeded run
     repeats = Randomness.seeded(secrets.randbits(64) if seed is None else seed)
     findings, checks = [], []
     for arm, privacy in arms:
-        findings += audit_arm(
-            arm,
-            privacy,
-            rounds=min(rounds, arm.rounds),
-            repetitions=repetitions,
-            canaries=canaries,
-            significance=(1 - confidence) / attacks,
-            randomness=repeats,
-        )
+        for one in _rates(arm):
+            findings += audit_arm(
+                one,
+                privacy,
+                rounds=min(rounds, arm.rounds),
+                repetitions=repetitions,
+                canaries=canaries,
+                significance=(1 - confidence) / attacks,
+                randomness=repeats,
+            )
         # correlated noise is refused without a seed
         checks += check_arm(arm, privacy, repeats if arm.strategy else source)
     checks += together(arms, rounds, source)
@@ -119,13 +120,13 @@ def default_arms(rounds: int) -> list[tuple[Arm, PrivacyConfig]]:
     Delta is large: at a small one most of epsilon lies in tails that no repetition ever reaches.
     """
     arms = []
-    for trust in (name for name, trust in TRUSTS.items() if trust.private):
+    for trust in PRIVATE:
         privacy = PrivacyConfig(trust=trust, epsilon=DEFAULT_EPSILON, delta=DEFAULT_DELTA)
         for rule, settings in DEFAULTS.items():
             asks_in_secret = RULES[rule].asks is not None and not RULES[rule].released
             if asks_in_secret and TRUSTS[trust].guards_server:
                 continue  # refused
-            arm = Arm(f"{trust}-{rule}", 100, rounds, rule, trust=trust, **settings)
+            arm = Arm.of(f"{trust}-{rule}", 100, rounds, rule, trust=trust, **settings)
             arms.append((calibrated(arm, privacy), privacy))
     return arms
 
@@ -138,11 +139,12 @@ def _configured(file: Path, changes: list[str]) -> list[tuple[Arm, PrivacyConfig
         raise ValueError(
             f"privacy.trust = {trust!r}: it claims nothing, so there is nothing to attack"
         )
-    return [(one, config.privacy) for arm in plan_arms(config) for one in _rates(arm)]
+    return [(arm, config.privacy) for arm in plan_arms(config)]
 
 
 def _rates(arm: Arm) -> list[Arm]:
-    """The arm or, under rate control, those of its smallest and its largest rate."""
+    """What is attacked: the arm or, under rate control, those of its smallest and its largest
+    rate."""
     if not arm.controlled:
         return [arm]
     ends = {"smallest": arm.at_rung(0), "largest": arm.at_rung(-1)}

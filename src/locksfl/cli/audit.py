@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from locksfl._text import table_of
-from locksfl.cli.console import Changes, Json, option, show
+from locksfl.cli.console import Changes, Json, argument, option, show
 
 
 def audit(
     file: Annotated[
         Path | None,
-        typer.Argument(help="An experiment file. Default: five arms that claim epsilon 3."),
+        argument("An experiment file. Default: five arms that claim epsilon 3."),
     ] = None,
     changes: Changes = None,
     rounds: Annotated[int, option("Rounds per repetition; the claim covers this many.")] = 4,

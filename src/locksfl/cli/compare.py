@@ -7,14 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from locksfl._text import table_of
-from locksfl.cli.console import Json, option, start_jax
+from locksfl.cli.console import Json, argument, option, plain_table, start_jax
 
 
 def compare(
-    paths: Annotated[
-        list[Path], typer.Argument(help="The comparison, a TOML file; with --merge, the parts.")
-    ],
+    paths: Annotated[list[Path], argument("The comparison, a TOML file; with --merge, the parts.")],
     out: Annotated[
         Path | None, option("The folder. Default: runs/compare-FILE, which is continued.")
     ] = None,
@@ -39,52 +36,45 @@ def compare(
     if quick:
         comparison = comparison.quickened()
     mine = Part.parse(part) if part else Part()
-    names = (
-        "compare",
-        file.stem,
-        *["quick"] * quick,
-        *([f"{mine.number}-of-{mine.of}"] * bool(part)),
-    )
-    folder = Folder.begin(out or Path("runs") / "-".join(names), comparison, mine)
-    command = " ".join(["locks compare", str(file), *["--quick"] * quick, *_typed(part, out)])
+    name = f"compare-{file.stem}{'-quick' * quick}"
+    command = f"locks compare {file}{' --quick' * quick}"
+    if part:
+        name += f"-{mine.number}-of-{mine.of}"
+        command += f" --part {part}"
+    if out:
+        command += f" --out {out}"
+    folder = Folder.begin(out or Path("runs") / name, comparison, mine)
     with folder.held():
         _play(folder, command, as_json)
 
 
-def _typed(part: str | None, out: Path | None) -> list[str]:
-    return [*(["--part", part] if part else []), *(["--out", str(out)] if out else [])]
-
-
 def _play(folder: Any, command: str, as_json: bool) -> None:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
     from locksfl.cli.progress import Bars
     from locksfl.experiment.comparison.document import write_report
     from locksfl.experiment.comparison.play import play
 
     console = Console(stderr=as_json)
-    columns = ("{task.description:<40}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    try:
-        with Bars(*columns, console=console, quiet=as_json) as bar:
-            done = len(folder.cases) - len(folder.missing)
-            task = bar.add_task("", total=len(folder.cases), completed=done)
 
-            def on_stage(stage: str, case: Any) -> None:
-                bar.update(task, advance=stage == "report", description=f"{stage}: {case.label}")
-
-            play(folder, on_stage, lambda text: bar.update(task, description=text))
-    except KeyboardInterrupt:
+    def stopped() -> str:
         write_report(folder)
-        said = f"stopped; what is finished is in {folder.path}; go on with: {command}"
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(130) from None
+        return f"stopped; what is finished is in {folder.path}; go on with: {command}"
+
+    with Bars(console, stopped, quiet=as_json) as bar:
+        done = len(folder.cases) - len(folder.missing)
+        task = bar.add_task("", total=len(folder.cases), completed=done)
+
+        def on_stage(stage: str, case: Any) -> None:
+            bar.update(task, advance=stage == "report", description=f"{stage}: {case.label}")
+
+        play(folder, on_stage, lambda text: bar.update(task, description=text))
     if not folder.missing:
         folder.settle()
     _show(folder, write_report(folder), as_json)
     if folder.failures:
         said = f"{len(folder.failures)} cells failed (report.md); try again with: {command}"
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
+        print(said, file=console.file)
         raise typer.Exit(1)
 
 
@@ -106,7 +96,6 @@ def _show(folder: Any, table: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print((folder.path / "table.json").read_text("utf-8"), end="")
         return
-    from rich.box import SIMPLE
     from rich.console import Console
 
     from locksfl.experiment.comparison.document import HEADS, cells
@@ -116,7 +105,7 @@ def _show(folder: Any, table: dict[str, Any], as_json: bool) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = 140
-    console.print(table_of(HEADS[shown], rows, left=1, box=SIMPLE, padding=0))
+    console.print(plain_table(HEADS[shown], rows, left=1))
     for one in table["differences"]:
         if one["played"]:
             verdict = "stands" if one["stands"] else "does not stand"

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from locksfl._text import table_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def option(help: str, *names: str, **more: Any) -> Any:
@@ -19,15 +26,42 @@ def option(help: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=help.replace("[", r"\["), **more)
 
 
+def argument(help: str, **more: Any) -> Any:
+    """An argument of a command, likewise."""
+    return typer.Argument(help=help.replace("[", r"\["), **more)
+
+
 def group(name: str, help: str) -> typer.Typer:
     """A group of commands."""
     return typer.Typer(name=name, help=help, no_args_is_help=True, add_completion=False)
 
 
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each field of the parameter that is a dataclass."""
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    (record,) = (one for one in parameters if is_dataclass(one.annotation))
+    fields = inspect.signature(record.annotation, eval_str=True).parameters
+
+    def run(**typed: Any) -> None:
+        given = record.annotation(**{name: typed.pop(name) for name in fields})
+        command(**{record.name: given}, **typed)
+
+    every = [f for one in parameters for f in (fields.values() if one is record else [one])]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {one.name: one.annotation for one in every}
+    keywords = [one.replace(kind=one.KEYWORD_ONLY) for one in every]
+    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    return run
+
+
 Json = Annotated[bool, option("Print JSON instead of a table.", "--json")]
 Changes = Annotated[
     list[str] | None,
-    option("Change a setting, even of an arm: arm.NAME.KEY.", "--set", metavar="KEY=VALUE"),
+    option(
+        "Change a setting, or arm.NAME.KEY; KEY= leaves it out.",
+        "--set",
+        metavar="KEY=VALUE",
+    ),
 ]
 Out = Annotated[Path | None, option("The run folder. Default: runs/NAME-TIME.")]
 DataDir = Annotated[Path | None, option("The data directory. Default: LOCKS_DATA.", "--data-dir")]
@@ -35,7 +69,7 @@ RELATION_HELP = (
     "What the epsilon compares: zero-out, one client's contribution present or absent; "
     "replace, one client's data replaced by any other."
 )
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Run = Annotated[Path, argument("A run folder.")]
 WIDE = 200  # columns of a table that no terminal shows
 
 
@@ -79,14 +113,26 @@ def start_jax() -> None:
 
 
 def say_beside(text: str) -> None:
-    """One line on stderr: an error or a warning."""
-    print(f"locks: {' '.join(text.split())}", file=sys.stderr)
+    """One line on stderr: an error or a warning. It may quote a stranger's file: nothing in it
+    moves a terminal's cursor."""
+    line = " ".join(text.split())
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    print(f"locks: {shown}", file=sys.stderr)
 
 
 def warn(text: str | None) -> None:
     """The same for a warning, if there is one; what is refused is told without any."""
     if text is not None:
         say_beside(text)
+
+
+def plain_table(
+    heads: Iterable[str], rows: Iterable[Iterable[Any]], left: int, **more: Any
+) -> Table:
+    """A table without lines around it, whose first columns, `left` of them, are words."""
+    from rich.box import SIMPLE
+
+    return table_of(heads, rows, left=left, box=SIMPLE, padding=0, **more)
 
 
 def show(

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from locksfl.cli.console import DataDir, Json, group, option, show
+from locksfl.cli.console import DataDir, Json, argument, group, option, show
 
 data_app = group("data", "List, describe, fetch and import data.")
-Set = Annotated[str, typer.Argument(metavar="NAME_OR_FOLDER", help="A set, or an imported folder.")]
+Set = Annotated[str, argument("A set, or an imported folder.", metavar="NAME_OR_FOLDER")]
 
 
 @data_app.command("list")
@@ -68,7 +66,7 @@ def describe(
 
 @data_app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="A set of `locks data list`.")],
+    name: Annotated[str, argument("A set of `locks data list`.")],
     data_dir: DataDir = None,
     address: Annotated[
         list[str] | None, option("Download FILE from URL instead.", metavar="FILE=URL")
@@ -109,7 +107,7 @@ def fetch(
 def import_file(
     file: Annotated[
         Path,
-        typer.Argument(help="CSV, TSV, JSONL, Parquet, NPZ or LEAF's JSON; or a folder of them."),
+        argument("CSV, TSV, JSONL, Parquet, NPZ or LEAF's JSON; or a folder of them."),
     ],
     client: Annotated[
         str | None, option("The column that names the owner of each row. LEAF: its users.")
@@ -133,7 +131,12 @@ def import_file(
     test_public: Annotated[
         bool, option("The --test file is public: accuracy on it may be published.", "--test-public")
     ] = False,
-    test_share: Annotated[float, option("Without --test: the share of clients held out.")] = 0.1,
+    test_share: Annotated[
+        float,
+        option(
+            "Without --test: the share of clients held out. 0: a device's records. 1: a server's."
+        ),
+    ] = 0.1,
     separator: Annotated[str | None, option("Of a CSV file. Default: the one that fits.")] = None,
     encoding: Annotated[str | None, option("Of a text file. Default: UTF-8.")] = None,
     out: Annotated[Path | None, option("The new folder. Default: next to FILE.")] = None,
@@ -154,6 +157,10 @@ def import_file(
         settings["label"] = _names(label)
     request = Request(**{field: settings[field] for field in Request.__dataclass_fields__})
     made = import_table(file, out or folder_for(file), request, test, release)
+    if request.whole and test is None:
+        use = "--data on a device" if test_share == 0 else "data.name at its server"
+        print(f"{made}: for a federation, as {use}")
+        return
     print(f'{made}: use it with data.name = "{made}"; see `locks data describe {made}`')
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from functools import partial
@@ -13,7 +14,7 @@ import typer
 
 from locksfl._files import write_atomically
 from locksfl._validate import one_of, rate
-from locksfl.cli.console import Changes, Json, Out, Run, group, option, show
+from locksfl.cli.console import Changes, Json, Out, Run, argument, group, option, show
 from locksfl.cli.federation_views import ledger_parts, status_parts
 from locksfl.cli.running import continue_run, open_unfinished, run_new
 from locksfl.cli.stopping import STOPPED, interrupt
@@ -25,6 +26,8 @@ federation_app = group(
 )
 
 LogFormat = Annotated[str, option("Of the log: text, or json.", "--log-format")]
+Server = Annotated[str, option("HOST:PORT of the server.")]
+Ca = Annotated[Path, option("The server's ca.pem.")]
 Seconds = Annotated[float, option("How long a stage waits for answers.", min=0.1)]
 
 
@@ -46,10 +49,10 @@ def demo(
     from locksfl.experiment.config import ENGINES, parse_config
     from locksfl.federation.demo import experiment_text
     from locksfl.federation.server.serving import as_federation
-    from locksfl.methods import TRUSTS
+    from locksfl.methods import PRIVATE
 
     one_of(ENGINES, **{"--engine": engine})
-    one_of([name for name, t in TRUSTS.items() if t.private], **{"--trust": trust})
+    one_of(PRIVATE, **{"--trust": trust})
     play = _on_this_machine
     if engine == "flower-simulation":
         require("ray", "flwr[simulation]==1.41.0")
@@ -100,7 +103,7 @@ def _simulated(seconds: float, config: Any, folder: Any, **options: Any) -> Any:
 
 @federation_app.command()
 def certs(
-    folder: Annotated[Path, typer.Argument(help="Where to write.")],
+    folder: Annotated[Path, argument("Where to write.")],
     host: Annotated[
         list[str] | None,
         option("A name or address of the server: makes ca.pem, server.pem, server.key."),
@@ -126,7 +129,7 @@ def certs(
 
 @federation_app.command()
 def server(
-    file: Annotated[Path | None, typer.Argument(help="The experiment.")] = None,
+    file: Annotated[Path | None, argument("The experiment.")] = None,
     certs: Annotated[Path, option("ca.pem, server.pem and server.key.")] = Path("certs"),
     keys: Annotated[Path, option("A public key (*.pub) of each client.")] = Path("keys"),
     host: Annotated[str, option("The address to listen on.")] = "127.0.0.1",
@@ -139,6 +142,9 @@ def server(
         float,
         option("The share of answers after which the rest get the same time again, and no more."),
     ] = 1.0,
+    min_waiting: Annotated[
+        int, option("No round begins, or is charged, before so many devices wait for it.", min=1)
+    ] = 1,
     exclude_liars: Annotated[
         bool,
         option("Stop asking devices whose updates no honest device would send.", "--exclude-liars"),
@@ -162,10 +168,13 @@ def server(
     from locksfl.federation.server.serving import as_federation, serve
     from locksfl.privacy.ledger import LEDGER
 
-    place = Place(certs, keys, port, host, seconds, wait, log_format, exclude_liars, quorum, stock)
+    place = Place(
+        *(certs, keys, port, host, seconds, wait, log_format, exclude_liars, quorum, stock),
+        min_waiting=min_waiting,
+    )
     again = (
         f"federation server --certs {certs} --keys {keys} --host {host} --port {port} "
-        f"--seconds {seconds:g} --quorum {quorum:g}"
+        f"--seconds {seconds:g} --quorum {quorum:g} --min-waiting {min_waiting}"
         f"{' --exclude-liars' * exclude_liars}{' --stock' * stock}"
     )
     play = partial(_logged, partial(serve, place=place), log_format)
@@ -252,7 +261,7 @@ def show_status(
 
 @federation_app.command("policy")
 def write_policy(
-    file: Annotated[Path, typer.Argument(help="The experiment.")],
+    file: Annotated[Path, argument("The experiment.")],
     changes: Changes = None,
     out: Annotated[Path | None, option("A new file. Default: print it.")] = None,
 ) -> None:
@@ -276,14 +285,17 @@ def write_policy(
 
 @federation_app.command()
 def client(
-    server: Annotated[str, option("HOST:PORT of the server.")],
-    ca: Annotated[Path, option("The server's ca.pem.")],
+    server: Server,
+    ca: Ca,
     key: Annotated[
         Path, option("This node's private key; the ledger's head is noted in KEY.ledger.")
     ],
     policy: Annotated[Path, option("What this device allows: a TOML file.")],
     ledger: Annotated[Path, option("This device's ledger.")],
-    data: Annotated[Path | None, option("Its records: features, labels, classes.")] = None,
+    data: Annotated[
+        Path | None,
+        option("Its records: an imported folder, or an .npz of features, labels, classes."),
+    ] = None,
     experiment: Annotated[Path | None, option("[model] and [local] of this file.")] = None,
     update: Annotated[
         str | None, option("package.module:function, your own training instead.")
@@ -306,8 +318,8 @@ def client(
     from locksfl.federation.device.files import DeviceFiles, Spent
 
     certificates.check_certificate(ca)
-    certificates.check_private_key(key)
-    certificates.check_connection(server, ca)
+    certificates.read_private_key(key)
+    certificates.host_and_port(server)
     files = DeviceFiles(policy, ledger, key, data, experiment, update)
     try:
         device, told = files.begin(new_ledger)
@@ -338,9 +350,25 @@ def client(
 
 
 @federation_app.command()
+def check(
+    server: Annotated[str, argument("The server.", metavar="HOST[:PORT]")],
+    ca: Ca,
+    key: Annotated[Path, option("This node's private key.")],
+) -> None:
+    """Try once whether a device reaches its server and is known there. If not, name the cause: exit
+    code 2. (`locks federation client` waits instead.)"""
+    require()
+    from locksfl.federation.device.node import check as check_server
+
+    address = server if re.search(r":\d+$", server) else f"{server}:8000"
+    check_server(address, ca, key)
+    print(f"{address}: the server is there and knows this device")
+
+
+@federation_app.command()
 def leave(
-    server: Annotated[str, option("HOST:PORT of the server.")],
-    ca: Annotated[Path, option("The server's ca.pem.")],
+    server: Server,
+    ca: Ca,
     key: Annotated[Path, option("This node's private key; KEY.left is written beside it.")],
 ) -> None:
     """Withdraw consent, as the owner of a device: it releases nothing any more, and the server
@@ -350,7 +378,7 @@ def leave(
     from locksfl.federation.device import consent
     from locksfl.federation.device.node import tell_left
 
-    certificates.check_private_key(key)
+    certificates.read_private_key(key)
     consent.withdraw(key)
     try:
         tell_left(server, ca, key)
@@ -365,7 +393,7 @@ def leave(
 
 @federation_app.command("ledger")
 def show_ledger(
-    ledger: Annotated[Path, typer.Argument(help="A device's ledger.")],
+    ledger: Annotated[Path, argument("A device's ledger.")],
     policy: Annotated[Path, option("The device's policy.")],
     key: Annotated[
         Path | None, option("The node's key: the head noted in KEY.ledger is compared too.")

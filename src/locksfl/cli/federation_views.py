@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from locksfl._text import table_of
+from locksfl.cli.console import plain_table
 
 COUNTS = ("rounds", "norms", "updates", "open")
 
 
 def status_parts(told: dict[str, Any]) -> Iterator[Any]:
     """A run's status for a person."""
-    from rich.box import SIMPLE
-
     from locksfl.federation.server.devices import HEADS, device_cells
 
     rounds = ", ".join(f"{arm} {done} of {all_}" for arm, (done, all_) in told["rounds"].items())
@@ -22,13 +20,11 @@ def status_parts(told: dict[str, Any]) -> Iterator[Any]:
         yield "no device has been asked yet"
         return
     yield f"as of {told['time']}; a stage waits {told['seconds']:g} s for answers"
-    yield table_of(HEADS, map(device_cells, told["devices"]), left=3, box=SIMPLE, padding=0)
+    yield plain_table(HEADS, map(device_cells, told["devices"]), left=3)
 
 
 def ledger_parts(view: dict[str, Any]) -> Iterator[Any]:
     """A device's ledger for a person: one row per run, and what is left."""
-    from rich.box import SIMPLE
-
     heads = ("run", *COUNTS, "noise", "norm noise", "of budget")
     rows = (
         (
@@ -40,5 +36,5 @@ def ledger_parts(view: dict[str, Any]) -> Iterator[Any]:
         )
         for row in view["runs"]
     )
-    yield table_of(heads, rows, left=1, box=SIMPLE, padding=0)
+    yield plain_table(heads, rows, left=1)
     yield view["message"]

@@ -18,6 +18,7 @@ from locksfl.cli.console import (
     Out,
     Program,
     Run,
+    argument,
     option,
     say_beside,
     show,
@@ -57,7 +58,7 @@ app.command()(verify)
 CommandLineError: type[Any] = typer.BadParameter.mro()[2]
 
 ConfigFile = Annotated[
-    Path | None, typer.Argument(help="The experiment, a TOML file. Default: the embedded digits.")
+    Path | None, argument("The experiment, a TOML file. Default: the embedded digits.")
 ]
 
 
@@ -121,7 +122,7 @@ def run(
 
 @app.command()
 def init(
-    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("experiment.toml"),
+    file: Annotated[Path, argument("The file to write.")] = Path("experiment.toml"),
 ) -> None:
     """Write a commented example of an experiment."""
     if file.exists():
@@ -142,7 +143,7 @@ def evaluate(run: Run, as_json: Json = False) -> None:
 @app.command()
 def publish(
     run: Run,
-    folder: Annotated[Path, typer.Argument(help="A new folder for the bundle.")],
+    folder: Annotated[Path, argument("A new folder for the bundle.")],
     sign: Annotated[
         Path | None, option("Sign it with this Ed25519 private key (PEM, no password).")
     ] = None,
@@ -156,8 +157,8 @@ def publish(
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="A model: model-ARM.npz of a run or a bundle.")],
-    file: Annotated[Path, typer.Argument(help="The new file: .onnx, .safetensors or .npz.")],
+    model: Annotated[Path, argument("A model: model-ARM.npz of a run or a bundle.")],
+    file: Annotated[Path, argument("The new file: .onnx, .safetensors or .npz.")],
 ) -> None:
     """Write a model for other programs, in the format that the file's name says."""
     from locksfl.models.fitted import load

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
+import typer
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, TaskID
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
 
 EVERY = 10.0  # seconds from one line to the next
 
@@ -15,16 +17,41 @@ class Bars(Progress):
     """Rich's bars or, where there is no terminal, lines without any control code.
 
     Args:
-        columns: of the bars.
         console: where they are shown.
-        quiet: show nothing at all unless it is a terminal.
+        stopped: the last line of a command that Ctrl-C stops under these bars.
+        more: columns besides the description, the bar, the count and the time that is left.
+        width: of the description.
+        quiet: show no progress at all unless it is a terminal.
     """
 
-    def __init__(self, *columns: str | ProgressColumn, console: Console, quiet: bool = False):
-        super().__init__(*columns, console=console, disable=not console.is_terminal)
+    def __init__(
+        self,
+        console: Console,
+        stopped: Callable[[], str],
+        *more: str,
+        width: int = 40,
+        quiet: bool = False,
+    ):
+        super().__init__(
+            f"{{task.description:<{width}}}",
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            *more,
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._stopped = stopped
         self._lines = not console.is_terminal and not quiet
         self._last = time.monotonic()
         self._finished: set[TaskID] = set()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        """Take the bars away; Ctrl-C ends the command."""
+        super().__exit__(kind, *rest)
+        if kind is KeyboardInterrupt:
+            self._print(self._stopped())
+            raise typer.Exit(130) from None
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
         """As rich's; the end of a task has a line of its own. A task of which nobody knows yet how
@@ -36,6 +63,8 @@ class Bars(Progress):
             self._last = now
             status = task.fields.get("status")
             done = task.total is not None and f": {task.completed:g} of {task.total:g}"
-            line = f"{task.description}{done or ''}{f', {status}' if status else ''}"
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self._print(f"{task.description}{done or ''}{f', {status}' if status else ''}")
         (self._finished.add if task.finished else self._finished.discard)(task_id)
+
+    def _print(self, line: str) -> None:
+        print(line, file=self.console.file, flush=True)

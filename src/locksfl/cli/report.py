@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from locksfl.cli.console import option
+from locksfl.cli.console import argument, option
 from locksfl.experiment.documents import PAGE
 
 if TYPE_CHECKING:
     from locksfl.experiment.page.story import Story
 
 
-Runs = Annotated[list[Path], typer.Argument(help="Run folders, or public bundles.")]
+Runs = Annotated[list[Path], argument("Run folders, or public bundles.")]
 
 
 def report(
@@ -26,14 +24,16 @@ def report(
 ) -> None:
     """Write a page for people who were not there: of one run, or of several side by side."""
     from locksfl._files import write_atomically
+    from locksfl.experiment.page.story import is_bundle
 
+    secret = not (public or all(map(is_bundle, runs)))
     if out is not None or len(runs) > 1:
         target = out or Path(PAGE)
         if target.exists():
             raise ValueError(f"--out {target}: already exists; expected a new file")
     else:
         target = _own_page(runs[0], public)
-    write_atomically(target, _page(runs, public).encode())
+    write_atomically(target, _page(runs, public, secret).encode(), secret)
     print(f"wrote {target}")
 
 
@@ -49,17 +49,15 @@ def _own_page(run: Path, public: bool) -> Path:
     return run / PAGE
 
 
-def _page(runs: list[Path], public: bool) -> str:
+def _page(runs: list[Path], public: bool, secret: bool) -> str:
     from locksfl.experiment.page import public_page, server_page, several_page
-    from locksfl.experiment.page.story import is_bundle, labelled, read_run, understood
+    from locksfl.experiment.page.story import labelled, read_run, understood
 
     if len(runs) == 1:
-        if public or is_bundle(runs[0]):
-            return public_page(_document(runs[0]))
-        return server_page(read_run(runs[0])[0])
+        return server_page(read_run(runs[0])[0]) if secret else public_page(_document(runs[0]))
     with understood():
         stories = labelled([_story(run, public) for run in runs])
-        return several_page(stories, secret=not (public or all(map(is_bundle, runs))))
+        return several_page(stories, secret=secret)
 
 
 def _story(run: Path, public: bool) -> Story:
@@ -78,10 +76,9 @@ def _document(run: Path) -> dict[str, Any]:
     """What may be shown of a run, or what a bundle shows."""
     from locksfl.experiment.documents import read_document
     from locksfl.experiment.page.story import is_bundle, read_run
-    from locksfl.experiment.publish import played_arms, public_document
+    from locksfl.experiment.publish import public_document
 
     if is_bundle(run):
         return read_document(run)
     folder, summary = read_run(run)
-    config = folder.config
-    return public_document(folder, config, summary, played_arms(config, summary))
+    return public_document(folder, folder.config, summary)

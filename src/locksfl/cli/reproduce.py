@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from locksfl._text import table_of
-from locksfl.cli.console import DataDir, Json, option, start_jax
+from locksfl.cli.console import DataDir, Json, option, plain_table, start_jax
 
 
 def reproduce(
@@ -62,12 +59,7 @@ def reproduce(
         path = out or default_path("reproduce")
         begin(path, scale, text)
     console = Console(stderr=as_json)
-    try:
-        rows, said = _work(path, bench, console)
-    except KeyboardInterrupt:
-        said = f"stopped; continue with: locks reproduce --resume --out {path}"
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(130) from None
+    rows, said = _work(path, bench, console)
     if as_json:
         print((path / "table.json").read_text("utf-8"), end="")
         return
@@ -100,8 +92,6 @@ def _tuned(scale: Any, tune: bool, tuned: Path | None) -> str | None:
 
 def _work(path: Path, bench: Any, console: Any) -> Any:
     """Tune unless that is done, play every run, write the report; its rows and its conclusion."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-
     from locksfl.cli.progress import Bars
     from locksfl.paper.reproduce.document import write_report
     from locksfl.paper.reproduce.runs import play_panels, watch_likeness
@@ -113,8 +103,8 @@ def _work(path: Path, bench: Any, console: Any) -> Any:
     tune = not file.exists()
     tries = len(METHODS) * len(GRID) if tune else 0
     total = len(list(panels(scale))) * (tries + len(scale.seeds)) + len(scale.models)
-    columns = ("{task.description:<32}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=console, quiet=console.stderr) as bar:
+    stopped = f"stopped; continue with: locks reproduce --resume --out {path}"
+    with Bars(console, lambda: stopped, width=32, quiet=console.stderr) as bar:
         task = bar.add_task("opening the data", total=total)
 
         def on_run(text: str) -> None:
@@ -133,15 +123,13 @@ def _work(path: Path, bench: Any, console: Any) -> Any:
 
 def _tables(rows: list[Any]) -> Iterator[Any]:
     """A table for each version and model."""
-    from rich.box import SIMPLE
-
     from locksfl.paper.reproduce.document import HEADS, cells
 
     for version, model in dict.fromkeys((row.panel.version, row.panel.model) for row in rows):
         stamp = " · NO GUARANTEE" if version == "as-printed" else ""
         mine = [row for row in rows if (row.panel.version, row.panel.model) == (version, model)]
         title = f"{version}, {model}{stamp}"
-        table = table_of(HEADS, map(cells, mine), left=2, title=title, box=SIMPLE, padding=0)
+        table = plain_table(HEADS, map(cells, mine), left=2, title=title)
         for column in table.columns:
             column.no_wrap = True
         yield table

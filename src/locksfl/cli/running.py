@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from locksfl.cli.console import say_beside, show, warn
-from locksfl.cli.stopping import STOPPED, stopping
+from locksfl.cli.stopping import stopping
 
 if TYPE_CHECKING:
     from locksfl.experiment.config import Config
     from locksfl.experiment.folder import RunFolder
 
+NOTHING_TRAINED = 3  # exit code of a federation whose devices all refused, or sent no update
 NOT_BEGUN = "stopped before the first round: nothing was drawn or spent"
 
 
@@ -22,10 +23,12 @@ def run_new(
     config: Config, out: Path | None, as_json: bool, play: Any = None, again: str | None = "run"
 ) -> None:
     """Check, prepare, make the run folder, run. `play`, `again`: see `show_run`."""
+    from locksfl.experiment.config import located
     from locksfl.experiment.folder import RunFolder, default_path
 
     path = out or default_path(config.name)
     RunFolder.check_new(path)
+    config = located(config)  # as its folder has it: a run that goes on is the same experiment
     prepared = _prepare(config, as_json)
     if config.plan is not None:
         asked = ", ".join(f"{arm.name} {arm.cohort:g}" for arm in prepared.arms)
@@ -72,7 +75,7 @@ def _prepare(config: Any, as_json: bool) -> Any:
         console.print(NOT_BEGUN)
         raise typer.Exit(130) from None
     if TRUSTS[config.privacy.trust].private:
-        warn(delta_warning(config.privacy.delta, config.data.clients))
+        warn(delta_warning(config.privacy.delta, config.clients))
     for warning in prepared.warnings():
         warn(warning)
     return prepared
@@ -97,15 +100,14 @@ def show_run(
         again: the command that continues it, if any does.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
     from rich.text import Text
 
     from locksfl.cli.progress import Bars
-    from locksfl.experiment.records import score_of
+    from locksfl.experiment.records import score_of, untrained
     from locksfl.experiment.report import notes, summary_table
     from locksfl.experiment.run import run_experiment
     from locksfl.federation.server.allowed import policy_for, terms_line
-    from locksfl.federation.wire import LostLink
+    from locksfl.federation.wire import LostLink, Unwilling
     from locksfl.methods import TRUSTS
 
     federation = config.engine is not None
@@ -121,23 +123,16 @@ def show_run(
             return f"stopped; the rounds that were played are in {folder.path}"
         return f"stopped; continue with: locks {again} --resume --out {folder.path}"
 
-    console, resume = Console(stderr=as_json), prepared is None
-    columns = (
-        "{task.description:<20}",
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        "{task.fields[status]}",
-    )
+    console, resume, status = Console(stderr=as_json), prepared is None, "{task.fields[status]}"
     # beside JSON, stderr is for a person who watches, or for the one line of an error
     with (
         stopping(stopped) if federation else nullcontext(),
         folder.held(),
-        Bars(*columns, console=console, quiet=as_json) as bars,
+        Bars(console, stopped, status, width=20, quiet=as_json) as bars,
     ):
         tasks = {
             arm.name: bars.add_task(arm.name, total=config.train.rounds, status="")
-            for arm in config.arms()
+            for arm in config.arms
         }
         first = next(iter(tasks.values()))
 
@@ -159,12 +154,14 @@ def show_run(
             summary = (play or run_experiment)(
                 config, folder, prepared=prepared, resume=resume, on_round=on_round, say=say
             )
-        except KeyboardInterrupt:
-            bars.stop()
-            console.print(stopped(), highlight=False, markup=False, soft_wrap=True)
-            raise typer.Exit(STOPPED) from None
         except LostLink as error:
-            bars.stop()
             raise ValueError(f"{error}; {stopped()}") from None
+        except Unwilling as error:
+            bars.stop()
+            say_beside(f"{error}; {stopped()}")
+            raise typer.Exit(NOTHING_TRAINED) from None
     where = f"run folder: {folder.path}  (page: {folder.path / 'report.html'})"
     show(summary, as_json, lambda told: [summary_table(told), *map(Text, notes(told)), where])
+    if why := untrained(folder.lines("rounds.jsonl"), TRUSTS[config.privacy.trust]):
+        say_beside(f"{why}: nothing was trained")
+        raise typer.Exit(NOTHING_TRAINED)

@@ -8,11 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from locksfl._text import table_of
 from locksfl._validate import count, naming, one_of
-from locksfl.cli.console import Json, group, option, show, start_jax
+from locksfl.cli.console import Json, argument, group, option, show, start_jax
 
 if TYPE_CHECKING:
     from locksfl.experiment.config import Config
@@ -118,7 +116,8 @@ def how_many_rounds(
 ) -> None:
     """How many rounds: T = d^2 log(T)^2, and the corrected bound at its best step."""
     settings = {n: value for n, value in locals().items() if n not in ("rounds", "as_json")}
-    from locksfl.paper.theory.rounds import MOST_ROUNDS, SHARE, TRUSTS, Regime, answer
+    from locksfl.methods import PRIVATE
+    from locksfl.paper.theory.rounds import MOST_ROUNDS, SHARE, Regime, answer
 
     told = answer(Regime(**settings), rounds)
     if (roots := told["printed"]) is None:
@@ -130,7 +129,7 @@ def how_many_rounds(
         ]
     least = told["says_nothing_from"]
     rows = []
-    for trust in TRUSTS:
+    for trust in PRIVATE:
         row = told[trust]
         total = row["bound"]["total"]
         rows.append((
@@ -317,7 +316,7 @@ def check(
 
 @theory_app.command()
 def estimate(
-    source: Annotated[Path, typer.Argument(help="A run folder, or a TOML file.")],
+    source: Annotated[Path, argument("A run folder, or a TOML file.")],
     arm: Annotated[str | None, option("Which arm; left out: the first.")] = None,
     changes: Annotated[
         list[str] | None, option("For a TOML file.", "--set", metavar="KEY=VALUE")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from locksfl._text import table_of
-from locksfl.cli.console import Changes, Json, option, say_beside, show, start_jax
+from locksfl.cli.console import (
+    Changes,
+    Json,
+    argument,
+    option,
+    plain_table,
+    say_beside,
+    show,
+    start_jax,
+)
 
 
 def tune(
-    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    file: Annotated[Path, argument("The experiment, a TOML file.")],
     public: Annotated[
         str | None, option("Try on these data, which you declare public: a name, or a folder.")
     ] = None,
@@ -45,6 +50,7 @@ def tune(
             "charged to privacy.population); no epsilon covers tuning on private data otherwise"
         )
     start_jax()
+    from locksfl._tables import toml_table
     from locksfl._validate import count, positive
     from locksfl.experiment.config import read_text
     from locksfl.experiment.tune.task import Axes, private_task, public_task
@@ -54,10 +60,7 @@ def tune(
         for flag, text in (("--clip-norm", clip_norm), ("--reach", reach))
     )
     axes = Axes(clips, reaches, _numbers("--rounds", rounds, int, count), seeds)
-    try:
-        table = tomllib.loads(read_text(file))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{file}: not valid TOML: {error}") from None
+    table = toml_table(read_text(file), file)
     if public is not None:
         if epsilon is not None:
             raise ValueError(f"--epsilon {epsilon:g}: only with --private; nothing is charged here")
@@ -84,7 +87,6 @@ def _numbers(flag: str, text: str | None, kind: type, check: Any) -> tuple[Any, 
 
 def _play(task: Any, file: Path, path: Path, as_json: bool) -> None:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
     from locksfl._files import write_atomically
     from locksfl.cli.progress import Bars
@@ -95,24 +97,18 @@ def _play(task: Any, file: Path, path: Path, as_json: bool) -> None:
     if tuned.exists() and not (path / report.REPORT).is_file():
         raise ValueError(f"{tuned}: already exists; expected no such file: it is to be written")
     trials.begin(path, task)
-    console = Console(stderr=as_json)
-    columns = ("{task.description:<40}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    stopped = f"stopped; what is finished is in {path}, and the same command goes on"
     with held(path / trials.NAMED):
-        try:
-            with Bars(*columns, console=console, quiet=as_json) as bar:
-                line = bar.add_task("", total=None)
+        with Bars(Console(stderr=as_json), lambda: stopped, quiet=as_json) as bar:
+            line = bar.add_task("", total=None)
 
-                def counted(more: int, done: int) -> None:
-                    bar.update(line, total=(bar.tasks[0].total or 0) + more, advance=done)
+            def counted(more: int, done: int) -> None:
+                bar.update(line, total=(bar.tasks[0].total or 0) + more, advance=done)
 
-                def say(text: str) -> None:
-                    bar.update(line, description=text)
+            def say(text: str) -> None:
+                bar.update(line, description=text)
 
-                found = trials.tune(task, path, trials.Watch(counted, say, say_beside))
-        except KeyboardInterrupt:
-            said = f"stopped; what is finished is in {path}, and the same command goes on"
-            console.print(said, highlight=False, markup=False, soft_wrap=True)
-            raise typer.Exit(130) from None
+            found = trials.tune(task, path, trials.Watch(counted, say, say_beside))
         text = report.tuned_text(task, found)
         if tuned.exists() and tuned.read_text("utf-8") != text:
             raise ValueError(f"{tuned}: it was changed, and stays as it is; expected no such file")
@@ -122,10 +118,8 @@ def _play(task: Any, file: Path, path: Path, as_json: bool) -> None:
 
 
 def _shown(found: dict[str, Any], file: Path, tuned: Path) -> Any:
-    from rich.box import SIMPLE
-
     from locksfl.experiment.tune.report import HEADS, notes, row
 
-    yield table_of(HEADS, map(row, found["arms"]), left=1, box=SIMPLE, padding=0)
+    yield plain_table(HEADS, map(row, found["arms"]), left=1)
     yield from notes(found)
     yield f"tuned experiment: {tuned}  (report: {file})"

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from locksfl._tables import or_null
 from locksfl._text import table_of
-from locksfl.cli.console import Json, option, say_beside, show
+from locksfl.cli.console import Json, argument, option, say_beside, show
 
 if TYPE_CHECKING:
     from locksfl.experiment.verify import Report
 
 
 def verify(
-    file: Annotated[
-        Path, typer.Argument(help="A bundle's folder, its statement.json, or a public page.")
-    ],
+    file: Annotated[Path, argument("A bundle's folder, its statement.json, or a public page.")],
     key: Annotated[
         Path | None, option("Demand the signature of this Ed25519 public key (PEM).")
     ] = None,
@@ -49,14 +48,10 @@ def _as_dict(report: Report) -> dict[str, Any]:
         "unchecked": report.unchecked,
         "epsilons": [
             {name: getattr(row, name) for name in names}
-            | {"printed": _finite(row.printed), "recomputed": _finite(row.found.epsilon)}
+            | {"printed": or_null(row.printed), "recomputed": or_null(row.found.epsilon)}
             for row in report.rows
         ],
     }
-
-
-def _finite(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None
 
 
 def _parts(report: Report) -> Iterator[Any]:

@@ -27,7 +27,7 @@ def _part(function: Callable[[Any], Any], low: float, high: float) -> Callable[[
 
 
 def _floats(values: Any) -> Matrix:
-    return np.asarray(values.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
 
 PARTS: dict[str, Callable[[Any], Matrix]] = {  # of a date, each near 0..1

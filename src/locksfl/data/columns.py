@@ -88,7 +88,7 @@ def as_numbers(column: Any, name: str, first: int) -> NDArray[np.float64]:
             "categories or dates in a --recipe, or choose the columns with --features"
             + ("; a decimal comma is none)" if "," in cell else ")")
         ) from None
-    return np.asarray(numbers.to_numpy(zero_copy_only=False))
+    return numbers.to_numpy(zero_copy_only=False)
 
 
 def not_a_number(column: Any) -> tuple[int, str]:

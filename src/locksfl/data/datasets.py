@@ -39,14 +39,14 @@ Directory = str | os.PathLike[str] | None
 
 
 class Dataset(NamedTuple):
-    """Features as stored, labels int32 (see Population); `owner` if there are natural users.
+    """What a reader found: fields of `Population`, and `owner` if there are natural users.
 
     Digits and garments are [samples, 28, 28] uint8, photographs [samples, 32, 32, 3] uint8, texts
     [samples, 80] uint8 character numbers with labels [samples, 80].
     """
 
-    train_features: NDArray[Any]
-    train_labels: NDArray[np.int32]
+    features: NDArray[Any]
+    labels: NDArray[np.int32]
     test_features: NDArray[Any]
     test_labels: NDArray[np.int32]
     classes: int
@@ -66,7 +66,7 @@ def load(name: str, data_dir: Directory = None) -> Dataset:
         data_dir: the folder of downloaded data; without it, the environment variable LOCKS_DATA.
             The embedded digits need none.
 
-    >>> load("mnist-embedded").train_features.shape
+    >>> load("mnist-embedded").features.shape
     (10000, 28, 28)
     """
     _validate.one_of(NAMES, dataset=name)
@@ -123,12 +123,15 @@ def open_population(
         raise ValueError(
             f"data.clients is missing: split {split_kind!r} needs the number of clients"
         )
-    data = load(name, data_dir) if name in NAMES else _from_folder(name, data_dir)
+    if name in NAMES:
+        data: Dataset | Population = load(name, data_dir)
+    else:
+        data = folder.open_folder(find_folder(name, data_dir))
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, _SPLIT_STREAM])))
     options = dict(split_options)
     if split_kind == "dirichlet" and min_samples is not None:
         options["min_samples"] = min_samples
-    targets = data.train_labels
+    targets = data.labels
     if targets.ndim == 2:
         if split_kind != "iid":
             many = "a label at every position" if data.task == CLASSES else data.task.kind
@@ -166,6 +169,13 @@ def natural_population(name: str, data_dir: Directory = None) -> Population:
     return _population(data, data.owner, name, CATALOGUE[name].clients)
 
 
+def held_out_population(name: str, data_dir: Directory = None) -> Population:
+    """The held-out records of a set with users: all that a federation's server needs of it."""
+    if name not in NAMES:
+        return folder.open_part(find_folder(name, data_dir), held_out=True)
+    return natural_population(name, data_dir)
+
+
 def natural_clients(name: str, data_dir: Directory = None, min_samples: int | None = None) -> int:
     """How many users a set has: from the catalogue or a folder's header if these state it.
 
@@ -177,7 +187,13 @@ def natural_clients(name: str, data_dir: Directory = None, min_samples: int | No
         return natural_population(name, data_dir).limited(min_samples or 1).clients
     if name in NAMES:
         return CATALOGUE[name].clients or natural_population(name, data_dir).clients
-    return folder.read_header(find_folder(name, data_dir)).clients
+    clients = folder.read_header(find_folder(name, data_dir)).clients
+    if not clients:
+        raise ValueError(
+            f"data.clients is missing: {name} has held-out records alone; expected the number of "
+            "devices of a federation"
+        )
+    return clients
 
 
 def classes_of(name: str, data_dir: Directory = None) -> int:
@@ -204,10 +220,12 @@ def find_folder(name: str, data_dir: Directory = None) -> Path:
     )
 
 
-def _population(data: Dataset, owner: Any, name: str, clients: int | None) -> Population:
+def _population(
+    data: Dataset | Population, owner: Any, name: str, clients: int | None
+) -> Population:
     return Population.from_split(
-        data.train_features,
-        data.train_labels,
+        data.features,
+        data.labels,
         owner,
         data.test_features,
         data.test_labels,
@@ -217,18 +235,6 @@ def _population(data: Dataset, owner: Any, name: str, clients: int | None) -> Po
     )
 
 
-def _from_folder(name: str, data_dir: Directory) -> Dataset:
-    found = folder.open_folder(find_folder(name, data_dir))
-    arrays = (found.features, found.labels, found.test_features, found.test_labels)
-    declared = {name: getattr(found, name) for name in folder.DECLARED}
-    return Dataset(*arrays, found.classes, scale=found.scale, **declared)
-
-
-def read_mnist(place: Path) -> Dataset:
-    """The four original files of MNIST in a folder, checked by md5."""
-    return read_idx(CATALOGUE["mnist"], place)
-
-
 def read_idx(entry: Entry, place: Path) -> Dataset:
     """Four idx files: train images, train labels, test images, test labels."""
     return _from_idx(b"".join(gzip.decompress(_read(entry, f, place)) for f in entry.files))
@@ -236,13 +242,13 @@ def read_idx(entry: Entry, place: Path) -> Dataset:
 
 def read_writers(root: Path) -> Dataset:
     """MNIST with the writer of every training digit. The test digits are by other writers."""
-    entry, digits = CATALOGUE["mnist-writers"], read_mnist(root / "mnist")
+    entry, digits = CATALOGUE["mnist-writers"], read_idx(CATALOGUE["mnist"], root / "mnist")
     tables = [
         _idx_array(gzip.decompress(_read(entry, file, root / entry.name)))[0]
         for file in entry.files
     ]
     train, test = tables[0], tables[1][: len(digits.test_labels)]
-    same = np.array_equal(train[:, 0], digits.train_labels)
+    same = np.array_equal(train[:, 0], digits.labels)
     if not same or not np.array_equal(test[:, 0], digits.test_labels):
         raise ValueError("data set mnist-writers: its classes are not those of MNIST's digits")
     _, owner = np.unique(train[:, 2], return_inverse=True)

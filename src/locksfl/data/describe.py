@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from locksfl._tables import Record
 from locksfl.data import datasets, folder, recipe
 from locksfl.data.catalogue import CATALOGUE, NAMES
 from locksfl.data.population import Population
@@ -27,7 +28,7 @@ def open_for_description(name: str, data_dir: datasets.Directory = None) -> Popu
     return datasets.natural_population(name, data_dir)
 
 
-def description(name: str, data_dir: datasets.Directory = None) -> dict[str, Any]:
+def description(name: str, data_dir: datasets.Directory = None) -> Record:
     """What `locks data describe` shows, as plain values.
 
     Args:
@@ -37,7 +38,7 @@ def description(name: str, data_dir: datasets.Directory = None) -> dict[str, Any
     population = open_for_description(name, data_dir)
     natural = datasets.has_users(name)
     sizes = population.sizes
-    told: dict[str, Any] = {
+    told: Record = {
         "name": name,
         "clients": population.clients if natural else None,
         "samples": population.samples,
@@ -65,7 +66,7 @@ def description(name: str, data_dir: datasets.Directory = None) -> dict[str, Any
     return told
 
 
-def lines(told: dict[str, Any]) -> list[str]:
+def lines(told: Record) -> list[str]:
     """A description as lines of text."""
     users = told["clients"] if told["clients"] is not None else "none; use a split"
     out = [f"{told['name']}: {told['samples']} samples, {told['held_out']} held out"]

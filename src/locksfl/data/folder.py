@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from locksfl._files import umask, write_atomically
+from locksfl._files import write_atomically
+from locksfl._tables import Record
 from locksfl.data.population import Population
 from locksfl.data.task import CLASSES, Task
 
@@ -35,7 +36,7 @@ FORMAT = 1
 ARRAYS = ("features", "labels", "offsets", "test_features", "test_labels")
 # of a population, by its owner
 DECLARED = ("test_public", "test_clients", "classes_public", "task")
-TOLD = ("name", "classes", "scale", "recipe", *DECLARED)  # by the header
+FACTS = ("name", "classes", "scale", "recipe", *DECLARED)  # by the header
 CHECKED_ON_OPENING = 64 * 2**20  # bytes; larger files are checked only by `verify`, to open fast
 
 
@@ -55,37 +56,45 @@ class Header:
     test_clients: int | None = None  # None: the held-out file named no clients
     test_public: bool = False  # declared by the owner; older folders declare nothing
     classes_public: bool = False  # the number was given, not counted in the records
-    recipe: dict[str, Any] | None = None  # how the features were made (data.recipe)
+    recipe: Record | None = None  # how the features were made (data.recipe)
     task: Task = CLASSES  # older folders have classes
-    files: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    files: dict[str, Record] = dataclasses.field(default_factory=dict)
     format: int = FORMAT
+
+    @property
+    def facts(self) -> Record:
+        """What a population takes from it."""
+        return {name: getattr(self, name) for name in FACTS}
 
 
 @contextmanager
 def new_folder(place: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `place` at the end, or vanishes on any error."""
+    """A temporary folder that becomes `place` at the end, or vanishes on any error. It holds raw
+    records, so that only its owner can open it: mkdtemp makes it so."""
     if place.exists():
         raise ValueError(f"{place}: already exists; expected a new folder (--out)")
     place.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     try:
         yield building
-        building.chmod(0o755 & ~umask())
         os.rename(building, place)  # fails if the folder has appeared meanwhile, unless it is empty
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
 
 def finish(building: Path, header: Header) -> None:
-    """Flush the arrays, note their sizes and checksums, and write the header last."""
+    """Flush the arrays, note their sizes and checksums, and write the header last. Each file is for
+    its owner alone, wherever it is moved to."""
     files = {}
     for name in ARRAYS:
         path = building / f"{name}.npy"
         with path.open("rb+") as file:
+            path.chmod(0o600)
             os.fsync(file.fileno())
         files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
     whole = dataclasses.replace(header, files=files)
-    write_atomically(building / HEADER, json.dumps(dataclasses.asdict(whole), indent=1).encode())
+    text = json.dumps(dataclasses.asdict(whole), indent=1)
+    write_atomically(building / HEADER, text.encode(), secret=True)
 
 
 def read_header(place: Path) -> Header:
@@ -129,13 +138,33 @@ def verify(place: Path, largest: int | None = None) -> Header:
 def open_folder(place: Path) -> Population:
     """The population of a folder; its arrays remain on disk until they are used."""
     header = verify(place, CHECKED_ON_OPENING)
-    parts: dict[str, Any] = {name: getattr(header, name) for name in TOLD}
-    for name in ARRAYS:
-        try:
-            parts[name] = np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise ValueError(f"{place / name}.npy: not an array ({error})") from None
-    return Population(**parts)
+    if not header.samples or not header.tests:
+        raise ValueError(
+            f"{place}: no {'training' if header.tests else 'held-out'} records; expected both, "
+            "besides in a federation"
+        )
+    return Population(**header.facts, **{name: _array(place, name) for name in ARRAYS})
+
+
+def open_part(place: Path, held_out: bool) -> Population:
+    """The training or the held-out records of a folder alone, as those of one client."""
+    header, name = verify(place, CHECKED_ON_OPENING), "test_" * held_out
+    if not (header.tests if held_out else header.samples):
+        none, share = ("held-out", 1) if held_out else ("training", 0)
+        raise ValueError(
+            f"{place}: no {none} records; expected a folder with some "
+            f"(locks data import --test-share {share} makes one of nothing else)"
+        )
+    features, labels = (_array(place, f"{name}{part}") for part in ("features", "labels"))
+    offsets = np.array([0, len(labels)])
+    return Population(features, labels, offsets, features, labels, **header.facts)
+
+
+def _array(place: Path, name: str) -> Any:
+    try:
+        return np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{place / name}.npy: not an array ({error})") from None
 
 
 def _sha256(path: Path) -> str:

@@ -44,7 +44,7 @@ class Request:
     image: str | None = None
     task: Task = CLASSES  # what the labels are
     classes: tuple[str, ...] | None = None  # names, or one number
-    test_share: float = 0.1  # of the clients, when there is no held-out file
+    test_share: float = 0.1  # of the clients, when there is no held-out file; 0, 1: none, all
     test_public: bool = False  # the owner declares the held-out file public
     recipe: Any = None  # what `Recipe.read` takes
     separator: str | None = None  # None: found
@@ -54,23 +54,31 @@ class Request:
         given = [n for n in ("features", "text", "image") if getattr(self, n) is not None]
         if len(given) > 1:
             raise ValueError(f"--{given[0]} and --{given[1]}: expected only one of them")
-        _validate.probability(**{"--test-share": self.test_share})
+        if self.test_share not in (0, 1):
+            _validate.probability(**{"--test-share": self.test_share})
 
     def open(self, source: Any) -> Table:
         """The table of a source."""
         return open_table(source, self.separator, self.encoding)
 
-    def of(self, table: Table) -> Request:
-        """The request with the columns that LEAF's files name by themselves."""
+    def of(self, table: Table, held: Table | None) -> Request:
+        """The request with the columns that LEAF's files name by themselves. Where all rows are
+        trained on, or all held out, their owners need no name: those of a device, or those with
+        which a federation's server scores its models."""
         client, label = self.client, self.label
         if table.leaf:
             client = client or "user"
             label = label or (None if self.text else "y")
-        if client is None:
+        if client is None and (held is not None or not self.whole):
             raise ValueError("--client is missing: expected the column that names each row's owner")
         if label is None and self.text is None:
             raise ValueError("--label is missing: expected the class column (or --text)")
         return replace(self, client=client, label=label)
+
+    @property
+    def whole(self) -> bool:
+        """Nobody is held out, or everybody."""
+        return self.test_share in (0, 1)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -133,8 +141,7 @@ def population_of(
         return arrays.setdefault(name, np.empty(shape, dtype))
 
     place(checked.parts, checked.reading, new)
-    header = checked.header(name)
-    return Population(**arrays, **{told: getattr(header, told) for told in folder.TOLD})
+    return Population(**arrays, **checked.header(name).facts)
 
 
 @dataclass(frozen=True)
@@ -171,17 +178,21 @@ class _Checked:
 
 def _check(source: Any, request: Request, test: Any, release: Releasing | None) -> _Checked:
     """The first pass, and the statistics of the recipe."""
-    if request.test_public and test is None:
+    if request.test_public and test is None and request.test_share != 1:
         raise ValueError(
-            "--test-public: only with --test FILE; without it clients of the table are held out, "
-            "and their records are as private as the others"
+            "--test-public: only with --test FILE or --test-share 1; without them clients of the "
+            "table are held out, and their records are as private as the others"
         )
     table = request.open(source)
     held = request.open(test) if test is not None else None
-    request = request.of(table)
+    request = request.of(table, held)
     client, labels = request.client or "", request.labels
-    _has_columns(table, request)
+    named = request.client is not None
+    _has_columns(table, request, named)
     recipe = Recipe.read(request.recipe)
+    if recipe.features and request.features is None:
+        request = replace(request, features=tuple(recipe.features))
+        _has_columns(table, request, named, "--recipe")
     with _named(table):
         features = features_of(
             table, request.features, request.text, request.image, (client, *labels),
@@ -192,15 +203,15 @@ def _check(source: Any, request: Request, test: Any, release: Releasing | None) 
         features = Numbers(features.columns, features.recipe.with_public(request.open))
     targets = targets_of(labels, request.classes, request.task) if labels else None
     reading = Reading(client, features, targets)
-    counts = _count(table, reading)
-    if len(counts) < 2:
+    counts = _count(table, reading, named)
+    if len(counts) < 2 and not (request.whole and held is None):
         raise ValueError(
             f"{table.name}: column {client!r} names only one client, {next(iter(counts))!r}; "
             "expected at least two"
         )
     if held is None:
         train, tests = _hold_out(counts, request.test_share)
-        parts = (Part("", table, train), Part("test_", table, tests))
+        parts = (Part("", table, train, named), Part("test_", table, tests, named))
     else:
         tests = _count_held_out(held, request, reading, counts, table)
         parts = (Part("", table, counts), Part("test_", held, tests, client in held.columns))
@@ -251,12 +262,14 @@ def _is_another(public: str | None, source: Any) -> None:
         )
 
 
-def _has_columns(table: Table, request: Request, named: bool = True) -> None:
+def _has_columns(
+    table: Table, request: Request, named: bool = True, chosen: str = "--features"
+) -> None:
     options = {"--client": request.client if named else None}
     options |= {"--text": request.text, "--image": request.image}
     wanted = [(option, name) for option, name in options.items() if name is not None]
     wanted += [("--label", name) for name in request.labels]
-    wanted += [("--features", name) for name in request.features or ()]
+    wanted += [(chosen, name) for name in request.features or ()]
     known = set(table.columns)
     for option, name in wanted:
         if name not in known:
@@ -321,7 +334,9 @@ def _count_held_out(
 
 def _hold_out(counts: Counts, share: float) -> tuple[Counts, Counts]:
     """Some clients, by the sha256 of their ids: the same on every machine, whatever the order."""
-    number = min(max(1, round(share * len(counts))), len(counts) - 1)
+    number = round(share * len(counts))
+    if share not in (0, 1):
+        number = min(max(1, number), len(counts) - 1)
     by_hash = sorted(counts, key=lambda name: hashlib.sha256(name.encode()).digest())
     held = {name: counts[name] for name in by_hash[:number]}
     return {name: count for name, count in counts.items() if name not in held}, held

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from locksfl.data.columns import in_order, owners
 from locksfl.data.features import Features
+from locksfl.data.population import offsets_of
 from locksfl.data.tables import Table
 from locksfl.data.targets import Classes, Targets
 
@@ -66,9 +67,7 @@ class _Room:
     def __init__(self, part: Part, reading: Reading, new: New) -> None:
         features, targets = reading.features, reading.targets
         clients = in_order(part.counts)
-        offsets = np.concatenate(
-            [[0], np.cumsum([part.counts[c] for c in clients], dtype=np.int64)]
-        )
+        offsets = offsets_of([part.counts[client] for client in clients])
         if not part.prefix:
             new("offsets", offsets.shape, np.int64)[:] = offsets
         total = int(offsets[-1])
@@ -90,10 +89,8 @@ def _next_places(owner: NDArray[np.int64], cursor: NDArray[np.int64]) -> NDArray
     """The position of each sample, in order within its client; advances the cursors."""
     order = np.argsort(owner, kind="stable")
     ordered = owner[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else ordered
-    counts = np.diff(np.r_[starts, len(ordered)])
-    rank = np.arange(len(ordered)) - np.repeat(starts, counts)
+    rank = np.arange(len(owner)) - np.searchsorted(ordered, ordered)
     places = np.empty(len(owner), np.int64)
     places[order] = cursor[ordered] + rank
-    cursor[ordered[starts]] += counts
+    np.add.at(cursor, owner, 1)
     return places

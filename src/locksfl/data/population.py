@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,7 +219,7 @@ class Population:
         return cls(
             features=rows,
             labels=targets,
-            offsets=np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
+            offsets=offsets_of(sizes),
             test_features=np.asarray(test_features),
             test_labels=np.asarray(test_labels),
             classes=classes,
@@ -259,7 +259,7 @@ class Population:
             self,
             features=self.features[rows],
             labels=self.labels[rows],
-            offsets=np.concatenate([[0], np.cumsum(kept[kept > 0], dtype=np.int64)]),
+            offsets=offsets_of(kept[kept > 0]),
         )
 
     @property
@@ -303,10 +303,14 @@ class Population:
             if not isinstance(array, np.ndarray):
                 continue
             found.update(f" {name} {array.dtype.str} {array.shape} ".encode())
-            rows = max(1, _AT_ONCE // max(1, array[:1].nbytes))  # a mapped file stays on disk
-            for first in range(0, len(array), rows):
-                found.update(np.ascontiguousarray(array[first : first + rows]).data)
+            for _, part in _parts(array):
+                found.update(np.ascontiguousarray(part).data)
         return found.hexdigest()
+
+
+def offsets_of(sizes: ArrayLike) -> NDArray[np.int64]:
+    """Where the slice of each client begins, and the last one ends."""
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
 def _features(train: ArrayLike, test: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -331,18 +335,24 @@ def _real(name: str, array: NDArray[Any]) -> None:
         )
 
 
+def _parts(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Some rows at a time, with the number of the first: a mapped file stays on the disk."""
+    rows = max(1, _AT_ONCE // max(1, array[:1].nbytes))
+    for first in range(0, len(array), rows):
+        yield first, array[first : first + rows]
+
+
 def _finite(name: str, array: NDArray[Any]) -> None:
     """Refuse numbers that float32, in which models calculate, cannot hold."""
     if array.dtype.kind != "f":
         return
-    rows = max(1, _AT_ONCE // max(1, array[:1].nbytes))
-    for first in range(0, len(array), rows):
+    for first, part in _parts(array):
         with np.errstate(over="ignore"):
-            wrong = ~np.isfinite(array[first : first + rows].astype(np.float32))
+            wrong = ~np.isfinite(part.astype(np.float32))
         if wrong.any():
             place = np.unravel_index(int(wrong.argmax()), wrong.shape)
             told = ", ".join(str(int(index)) for index in (first + place[0], *place[1:]))
-            value = array[first : first + rows][place]
+            value = part[place]
             raise ValueError(
                 f"{name}[{told}] = {value:g}: expected finite numbers that float32 can hold; "
                 "locksfl.from_table takes tables with missing values"

@@ -1,5 +1,6 @@
 """A recipe: how the columns of a table become features, declared before the import.
 
+    features = ["age", "city"]      these columns in this order, in place of all others
     public = "census.csv"           a public table; `scale` and `categories` may come from it
     [release]                       statistics of the clients' own records: noised and charged
     population = "clinic"           the journal that pays
@@ -56,6 +57,7 @@ class Recipe:
     """What is done to the columns of a table; without a table of its own a column is a number."""
 
     columns: dict[str, Any] = field(default_factory=dict)
+    features: list[str] | None = None  # these columns, in this order; None: all others
     public: str | None = None
     release: Release | None = None
 
@@ -72,6 +74,8 @@ class Recipe:
                 if path.is_dir():
                     told = json.loads((path / "header.json").read_text("utf-8"))["recipe"] or {}
                     given = {"columns": told.get("columns", {})}
+                    if told.get("kind") == "numbers":  # its columns, in its order
+                        given["features"] = told["order"]
                 else:
                     given = tomllib.loads(path.read_text("utf-8"))
             except (OSError, ValueError, KeyError) as error:

@@ -15,6 +15,7 @@ import io
 import itertools
 import json
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -95,10 +96,8 @@ def _open_file(path: Path, separator: str | None, encoding: str | None) -> Table
     table = KINDS[_kind(path)](path, separator, encoding)
     if not table.columns:
         raise ValueError(f"{path}: empty; expected a header row and data rows")
-    if len(set(table.columns)) < len(table.columns):
-        seen: set[str] = set()
-        twice = next(name for name in table.columns if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"{path}: column {twice!r} appears twice")
+    if twice := [name for name, count in Counter(table.columns).items() if count > 1]:
+        raise ValueError(f"{path}: column {twice[0]!r} appears twice")
     return table
 
 
@@ -199,9 +198,7 @@ def _separator(lines: list[str]) -> str:
     return max(SEPARATORS, key=fit)
 
 
-def _json_lines(path: Path, separator: str | None, encoding: str | None) -> Table:
-    del separator
-
+def _json_lines(path: Path, _: str | None, encoding: str | None) -> Table:
     def rows() -> Iterator[dict[str, Any]]:
         with _reading(path, "JSON"), pa.input_stream(path, compression="detect") as stream:
             lines = io.TextIOWrapper(io.BufferedReader(stream), encoding or _encoding(path))
@@ -230,9 +227,8 @@ def _rows_table(path: Path, rows: Callable[[], Iterable[dict[str, Any]]]) -> Tab
     return Table(str(path), tuple(columns), read, path.parent, found=True)
 
 
-def _json(path: Path, separator: str | None, encoding: str | None) -> Table:
+def _json(path: Path, _: str | None, encoding: str | None) -> Table:
     """LEAF's users and their data, or a list of records."""
-    del separator
     with _reading(path, "JSON"), pa.input_stream(path, compression="detect") as stream:
         try:
             found = json.loads(stream.read().decode(encoding or "utf-8-sig"))
@@ -255,8 +251,10 @@ def _json(path: Path, separator: str | None, encoding: str | None) -> Table:
             for x, y in zip(data["x"], data["y"], strict=True):
                 yield {"user": user, "x": x, "y": y}
 
-    table = _rows_table(path, rows)
-    return Table(table.name, ("user", "x", "y"), table.read, path.parent, "LEAF's JSON", leaf=True)
+    columns = ("user", "x", "y")
+    return replace(
+        _rows_table(path, rows), columns=columns, about="LEAF's JSON", leaf=True, found=False
+    )
 
 
 def _npz(path: Path, *_: str | None) -> Table:

@@ -9,43 +9,42 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
-from locksfl._tables import build_table
+from locksfl._tables import Record, build_table
 from locksfl.arm import Arm
 from locksfl.experiment.config import AUTO, Config, PlanConfig, numbered
-from locksfl.methods import TRUSTS, find_rule
+from locksfl.methods import COINS, SAMPLINGS, TRUSTS, find_rule
 from locksfl.privacy.planner import FULL, PROGRESS, Plan, Question, choose, pick
 
-Table = dict[str, Any]
 
-
-def settled(table: Table) -> Table:
+def settled(table: Record) -> Record:
     """The table of an experiment with a number in place of every "auto"."""
     train, arms = dict(table.get("train", {})), [dict(arm) for arm in table.get("arm", ())]
     config = _without_arms(table)
     if not arms:
         raise ValueError("arm is missing: expected at least one [[arm]] table")
     for arm in arms:
-        if arm.get("separation") is not None:
+        scheme = SAMPLINGS.get(arm.get("sampling", COINS))
+        if scheme is not None and not scheme.planned:
+            setting = next(name for name in (*scheme.takes, "sampling") if name in arm)
             raise ValueError(
-                f"arm.{arm.get('name')}.separation = {arm['separation']!r}: the planner knows "
+                f"arm.{arm.get('name')}.{setting} = {arm[setting]!r}: the planner knows "
                 f"cohorts of coins only; expected numbers in place of {AUTO!r}"
             )
-    told: PlanConfig = build_table(PlanConfig, table.get("plan", {}), "plan")
+    limits: PlanConfig = build_table(PlanConfig, table.get("plan", {}), "plan")
     open_rounds = train.get("rounds") == AUTO
-    question = _question(config, told, "train.rounds" if open_rounds else "arm.cohort")
+    question = _question(config, limits, "train.rounds" if open_rounds else "arm.cohort")
     if open_rounds:
-        train["rounds"] = _first(question, told, arms[0]).arm.rounds
+        train["rounds"] = _first(question, limits, arms[0]).arm.rounds
     for arm in arms:
         if arm.get("cohort") == AUTO:
-            plan = _planned(question, told, arm, [train.get("rounds", config.train.rounds)])
+            plan = _planned(question, limits, arm, [train.get("rounds", config.train.rounds)])
             given = {name: value for name, value in arm.items() if name != "cohort"}
             arm |= {**_numbers(plan.arm), **given}
     return {**table, "train": train, "arm": arms, "plan": table.get("plan", {})}
 
 
-def _without_arms(table: Table) -> Config:
+def _without_arms(table: Record) -> Config:
     """The experiment with one arm that needs no numbers, and with any number of rounds where that
     is open."""
     rest = {name: value for name, value in table.items() if name not in ("plan", "train")}
@@ -57,7 +56,7 @@ def _without_arms(table: Table) -> Config:
     return numbered({**rest, "train": train, "arm": [{"name": "planned", "rule": FULL}]})
 
 
-def _question(config: Config, told: PlanConfig, setting: str) -> Question:
+def _question(config: Config, limits: PlanConfig, setting: str) -> Question:
     """What is known of an experiment."""
     from locksfl.experiment.run import open_task
 
@@ -70,26 +69,26 @@ def _question(config: Config, told: PlanConfig, setting: str) -> Question:
         )
     _, model = open_task(config)
     return Question(
-        config.data.clients or 0,
+        config.clients,
         model.size,
         privacy.epsilon,
         privacy.delta,
         privacy.trust,
-        uploads_in_all=told.uploads_in_all,
-        progress=told.progress or PROGRESS,
+        uploads_in_all=limits.uploads_in_all,
+        norm_share=limits.norm_share,
+        progress=limits.progress or PROGRESS,
         relation=privacy.relation,
         accountant=privacy.accountant,
     )
 
 
-def _first(question: Question, told: PlanConfig, table: Table) -> Plan:
+def _first(question: Question, limits: PlanConfig, table: Record) -> Plan:
     """The plan of the arm that decides on the rounds: its cohort is open too, or given."""
     if table.get("cohort") == AUTO:
-        return _planned(question, told, table)
+        return _planned(question, limits, table)
     arm = Arm.from_table(table, trust=question.trust, clients=question.clients, rounds=1)
-    share = told.norm_share or 1.0  # it changes the sampling alone
     plans = [
-        question.rough_plan(replace(arm, rounds=rounds), share)
+        question.rough_plan(replace(arm, rounds=rounds), question.share)
         for rounds in question.rounds_to_try()
     ]
     total = question.uploads_in_all or math.inf
@@ -103,7 +102,7 @@ def _first(question: Question, told: PlanConfig, table: Table) -> Plan:
 
 
 def _planned(
-    question: Question, told: PlanConfig, table: Table, rounds: list[int] | None = None
+    question: Question, limits: PlanConfig, table: Record, rounds: list[int] | None = None
 ) -> Plan:
     """The plan of an arm whose cohort is open."""
     where = f"arm.{table.get('name')}"
@@ -114,18 +113,18 @@ def _planned(
             f"{where}.cohort = {AUTO!r}: expected a number with rule {name!r}; planned are "
             f"{', '.join(question.rules())}"
         )
-    if rule.asks is not None and told.norm_share is None:
+    if rule.asks is not None and limits.norm_share is None:
         raise ValueError(
             f"plan.norm_share is missing: rule {name!r} of {where} uploads by norm, so that its "
             "cohort depends on the mean norm; expected it, over the clip norm"
         )
     try:
-        return choose(question, name, told.norm_share or 1.0, rounds, table.get("uploads"))
+        return choose(question, name, question.share, rounds, table.get("uploads"))
     except ValueError as error:
         raise ValueError(f"{where}.cohort = {AUTO!r}: {error}") from None
 
 
-def _numbers(arm: Arm) -> Table:
+def _numbers(arm: Arm) -> Record:
     """The settings that take the place of "auto", rounded down: a total is kept."""
     found = {"cohort": math.floor(100 * arm.cohort) / 100}
     if arm.releases_norms:

@@ -12,18 +12,30 @@ import dataclasses
 import math
 import tomllib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from locksfl._tables import Count, Count32, Positive, Probability, Settings, Whole, build_table
+from locksfl._tables import (
+    Count,
+    Count32,
+    Positive,
+    Probability,
+    Record,
+    Settings,
+    Whole,
+    build_table,
+    toml_table,
+)
 from locksfl._validate import at_most, one_of, positive, rate
-from locksfl.arm import MOST_ROUNDS, MULTIPLIERS, Arm, loss_bound_of
+from locksfl.arm import MOST_ROUNDS, Arm, loss_bound_of
 from locksfl.data.catalogue import NAMES
 from locksfl.data.datasets import classes_of, find_folder, has_users, natural_clients
 from locksfl.methods import TRUSTS
 from locksfl.methods.estimators import CONTRIBUTION_LENGTHS
+from locksfl.methods.sound import trusts_with
 from locksfl.models.build import MODELS
 from locksfl.privacy import Accountant, Relation
 from locksfl.privacy.forecast import expected_round
@@ -63,7 +75,7 @@ class SplitConfig(Settings, where="data.split"):
         """Refuse an option of another kind of split, and miss one of this kind."""
         self.only_with("kind", required=True, classes="shards", alpha="dirichlet")
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Record:
         """The options of this kind of split."""
         return {name: value for name, value in self.given().items() if name != "kind"}
 
@@ -137,7 +149,7 @@ class ModelConfig(Settings, where="model"):
 
     name: str = "softmax"
     hidden: list[Count] | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Record = field(default_factory=dict)
 
     def check(self) -> None:
         """Refuse an unknown model, and hidden layers for one that has none."""
@@ -145,7 +157,7 @@ class ModelConfig(Settings, where="model"):
             one_of(MODELS, **{"model.name": self.name})
         self.only_with("name", hidden="mlp")
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Record:
         """What the model's function takes."""
         hidden = {} if self.hidden is None else {"hidden": tuple(self.hidden)}
         return {**self.options, **hidden}
@@ -273,11 +285,6 @@ class TrainConfig(Settings, where="train"):
                 "rounds, which train.stop_after may leave out; expected one of the two"
             )
 
-    def adaptive(self) -> dict[str, float]:
-        """What the clip norm adapts to, and how fast, if it does."""
-        found = {"clip_quantile": self.clip_quantile, "clip_rate": self.clip_rate}
-        return {name: value for name, value in found.items() if value is not None}
-
 
 @dataclass(frozen=True)
 class PrivacyConfig(Settings, where="privacy"):
@@ -303,7 +310,8 @@ class PrivacyConfig(Settings, where="privacy"):
             if self.epsilon is not None and not math.isinf(self.epsilon):
                 raise ValueError(
                     f"privacy.epsilon = {self.epsilon!r}: trust {self.trust!r} adds no noise, so "
-                    f"it is infinite; leave it out, write inf, or choose trust {_trusts('private')}"
+                    "it is infinite; leave it out, write inf, or choose trust "
+                    f"{trusts_with('private')}"
                 )
         elif self.epsilon is not None:
             positive(**{"privacy.epsilon": self.epsilon})
@@ -312,7 +320,7 @@ class PrivacyConfig(Settings, where="privacy"):
         trust = TRUSTS[self.trust]
         if self.filter and not trust.guards_server:
             raise ValueError(
-                f"privacy.filter = true: only with trust {_trusts('guards_server')}, not "
+                f"privacy.filter = true: only with trust {trusts_with('guards_server')}, not "
                 f"{self.trust!r}; where the server adds the noise every client is charged every "
                 "round: expected privacy.max_epsilon to stop such a run"
             )
@@ -323,8 +331,8 @@ class PrivacyConfig(Settings, where="privacy"):
         if self.max_epsilon is not None and (not trust.amplified or self.epsilon is not None):
             raise ValueError(
                 f"privacy.max_epsilon = {self.max_epsilon!r}: only with trust "
-                f"{_trusts('amplified')} and multipliers in the arms, without privacy.epsilon "
-                f"(trust {_trusts('guards_server')}: privacy.filter)"
+                f"{trusts_with('amplified')} and multipliers in the arms, without privacy.epsilon "
+                f"(trust {trusts_with('guards_server')}: privacy.filter)"
             )
         if self.total is not None and self.population is None:
             raise ValueError(
@@ -334,7 +342,7 @@ class PrivacyConfig(Settings, where="privacy"):
         if self.accounting == "as-printed" and (not trust.clients_add_noise or self.filter):
             raise ValueError(
                 "privacy.accounting = 'as-printed': the paper adds the noise at each client, "
-                f"without a filter; expected trust {_trusts('clients_add_noise')} and no "
+                f"without a filter; expected trust {trusts_with('clients_add_noise')} and no "
                 "privacy.filter"
             )
 
@@ -347,8 +355,8 @@ class PrivacyConfig(Settings, where="privacy"):
         """Either a total epsilon or multipliers, never both, never neither."""
         where = f"arm.{arm.name}"
         if not arm.private:
-            for name in MULTIPLIERS:
-                if value := getattr(arm, name):
+            for name, value in vars(arm.noise).items():
+                if value:
                     raise ValueError(
                         f"{where}.{name} = {value!r}: trust {self.trust!r} adds no noise; leave it "
                         "out"
@@ -377,11 +385,6 @@ class PrivacyConfig(Settings, where="privacy"):
             raise ValueError(
                 f"{where}.clip_multiplier is missing: the clip norm adapts to a released count"
             )
-
-
-def _trusts(kind: str) -> str:
-    """The trusts with a property, to be named in a refusal."""
-    return " or ".join(repr(name) for name, trust in TRUSTS.items() if getattr(trust, kind))
 
 
 @dataclass(frozen=True)
@@ -439,7 +442,7 @@ class Config(Settings):
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
     plan: PlanConfig | None = None  # what was "auto" is a number by now
-    arm: list[dict[str, Any]] = field(default_factory=list)  # tables of `arm.Arm`, as typed
+    arm: list[Record] = field(default_factory=list)  # tables of `arm.Arm`, as typed
 
     def check(self) -> None:
         """Refuse an experiment without arms, and arms that would share files or noise."""
@@ -460,16 +463,15 @@ class Config(Settings):
                 "keep uploads reserved until the last planned round; leave it out"
             )
         if self.data.clients is not None:
-            arms = self.arms()  # refuses what is not sound
-            self._check_weight(arms)
-            for arm in arms:
+            self._check_weight()  # `arms` refuses what is not sound
+            for arm in self.arms:
                 check_arm(self.local.work(), arm)
             if self.plan is not None:
-                self.plan.check_uploads(arms)
+                self.plan.check_uploads(self.arms)
 
-    def _check_weight(self, arms: Sequence[Arm]) -> None:
+    def _check_weight(self) -> None:
         """Refuse weights by size where every contribution is scaled to one length."""
-        equal = [arm.name for arm in arms if arm.lengths == "equal"]
+        equal = [arm.name for arm in self.arms if arm.lengths == "equal"]
         if self.local.weight == "size" and equal:
             raise ValueError(
                 f"local.weight = 'size': no effect with lengths = 'equal' (arm {equal[0]!r}), "
@@ -477,32 +479,29 @@ class Config(Settings):
                 "or local.weight = 'equal'"
             )
 
-    def arms(self) -> list[Arm]:
-        """The arms, each table filled in with what the experiment says; not yet calibrated."""
+    @property
+    def clients(self) -> int:
+        """n, which `config_of` has filled in."""
         if self.data.clients is None:
             raise ValueError("data.clients is missing: expected the number of users of the data")
-        return [
-            Arm.from_table(
-                table,
-                trust=self.privacy.trust,
-                clients=self.data.clients,
-                rounds=self.train.rounds,
-                clip_norm=self.train.clip_norm,
-                lengths=self.train.lengths or "clipped",
-                **self.train.adaptive(),
-                step=self.train.optimizer.step,
-                **self._loss_bound(),
-                dropouts=self.engine is not None,
-            )
-            for table in self.arm
-        ]
+        return self.data.clients
 
-    def _loss_bound(self) -> dict[str, float]:
-        """The bound of losses that suits the classes of the data, if they are known by now."""
-        try:
-            return {"loss_bound": loss_bound_of(classes_of(self.data.name, self.data.dir))}
-        except ValueError:  # arrays of a library's user, or no such folder, which is refused later
-            return {}
+    @cached_property
+    def arms(self) -> tuple[Arm, ...]:
+        """The arms, each table filled in with what the experiment says; not yet calibrated. They
+        are made once: nobody but this reads the tables to play, state or publish an arm."""
+        shared = ("rounds", "clip_norm", "lengths", "clip_quantile", "clip_rate")
+        experiment = {
+            "trust": self.privacy.trust,
+            "clients": self.clients,
+            "step": self.train.optimizer.step,
+            "dropouts": self.engine is not None,
+            **{name: getattr(self.train, name) for name in shared},
+        }
+        # of arrays of a library's user the classes are not known; no such folder is refused later
+        with suppress(ValueError):
+            experiment["loss_bound"] = loss_bound_of(classes_of(self.data.name, self.data.dir))
+        return tuple(Arm.from_table(table, **experiment) for table in self.arm)
 
 
 def read_config(path: Path, changes: Sequence[str] = (), seed: int | None = None) -> Config:
@@ -524,16 +523,10 @@ def parse_config(
     text: str, changes: Sequence[str] = (), seed: int | None = None, source: str = "configuration"
 ) -> Config:
     """The experiment in a TOML text."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{source}: not valid TOML: {error}") from None
-    return config_of(table, changes, seed)
+    return config_of(toml_table(text, source), changes, seed)
 
 
-def config_of(
-    table: dict[str, Any], changes: Sequence[str] = (), seed: int | None = None
-) -> Config:
+def config_of(table: Record, changes: Sequence[str] = (), seed: int | None = None) -> Config:
     """The experiment in the tables of a TOML file, which stay as they are."""
     table = changed(table, changes)
     if seed is not None:
@@ -548,10 +541,15 @@ def config_of(
         from locksfl.experiment.auto import settled  # it reads configurations too
 
         table = settled(table)
-    return numbered(table)
+    try:
+        return numbered(table)
+    except ValueError as error:
+        if any(change.partition("=")[0].strip().endswith(".rule") for change in changes):
+            raise ValueError(f"{error} (--set KEY= leaves a setting out)") from None
+        raise
 
 
-def changed(table: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+def changed(table: Record, changes: Sequence[str]) -> Record:
     """A copy of the tables, with `key=value` changes applied."""
     table = copy.deepcopy(table)
     for change in changes:
@@ -559,7 +557,7 @@ def changed(table: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     return table
 
 
-def is_open(table: dict[str, Any]) -> bool:
+def is_open(table: Record) -> bool:
     """Whether an experiment leaves something to the planner."""
     train, arms = table.get("train", {}), table.get("arm", [])
     if not isinstance(train, dict) or not isinstance(arms, list):
@@ -568,7 +566,7 @@ def is_open(table: dict[str, Any]) -> bool:
     return any(AUTO in (one.get("rounds"), one.get("cohort")) for one in tables)
 
 
-def numbered(table: dict[str, Any]) -> Config:
+def numbered(table: Record) -> Config:
     """The experiment in a table of numbers, with the number of its clients."""
     config: Config = build_table(Config, table, "")
     data = config.data
@@ -580,17 +578,32 @@ def numbered(table: dict[str, Any]) -> Config:
     return config
 
 
-def to_table(config: Config) -> dict[str, Any]:
+def to_table(config: Config) -> Record:
     """The experiment as plain tables for a TOML file, settings that are not set left out."""
 
-    def set_ones(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def set_ones(pairs: list[tuple[str, Any]]) -> Record:
         return {name: value for name, value in pairs if value is not None}
 
     return dataclasses.asdict(config, dict_factory=set_ones)
 
 
-def _apply(table: dict[str, Any], change: str) -> None:
-    """Set one dotted key; an arm is named: arm.locks.floor=0.2."""
+def located(config: Config) -> Config:
+    """The experiment with absolute paths, to be read from any folder."""
+    data, features = config.data, config.features
+    if data.name not in NAMES:
+        data = dataclasses.replace(data, name=str(find_folder(data.name, data.dir).absolute()))
+    if data.dir is not None:
+        data = dataclasses.replace(data, dir=str(Path(data.dir).expanduser().absolute()))
+    if features.file is not None and features.file.endswith((".npy", ".npz")):
+        file = str(Path(features.file).expanduser().absolute())
+        features = dataclasses.replace(features, file=file)
+    if (data, features) == (config.data, config.features):
+        return config
+    return dataclasses.replace(config, data=data, features=features)
+
+
+def _apply(table: Record, change: str) -> None:
+    """Set one dotted key, an arm's by its name: arm.locks.floor=0.2; no value leaves it out."""
     key, equals, value = change.partition("=")
     *parents, last = parts = key.strip().split(".")
     if not equals or not all(parts):
@@ -616,4 +629,7 @@ def _apply(table: dict[str, Any], change: str) -> None:
         here = here.setdefault(part, {})
     if not isinstance(here, dict):
         raise ValueError(f"--set {change!r}: expected a setting of a table or of a named arm")
-    here[last] = parsed
+    if value.strip():
+        here[last] = parsed
+    elif here.pop(last, None) is None:
+        raise ValueError(f"--set {change!r}: expected a value; {key.strip()} is not set")

@@ -5,23 +5,31 @@ The sums are in `locksfl.privacy`, which knows nothing of experiments.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
+from locksfl._tables import Record, or_null
+from locksfl._text import epsilon_text
 from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
-from locksfl.privacy import OBSERVERS, RELATIONS, Cost, central_epsilons, guarantee, local_epsilon
-
-__all__ = ["OBSERVERS", "RELATIONS", "Cost", "epsilon_so_far", "statement"]
+from locksfl.methods.events import Rounds
+from locksfl.methods.releases import OBSERVERS
+from locksfl.privacy import Cost, epsilon_of, epsilons_after, guarantee
 
 CURVE_POINTS = 100
 
 
-def statement(arms: Sequence[Arm], rounds: Sequence[int], privacy: PrivacyConfig) -> list[Cost]:
-    """The cost of these arms together, each for so many rounds."""
-    played = [dataclasses.replace(arm, rounds=t) for arm, t in zip(arms, rounds, strict=True)]
-    return guarantee(played, privacy.delta, privacy.accountant)
+def epsilons_by_observer(costs: Sequence[Record], between: str = "/") -> list[str]:
+    """The cells of a table: for each observer, the epsilon of every relation."""
+    return [
+        between.join(epsilon_text(c["epsilon"]) for c in costs if c["observer"] == observer)
+        for observer in OBSERVERS
+    ]
+
+
+def statement(arms: Sequence[Arm], privacy: PrivacyConfig) -> list[Cost]:
+    """The cost of these arms together."""
+    return guarantee(arms, privacy.delta, privacy.accountant)
 
 
 def epsilon_so_far(
@@ -36,16 +44,15 @@ def epsilon_so_far(
         return [None] * len(rounds)
     if not arm.parts[2].amplified:
         most = math.inf if arm.budget is None else arm.budget.epsilon
-        releases = (arm.client_releases(t + 1) for t in rounds)
-        every = (local_epsilon([one], privacy.delta, privacy.relation) for one in releases)
-        return [_finite(min(most, epsilon)) for epsilon in every]
+        sent = [one for one in arm.messages() if one is not None]
+        every = (
+            epsilon_of([Rounds(one, t + 1) for one in sent], privacy.delta, privacy.relation)
+            for t in rounds
+        )
+        return [or_null(min(most, charged.epsilon)) for charged in every]
     stride = -(-arm.rounds // CURVE_POINTS)
     computed = [min(arm.rounds, -(-(t + 1) // stride) * stride) for t in rounds]
     counts = sorted({*computed, arm.rounds})  # the last one sets the accountant's grid
-    values = central_epsilons(arm.sampled_round(), counts, *privacy.accounted)
+    values = epsilons_after(arm.event(), counts, *privacy.accounted)
     after = dict(zip(counts, values, strict=True))
-    return [_finite(after[count]) for count in computed]
-
-
-def _finite(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None
+    return [or_null(after[count]) for count in computed]

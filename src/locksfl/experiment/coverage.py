@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
+from locksfl._tables import Record
 from locksfl._text import epsilon_text
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.methods import TRUSTS
 from locksfl.privacy.population import (
     VARIABLE,
-    PlannedArm,
     PopulationJournal,
     Run,
     best_order,
     journal_path,
+    planned_arm,
+    promise,
 )
 
 
@@ -65,18 +66,22 @@ def debit(
         return journal.debit(run)
 
 
-def settle(config: Config, arms: Sequence[Arm], summary: dict[str, Any]) -> None:
+def settle(config: Config, arms: Sequence[Arm], summary: Record) -> None:
     """Charge a run that ended early (train.stop_after) for the rounds that it played, once it can
     play no more. What is noted is the head of the journal that says so."""
     told = summary["population"]
-    played = [one.get("played_rounds", one["rounds"]) for one in summary["arms"]]
     if told is None or config.train.stop_after is None:
         return
-    ended = [replace(arm, rounds=rounds) for arm, rounds in zip(arms, played, strict=True)]
-    run = _planned(config, ended, told["run"], None)
+    run = _planned(config, ended(arms, summary["arms"]), told["run"], None)
     with _journal(config, run) as journal:
         journal.check_noted(told["head"])
         told["head"] = journal.settle(run)
+
+
+def ended(arms: Sequence[Arm], summaries: Sequence[Record]) -> list[Arm]:
+    """The arms with the rounds that they played, by their summaries."""
+    played = (one.get("played_rounds") or one["rounds"] for one in summaries)
+    return [replace(arm, rounds=rounds) for arm, rounds in zip(arms, played, strict=True)]
 
 
 def _debits(config: Config) -> bool:
@@ -84,7 +89,7 @@ def _debits(config: Config) -> bool:
 
 
 def _planned(config: Config, arms: Sequence[Arm], run_id: str, name: str | None) -> Run:
-    return Run(run_id, name or config.name, tuple(map(PlannedArm.of, arms)))
+    return Run(run_id, name or config.name, tuple(map(planned_arm, arms)))
 
 
 def _journal(config: Config, run: Run) -> PopulationJournal:
@@ -114,9 +119,9 @@ def _journal(config: Config, run: Run) -> PopulationJournal:
     return journal
 
 
-def covered(summary: dict[str, Any]) -> dict[str, Any] | None:
+def covered(summary: Record) -> Record | None:
     """What a statement says of other runs, as of now; None for a run that debits nothing."""
-    told = summary.get("population")
+    told = summary["population"]
     if told is None:
         return None
     with PopulationJournal.find(told["id"]) as journal:
@@ -124,7 +129,7 @@ def covered(summary: dict[str, Any]) -> dict[str, Any] | None:
         return {"run": Run(told["run"], summary["name"], ()).label, **journal.account()}
 
 
-def covered_text(covers: dict[str, Any] | None) -> str:
+def covered_text(covers: Record | None) -> str:
     """The same in words, for STATEMENT.md."""
     if covers is None:
         return "This page covers this run only: no other run, and no tuning."
@@ -139,8 +144,7 @@ def covered_text(covers: dict[str, Any] | None) -> str:
         f"population {covers['population']}. It allows them epsilon {total['epsilon']:g} in total "
         f"against {total['observer']} ({told}, {total['filter']}). The runs so far ({names}) have "
         f"together spent {covers['share']:.1%} of that. A run that would exceed the total is "
-        "refused before it starts, so the total holds even if each run was chosen after seeing "
-        "what earlier ones released. If all of them were chosen in advance, their epsilons "
-        f"together are: {both} (delta {total['delta']:g}). Runs that are not in the journal are "
-        "not covered."
+        f"refused before it starts. The guarantee: {promise(covers['share'])}. If all these runs "
+        f"were chosen in advance, their epsilons together are: {both} (delta {total['delta']:g}). "
+        "Runs that are not in the journal are not covered."
     )

@@ -17,7 +17,6 @@ to nobody and carry no guarantee. They stand in diagnostics.jsonl and its pictur
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -39,7 +38,6 @@ from locksfl.round.client import (
 )
 from locksfl.round.randomness import client_keys
 
-GRADIENT = LocalWork("gradient")
 SHARES = (0.1, 0.5, 0.9)
 
 
@@ -63,7 +61,7 @@ def likeness(
     found = {"clients": len(clients), "updates": compare(updates)}
     if work.update == "gradient":
         return found
-    full = dataclasses.replace(GRADIENT, min_samples=work.min_samples, max_samples=work.max_samples)
+    full = LocalWork("gradient", min_samples=work.min_samples, max_samples=work.max_samples)
     mean_gradients = updates / gradients_per_update(sizes[clients], work)[:, None]
     drift = float(np.linalg.norm(np.mean(mean_gradients, axis=0)))
     return {**found, "gradients": compare(updates_of(full)), "drift": drift}
@@ -114,8 +112,7 @@ def _updates(
         visit = measure(model, weights, records, chunk, work)
         return combine(visit.trace, jnp.ones(1))
 
-    found: Array = jax.lax.map(one, (clients, keys))
-    return found
+    return jax.lax.map(one, (clients, keys))
 
 
 def compare(vectors: np.ndarray) -> dict[str, Any]:

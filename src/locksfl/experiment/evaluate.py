@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 from rich.table import Table
 
 from locksfl._arrays import flat_weights, unpack_arrays
+from locksfl._tables import Record
 from locksfl._text import table_of
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.metrics import QUANTILES, held_out_metrics
@@ -20,13 +20,13 @@ MOST_SHOWN = 12  # classes of a confusion matrix that fits a terminal
 NAMES = {"r2": "R²", "auc": "AUC", "mae": "MAE", "rmse": "RMSE", "f1": "F1"}
 
 
-def evaluate_run(run: Path) -> list[dict[str, Any]]:
+def evaluate_run(run: Path) -> list[Record]:
     """Every metric of each arm's model and, of a simulation, the spread over clients."""
     folder = RunFolder.open(run)
     folder.summary()  # refuses a run that is not finished
     population, model = open_task(folder.config)
     results = []
-    for arm in folder.config.arms():
+    for arm in folder.config.arms:
         weights = jnp.asarray(flat_weights(*unpack_arrays(folder.path / f"model-{arm.name}.npz")))
         if weights.shape != (model.size,):
             raise ValueError(
@@ -37,16 +37,15 @@ def evaluate_run(run: Path) -> list[dict[str, Any]]:
     return results
 
 
-def _by_client(folder: RunFolder, arm: str) -> dict[str, Any] | None:
+def _by_client(folder: RunFolder, arm: str) -> Record | None:
     """What a simulation noted of its clients: a secret of whoever has the run folder."""
     if not (folder.path / "diagnostics.jsonl").is_file():
         return None
     lines = [line for line in folder.lines("diagnostics.jsonl") if line.get("arm") == arm]
-    found: dict[str, Any] | None = lines[-1].get("by_client") if lines else None
-    return found
+    return lines[-1].get("by_client") if lines else None
 
 
-def evaluation_tables(results: list[dict[str, Any]]) -> list[Table]:
+def evaluation_tables(results: list[Record]) -> list[Table]:
     """For people: one column per arm, so that it fits a terminal however many classes there are;
     then who was taken for whom."""
     heads = ("", *(result["name"] for result in results))
@@ -63,14 +62,11 @@ def evaluation_tables(results: list[dict[str, Any]]) -> list[Table]:
         for q in QUANTILES:
             word = ENDS.get(q, f"{q:.0%} below")
             table.add_row(f"  {word}", *(_number(one[str(q)], 3) for one in told))
-    return [table, *(_confusion(result) for result in results if _shows_confusion(result))]
+    fit = (r for r in results if 1 < len(r.get("confusion") or ()) <= MOST_SHOWN)
+    return [table, *map(_confusion, fit)]
 
 
-def _shows_confusion(result: dict[str, Any]) -> bool:
-    return 1 < len(result.get("confusion") or ()) <= MOST_SHOWN
-
-
-def _confusion(result: dict[str, Any]) -> Table:
+def _confusion(result: Record) -> Table:
     heads = ("class", *(f"as {c}" for c in range(len(result["confusion"]))))
     rows = ([str(c), *map(str, row)] for c, row in enumerate(result["confusion"]))
     return table_of(heads, rows, left=1, title=f"{result['name']}: answers by class", padding=0)

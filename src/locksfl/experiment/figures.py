@@ -58,12 +58,12 @@ def draw_band(
     draw_line(axes, x, middle, number, **line)
 
 
-def show_range(axes: Any, values: Iterable[float], least: float, *, most: float = 1.0) -> None:
-    """Let the y axis span at least this much, not beyond `most`: noise is not drawn as an event."""
-    there = [value for value in values if isfinite(value)] or [0.0]
+def show_range(axes: Any, scores: Iterable[float], least: float) -> None:
+    """Let the y axis span at least this much, not beyond 1: noise is not drawn as an event."""
+    there = [score for score in scores if isfinite(score)] or [0.0]
     low, high = min(there), max(there)
     room = max(0.05 * (high - low), (least - (high - low)) / 2)
-    top = max(high, min(high + room, most))  # a line at the top end may touch it
+    top = max(high, min(high + room, 1.0))  # a line at the top end may touch it
     axes.set_ylim(min(low - room, top - least), top + 0.01 * (top - low + room))
 
 

@@ -14,12 +14,14 @@ count, so that a stopped run continues as if it had never stopped.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ import tomli_w
 
 from locksfl._arrays import pack_arrays, unpack_arrays
 from locksfl._files import naming, write_atomically
+from locksfl._tables import Record
 from locksfl.experiment.config import Config, read_config, to_table
 
 try:
@@ -36,6 +39,7 @@ try:
 except ImportError:
     fcntl = None  # type: ignore[assignment]
 
+SINCE_0_1 = ("held_out", "classes_public", "released_statistics", "population", "task", "unit")
 LINES = ("rounds.jsonl", "diagnostics.jsonl")
 MADE_FIRST = ("config.toml", *LINES, "environment.json")  # before the first checkpoint
 HALF_WRITTEN = ".?*.????????"  # the temporary files of `write_atomically`
@@ -47,6 +51,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._hashes = {name: hashlib.sha256() for name in LINES}  # of what was appended
 
     @staticmethod
     def check_new(path: Path) -> None:
@@ -57,14 +62,23 @@ class RunFolder:
             )
 
     @classmethod
-    def create(cls, path: Path, config: Config) -> RunFolder:
-        """A new folder. One that already holds something is never written over."""
+    def make(cls, path: Path) -> RunFolder:
+        """The folder of any command that writes secrets: a new or an empty one, for its owner alone
+        from now on. One that holds something is refused, and stays as it is."""
         cls.check_new(path)
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds secrets
-        folder = cls(path)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.chmod(0o700)  # it may have been there, empty and open to everybody
+        return cls(path)
+
+    @classmethod
+    def create(cls, path: Path, config: Config) -> RunFolder:
+        """A run's new folder."""
+        folder = cls.make(path)
         try:
             folder.clear()
-            folder.write_text("config.toml", tomli_w.dumps(to_table(config)))  # last: now it is one
+            folder.config = config
+            table = tomli_w.dumps(to_table(config))
+            folder.write_text("config.toml", table)  # last: now it is one
         except BaseException:
             folder.discard_unless_begun()
             raise
@@ -77,15 +91,13 @@ class RunFolder:
             raise ValueError(f"{path}: not a run folder (it has no config.toml)")
         return cls(path)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> AbstractContextManager[None]:
         """Nobody else may run in this folder meanwhile; the system lets go when a process ends."""
-        with held(self.path / "config.toml"):
-            yield
+        return held(self.path / "config.toml")
 
-    @property
+    @cached_property
     def config(self) -> Config:
-        """The experiment, as it was resolved."""
+        """The experiment, as it was resolved: who made the folder has it already."""
         return read_config(self.path / "config.toml")
 
     @property
@@ -116,7 +128,7 @@ class RunFolder:
         """Begin with empty files of lines, and without what a kill has left."""
         if self.begun:
             raise ValueError(f"{self.path}: another process has begun it; expected --resume")
-        for left in self.path.glob(HALF_WRITTEN):
+        for left in _half_written(self.path):
             left.unlink()
         for name in LINES:  # replaced, so that both are there at any moment
             self.write_text(name, "")
@@ -131,24 +143,29 @@ class RunFolder:
         with suppress(OSError):  # not ours to remove if something else is in it
             self.path.rmdir()
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Record:
         """What the run came to."""
         if not self.finished:
             raise ValueError(f"{self.path}: the run is not finished; continue it with --resume")
-        text = (self.path / "summary.json").read_text("utf-8")
+        path = self.path / "summary.json"
         try:
-            summary: dict[str, Any] = json.loads(text)
+            summary: Record = json.loads(path.read_text("utf-8"))
         except ValueError as error:
-            raise ValueError(f"{self.path / 'summary.json'}: damaged ({error})") from None
+            raise ValueError(f"{path}: damaged ({error})") from None
+        if lacking := [name for name in SINCE_0_1 if name not in summary]:
+            raise ValueError(
+                f"{path}: of version 0.1, for it has no {lacking[0]}; expected a run of a later "
+                "version (of this one there is its ledger: locks privacy account)"
+            )
         return summary
 
-    def lines(self, name: str) -> list[dict[str, Any]]:
+    def lines(self, name: str) -> list[Record]:
         """The lines of rounds.jsonl or diagnostics.jsonl."""
         return read_lines(self.path / name)
 
-    def append(self, name: str, lines: Iterable[dict[str, Any]]) -> None:
+    def append(self, name: str, lines: Iterable[Record]) -> None:
         """Add lines; they count once a checkpoint says so."""
-        append_lines(self.path / name, lines)
+        self._hashes[name].update(append_lines(self.path / name, lines))
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a whole file, atomically."""
@@ -158,13 +175,16 @@ class RunFolder:
         """Replace a whole JSON file, atomically."""
         self.write_text(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
-    def save_checkpoint(self, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    def save_checkpoint(self, meta: Record, arrays: dict[str, np.ndarray]) -> None:
         """State, ledger and random source in one file that only its owner can read."""
-        meta = {**meta, "bytes": {n: (self.path / n).stat().st_size for n in LINES}}
+        sizes = {n: (self.path / n).stat().st_size for n in LINES}
+        hashes = {name: written.hexdigest() for name, written in self._hashes.items()}
+        meta = {**meta, "bytes": sizes, "hashes": hashes}
         write_atomically(self.path / "checkpoint.npz", pack_arrays(meta, arrays), secret=True)
 
-    def load_checkpoint(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The last checkpoint; lines written after it are dropped."""
+    def load_checkpoint(self) -> tuple[Record, dict[str, np.ndarray]]:
+        """The last checkpoint; lines written after it are dropped. Those before it are what the
+        run goes on from (what rate control reads, when to stop): edited, they are refused."""
         path = self.path / "checkpoint.npz"
         if not path.is_file():
             raise ValueError(f"{self.path}: nothing to resume (it has no checkpoint.npz)")
@@ -175,17 +195,29 @@ class RunFolder:
             lines = self.path / name
             if not lines.is_file() or lines.stat().st_size < size:
                 raise ValueError(f"{lines}: shorter than its checkpoint says; damaged")
+            self._hashes[name] = written = hashlib.sha256(lines.read_bytes()[:size])
+            if written.hexdigest() != meta.get("hashes", {}).get(name, written.hexdigest()):
+                raise ValueError(
+                    f"{lines}: edited since the run wrote it; expected its own lines, or a new run"
+                )
             os.truncate(lines, size)
         for left in self.path.glob(HALF_WRITTEN):  # of a run that was killed: it may have secrets
             left.unlink()
         return meta, arrays
 
 
+def _half_written(path: Path) -> set[Path]:
+    """What a kill leaves of `write_atomically` before the first checkpoint. By name, because the
+    folder may be somebody's own: `.notes.original` is no such file."""
+    names = (*MADE_FIRST, "checkpoint.npz")
+    return {left for name in names for left in path.glob(f".{name}.????????")}
+
+
 def _traces(path: Path) -> set[Path]:
     """What is left in a folder of a run that was killed before it was made: lines that nobody has
     written to, and half-written files."""
     empty = (path / name for name in LINES if (path / name).is_file())
-    return {*path.glob(HALF_WRITTEN), *(file for file in empty if not file.stat().st_size)}
+    return {*_half_written(path), *(file for file in empty if not file.stat().st_size)}
 
 
 @contextmanager
@@ -200,7 +232,7 @@ def held(path: Path) -> Iterator[None]:
         yield
 
 
-def read_lines(path: Path, *, resumed: bool = False) -> list[dict[str, Any]]:
+def read_lines(path: Path, *, resumed: bool = False) -> list[Record]:
     """Returns the records of a file of JSON lines.
 
     resumed: the file is about to be continued. It may be missing, and a last line that was not
@@ -216,13 +248,19 @@ def read_lines(path: Path, *, resumed: bool = False) -> list[dict[str, Any]]:
         raise ValueError(f"{path}: damaged ({error})") from None
 
 
-def append_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    """Append one JSON line per record; they are on the disk when this returns."""
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    with naming(path), path.open("a", encoding="utf-8") as file:
+def json_lines(lines: Iterable[Record]) -> bytes:
+    """One JSON line per record."""
+    return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
+
+
+def append_lines(path: Path, lines: Iterable[Record]) -> bytes:
+    """Append one JSON line per record; they are on the disk when this returns what was written."""
+    text = json_lines(lines)
+    with naming(path), path.open("ab") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+    return text
 
 
 def default_path(name: str, root: Path = Path("runs")) -> Path:
@@ -244,7 +282,7 @@ def newest_unfinished(root: Path = Path("runs")) -> Path:
     return max(open_runs, key=lambda one: one.last_change).path
 
 
-def environment(devices: list[str]) -> dict[str, Any]:
+def environment(devices: list[str]) -> Record:
     """What this ran on and with."""
     names = ("locks-fl", "jax", "jaxlib", "equinox", "optax", "dp-accounting", "numpy", "scipy")
     return {

@@ -10,7 +10,7 @@ records, which are taken as independent. What cannot be said (an AUC of one clas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_softmax
 from scipy.stats import rankdata
 
+from locksfl._arrays import Floats
+from locksfl._tables import or_null
 from locksfl.data.population import Population
 from locksfl.data.task import Task
 from locksfl.models.build import Model, score_parts
 from locksfl.round.client import PRECISIONS
 
-Floats = NDArray[np.float64]
 Metrics = dict[str, Any]
 
 BINS = 15  # of confidences, as Guo et al. (2017)
@@ -229,12 +230,12 @@ def _plain(found: Metrics) -> Metrics:
             return [plain(one) for one in value]
         if isinstance(value, int):
             return value
-        return float(value) if value is not None and np.isfinite(value) else None
+        return or_null(value)
 
     return {name: plain(value) for name, value in found.items()}
 
 
-_METRICS: dict[str, Callable[[Task, Iterable[Any], NDArray[Any]], Metrics]] = {
+_METRICS = {
     "classes": of_classes,
     "numbers": of_numbers,
     "tags": of_tags,

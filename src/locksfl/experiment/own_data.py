@@ -14,9 +14,10 @@ from locksfl.data.importing import Request, population_of
 from locksfl.data.population import Population
 from locksfl.data.recipe import Release
 from locksfl.data.task import CLASSES, Task
-from locksfl.methods.releases import SampledRound
+from locksfl.methods.events import EXACT, Rounds, Sampled, Terms
 from locksfl.privacy import gdp
-from locksfl.privacy.population import PlannedArm, PopulationJournal, Run
+from locksfl.privacy.population import PopulationJournal, Run
+from locksfl.privacy.terms import PlannedArm
 from locksfl.round.noise import SYSTEM, Noise, add_noise, gaussian_std, grid_for
 
 
@@ -100,7 +101,9 @@ def release(
         total = journal.total
         distance = 2.0 if total.relation == "replace" else 1.0
         multiplier = distance / gdp.mu_from_epsilon(paid.epsilon, total.delta)
-        arm = PlannedArm("statistics", len(rows), 1, round=SampledRound(1.0, multiplier))
+        sums = (Rounds(Sampled(1.0, multiplier), 1),)
+        terms: Terms = {"SERVER": (EXACT,), "PUBLIC": sums}
+        arm = PlannedArm("statistics", len(rows), 1, terms)
         journal.debit(Run(secrets.token_hex(16), "import", (arm,)))
     std = gaussian_std(multiplier, sensitivity)
     grid = grid_for(std)

@@ -9,41 +9,29 @@ from functools import lru_cache
 from typing import Any
 
 from locksfl._validate import naming
-from locksfl.arm import MULTIPLIERS, Arm
+from locksfl.arm import Arm, Noise
 from locksfl.experiment.config import Config, PrivacyConfig
-from locksfl.methods.releases import Accountant, SampledRound
-from locksfl.privacy import Budget, calibrate, calibrate_central, central_epsilon, most_rounds
+from locksfl.methods.events import Rounds, Sampled
+from locksfl.methods.releases import Accountant
+from locksfl.privacy import Budget, calibrate, calibrate_central, epsilon_of, most_rounds
 
 
-def known_noise(arm: Arm) -> list[float]:
-    """The noise of an arm as `plan_arms` takes it: its MULTIPLIERS, then the ladder."""
-    return [*(getattr(arm, name) for name in MULTIPLIERS), *arm.ladder]
-
-
-def _known(arm: Arm, noise: Sequence[float]) -> Arm:
-    """The inverse; version 0.1 wrote the first two numbers only."""
-    known: dict[str, Any] = dict(zip(MULTIPLIERS, noise, strict=False))
-    return replace(arm, **known, ladder=tuple(noise[len(MULTIPLIERS) :]))
-
-
-def plan_arms(config: Config, multipliers: Sequence[Sequence[float]] | None = None) -> list[Arm]:
+def plan_arms(config: Config, known: Sequence[Noise] | None = None) -> list[Arm]:
     """Every arm of an experiment, ready to run.
 
     Args:
         config: the experiment.
-        multipliers: of each arm, in the order of MULTIPLIERS, and its ladder if it has one, where
-            they are known already: a run that goes on.
+        known: the noise of each arm, if it has been found already: a run that goes on.
 
     Returns:
-        The arms with the noise that their epsilon asks for, or with the multipliers given; with
-        the budget of their clients, and the rounds that the accountant allows.
+        The arms with the noise that their epsilon asks for, or with the one given; with the budget
+        of their clients, and the rounds that the accountant allows.
     """
-    privacy = config.privacy
-    arms = config.arms()
+    privacy, arms = config.privacy, list(config.arms)
     for arm in arms:
         privacy.check_noise(arm)
-    if multipliers is not None:
-        arms = [_known(arm, each) for arm, each in zip(arms, multipliers, strict=True)]
+    if known is not None:
+        arms = [replace(arm, noise=each) for arm, each in zip(arms, known, strict=True)]
     elif arms[0].private and privacy.epsilon is not None:
         arms = [arm if arm.noise_multiplier else calibrated(arm, privacy) for arm in arms]
     return [_limited(arm, privacy) for arm in arms]
@@ -60,7 +48,7 @@ def calibrated(arm: Arm, privacy: PrivacyConfig) -> Arm:
     if privacy.filter:
         asked = privacy.releases or math.ceil(arm.rounds * arm.sampling_rate)
     typed = {name: f"privacy.{name}" for name in ("epsilon", "delta")}
-    typed |= {name: f"arm.{arm.name}.{name}" for name in MULTIPLIERS}
+    typed |= {name: f"arm.{arm.name}.{name}" for name in vars(arm.noise)}
     delta, relation, by = privacy.accounted
     with naming(**typed):
         return calibrate(
@@ -74,22 +62,22 @@ def _as_printed(arm: Arm, privacy: PrivacyConfig) -> Arm:
     rate = arm.uploads / arm.clients
     noise = calibrate_central(
         privacy.epsilon or 0.0, privacy.delta, arm.rounds, rate, accountant=privacy.accountant
-    ).noise_multiplier
-    norm = (arm.norm_multiplier or noise) if arm.releases_norms else 0.0
-    return replace(arm, noise_multiplier=noise, norm_multiplier=norm)
+    ).known()
+    norm = (arm.norm_multiplier or noise) if arm.releases_norms else None
+    return arm.changed(noise_multiplier=noise, norm_multiplier=norm)
 
 
 def claimed_epsilon(arm: Arm, privacy: PrivacyConfig) -> float | None:
     """What `accounting = "as-printed"` claims, without any guarantee; else None."""
     if privacy.accounting != "as-printed":
         return None
-    event = SampledRound(arm.uploads / arm.clients, arm.noise_multiplier)
+    event = Sampled(arm.uploads / arm.clients, arm.noise_multiplier)
     return _claimed(event, arm.rounds, privacy.delta, privacy.accountant)
 
 
 @lru_cache(maxsize=16)
-def _claimed(event: SampledRound, rounds: int, delta: float, accountant: Accountant) -> float:
-    return central_epsilon([(event, rounds)], delta, accountant=accountant)
+def _claimed(event: Sampled, rounds: int, delta: float, accountant: Accountant) -> float:
+    return epsilon_of([Rounds(event, rounds)], delta, accountant=accountant).epsilon
 
 
 def _limited(arm: Arm, privacy: PrivacyConfig) -> Arm:
@@ -98,9 +86,9 @@ def _limited(arm: Arm, privacy: PrivacyConfig) -> Arm:
     try:
         if privacy.filter and privacy.epsilon is not None:
             limits["budget"] = Budget(privacy.epsilon, privacy.delta, privacy.relation)
-            limits["budget"].check(arm)
+            limits["budget"].check(*arm.messages())
         if privacy.max_epsilon is not None:
             limits["rounds"] = most_rounds(arm, privacy.max_epsilon, *privacy.accounted)
     except ValueError as error:
         raise ValueError(f"arm.{arm.name}: privacy.{error}") from None
-    return replace(arm, **limits)
+    return replace(arm, **limits) if limits else arm

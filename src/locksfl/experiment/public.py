@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 
 from locksfl._arrays import pack_arrays, unpack_arrays
+from locksfl._tables import Record
 from locksfl.arm import SETTINGS, Arm
 from locksfl.data.catalogue import NAMES
 from locksfl.data.task import Task
 from locksfl.experiment.config import OWN_DATA, Config, to_table
 from locksfl.experiment.records import COUNTED, expected_cohort, upload_estimate
-from locksfl.methods.releases import ACCOUNTANTS, NORM, OBSERVERS, RELATIONS, UPDATE
-from locksfl.privacy.terms import Term, terms_of
-
-Record = dict[str, Any]
+from locksfl.methods.events import terms_to_json
+from locksfl.methods.releases import ACCOUNTANTS, OBSERVERS, RELATIONS
+from locksfl.privacy.terms import terms_of, with_strategy
 
 EVALUATED = ("accuracy", "r2", "loss")  # on held-out records: only if these are public
 METRICS = (  # the same; no table of them, and nothing of a client
@@ -45,17 +45,8 @@ ARM = (
     "name", "rule", "estimator", "trust", "rounds", "clip_norm", "step", "asked_rounds",
     "noise_multiplier", "norm_multiplier", "claimed_epsilon",
 )  # fmt: skip
-TERM = (  # of `privacy.terms`; all of it follows from public settings
-    "mechanism", "release", "sampling_rate", "noise_multiplier", "first_multiplier", "second_rate",
-    "update_multiplier", "norm_multiplier", "budget_epsilon", "budget_delta", "budget_relation",
-    "separation", "bands", "uploaders", "rounds",
-)  # fmt: skip
-MECHANISMS = (
-    "exact", "poisson-gaussian", "joint-poisson-gaussian", "chosen", "turns", "gaussian",
-    "filtered-gaussian",
-)  # fmt: skip
 COVERS = ("run", "population", "spent_so_far", "share")  # of a population's journal
-TOTAL = ("epsilon", "delta", "relation", "observer", "filter")
+TOTAL = ("epsilon", "delta", "relation", "order", "observer", "filter")
 OTHER_RUN = ("run", "epsilon", "share")  # not when it was, nor who took part
 STATISTIC = re.compile(  # as `data.recipe` words a release
     r"released with epsilon [0-9.e+-]+, charged to '[\w.-]{1,100}'"
@@ -130,19 +121,17 @@ def public_model(path: Path, config: Config) -> bytes:
     meta, arrays = unpack_arrays(path)
     told: Record = {"model": config.model.name, "data": public_name(config)}
     told["options"] = _numbers(config.model.arguments())
-    names = ["weights"]  # one vector, in a file of version 0.1
-    if "parameters" in meta:
-        names, features = list(meta["parameters"]), meta["features"] or {}
-        told |= _plain(meta, MODEL, ())
-        told |= {name: meta[name] for name in ("shape", "parameters")}
-        told["task"] = Task.from_dict(meta["task"]).as_dict()  # its range is public, and checked
-        records = {name: features[name] for name in ("shape", "scale") if features}
-        sizes = {"shape": meta["shape"], **meta["parameters"], **records}
-        if _numbers(sizes) != sizes:
-            raise ValueError(f"{path}: damaged or not written by this program (shapes)")
-        code = {"name": config.features.name, "file": _public_encoder(config)}
-        told["features"] = {**code, **records} if features else None
-    weights = {name: arrays.get(name, np.zeros(0)) for name in names}
+    told |= _plain(meta, MODEL, ())
+    told |= {name: meta[name] for name in ("shape", "parameters")}
+    told["task"] = Task.from_dict(meta["task"]).as_dict()  # its range is public, and checked
+    features = meta["features"] or {}
+    records = {name: features[name] for name in ("shape", "scale") if features}
+    sizes = {"shape": meta["shape"], **meta["parameters"], **records}
+    if _numbers(sizes) != sizes:
+        raise ValueError(f"{path}: damaged or not written by this program (shapes)")
+    code = {"name": config.features.name, "file": _public_encoder(config)}
+    told["features"] = {**code, **records} if features else None
+    weights = {name: arrays.get(name, np.zeros(0)) for name in meta["parameters"]}
     if not all(each.size and each.dtype.kind == "f" for each in weights.values()):
         raise ValueError(f"{path}: damaged or not written by this program (weights)")
     return pack_arrays(told, {n: np.asarray(each, np.float32) for n, each in weights.items()})
@@ -158,8 +147,8 @@ def public_round(line: Record, arm: Arm, evaluated: bool) -> Record:
         told |= _plain(line, ("clip_norm",), ())
     if arm.parts[2].guards_server:
         told |= _plain(line, (*COUNTED, "exhausted"), ())
-    elif estimated := line.get("public"):  # earlier versions had none
-        told["bytes_up_estimate"] = _plain(estimated, ("bytes_up",), ())["bytes_up"]
+    elif "public" in line:  # not where nobody adds noise
+        told["bytes_up_estimate"] = _plain(line["public"], ("bytes_up",), ())["bytes_up"]
     return told
 
 
@@ -167,7 +156,8 @@ def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: b
     """An arm of summary.json; `rounds` are its public ones."""
     words = {arm.name, arm.rule, arm.estimator, arm.trust}
     told = _plain(summary, (*ARM, *(_present(summary, EVALUATED) if evaluated else ())), words)
-    if evaluated and (found := summary.get("metrics")):  # earlier versions had none
+    if evaluated:
+        found = summary["metrics"]
         told["metrics"] = _plain(found, _present(found, METRICS), ())
     if arm.clip_quantile is not None:  # with what was adapted from releases
         told |= _plain(summary, ("clip_multiplier", "last_clip_norm"), ())
@@ -176,8 +166,7 @@ def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: b
         told["spent_so_far"] = public_costs(summary["spent_so_far"])
     if arm.ladder:  # the noise of every rung: read from the summary, and checked to be numbers
         told["ladder"] = list(arm.ladder)
-    if arm.separation:  # turns are public, and so is the matrix of their noise
-        told |= {"separation": arm.separation, "bands": arm.bands, "strategy": list(arm.strategy)}
+    told |= arm.scheme.facts(arm)
     told["privacy"] = public_costs(summary["privacy"])
     told["terms"] = public_terms(arm)
     rounds = list(rounds)
@@ -188,24 +177,13 @@ def public_arm(summary: Record, arm: Arm, rounds: Iterable[Record], evaluated: b
 
 def public_costs(costs: Iterable[Record]) -> list[Record]:
     """Epsilons, by observer and relation."""
-    words = {*OBSERVERS, *RELATIONS, *ACCOUNTANTS, "gdp", "none"}
+    words = {*OBSERVERS, *RELATIONS, *ACCOUNTANTS, "gdp", "none"}  # who charged it, or nobody
     return [_plain(cost, COST, words) for cost in costs]
 
 
 def public_terms(arm: Arm) -> Record:
     """What an arm releases to each observer, from which its epsilons follow."""
-    return {who: [_public_term(term) for term in terms] for who, terms in terms_of(arm).items()}
-
-
-def _public_term(term: Term) -> Record:
-    told = _plain(term, _present(term, TERM), {*MECHANISMS, NORM.name, UPDATE.name, *RELATIONS})
-    if "strategy" in term:
-        told |= _numbers({"strategy": term["strategy"]})
-    if "choices" in term:
-        told["choices"] = [_public_term(one) for one in term["choices"]]
-    if told.keys() != term.keys():
-        raise ValueError(f"{sorted(term.keys() - told.keys())}: terms that are on no list")
-    return told
+    return terms_to_json(with_strategy(terms_of(arm), arm))
 
 
 def public_summary(summary: Record, config: Config) -> Record:
@@ -216,8 +194,8 @@ def public_summary(summary: Record, config: Config) -> Record:
 
 
 def public_statistics(summary: Record) -> list[str]:
-    """How statistics of the data were released, which earlier versions do not say."""
-    told: list[str] = summary.get("released_statistics", [])
+    """How statistics of the data were released."""
+    told: list[str] = summary["released_statistics"]
     for one in told:
         if not STATISTIC.fullmatch(one):
             raise ValueError(f"released_statistics = {one!r}: not written by this program")
@@ -238,11 +216,9 @@ def public_covers(covers: Record | None) -> Record | None:
     }
 
 
-def held_out(summary: Record, config: Config) -> Record:
-    """Whose the held-out records of a run are. One that does not say, of an earlier version, had
-    public ones only if its data set is one of the program's."""
-    told = summary.get("held_out") or {"public": config.data.name in NAMES, "clients": None}
-    return _plain(told, ("public", "clients"), ())
+def held_out(summary: Record) -> Record:
+    """Whose the held-out records of a run are."""
+    return _plain(summary["held_out"], ("public", "clients"), ())
 
 
 def _listed(table: Mapping[str, Any], fields: Mapping[str, Any]) -> Record:

@@ -15,14 +15,15 @@ import json
 import os
 import shutil
 import tempfile
+from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from locksfl.arm import MULTIPLIERS, Arm
+from locksfl._tables import Record
+from locksfl.arm import Arm, Noise
 from locksfl.experiment import public
 from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered
@@ -30,8 +31,10 @@ from locksfl.experiment.documents import CONFIG, FORMAT, PAGE, ROUNDS, STATEMENT
 from locksfl.experiment.folder import RunFolder, append_lines
 from locksfl.experiment.page import public_page
 from locksfl.experiment.plan import plan_arms
+from locksfl.experiment.records import untrained
 from locksfl.experiment.sealing import read_private_key, sealed
 from locksfl.experiment.statement import statement_text, statement_words, unit_text
+from locksfl.methods import TRUSTS
 
 
 def publish(run: Path, target: Path, sign: Path | None = None) -> list[Path]:
@@ -43,12 +46,13 @@ def publish(run: Path, target: Path, sign: Path | None = None) -> list[Path]:
     if target.exists():
         raise ValueError(f"{target}: already exists; expected a new folder")
     config = folder.config
-    arms = played_arms(config, summary)
+    if why := untrained(folder.lines("rounds.jsonl"), TRUSTS[config.privacy.trust]):
+        raise ValueError(f"{run}: {why}; expected a run in which devices trained")
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
-        models = public_models(folder, config, arms)
-        document = public_document(folder, config, summary, arms, models, key)
+        models = public_models(folder, config, summary)
+        document = public_document(folder, config, summary, models, key)
         _fill(work, document, models, config)
         os.chmod(work, 0o755)
         os.replace(work, target)  # all of it or nothing
@@ -58,13 +62,14 @@ def publish(run: Path, target: Path, sign: Path | None = None) -> list[Path]:
     return sorted(target.iterdir())
 
 
-def played_arms(config: Config, summary: dict[str, Any]) -> dict[str, Arm]:
+def played_arms(config: Config, summary: Record) -> dict[str, Arm]:
     """The arms of a finished run by name, with the noise that they had."""
-    multipliers = [
-        [*(arm.get(name) or 0.0 for name in MULTIPLIERS), *arm.get("ladder", ())]
-        for arm in summary["arms"]
-    ]
-    return {arm.name: arm for arm in plan_arms(config, multipliers)}
+    return {arm.name: arm for arm in plan_arms(config, list(map(noise_in, summary["arms"])))}
+
+
+def noise_in(arm: Record) -> Noise:
+    """The noise of an arm of a summary or a statement."""
+    return Noise(**{item.name: arm[item.name] for item in fields(Noise) if item.name in arm})
 
 
 def _fill(work: Path, document: Document, models: dict[str, bytes], config: Config) -> None:
@@ -78,36 +83,35 @@ def _fill(work: Path, document: Document, models: dict[str, bytes], config: Conf
     (work / PAGE).write_text(public_page(document), "utf-8")
 
 
-def public_models(folder: RunFolder, config: Config, arms: dict[str, Arm]) -> dict[str, bytes]:
+def public_models(folder: RunFolder, config: Config, summary: Record) -> dict[str, bytes]:
     """The files of the models, by name."""
-    files = [f"model-{name}.npz" for name in arms]
+    files = [f"model-{arm['name']}.npz" for arm in summary["arms"]]
     return {file: public.public_model(folder.path / file, config) for file in files}
 
 
 def public_document(
     folder: RunFolder,
     config: Config,
-    summary: dict[str, Any],
-    arms: dict[str, Arm],
+    summary: Record,
     models: dict[str, bytes] | None = None,
     key: Ed25519PrivateKey | None = None,
-) -> dict[str, Any]:
+) -> Record:
     """All that a bundle tells beside its models: the statement, the configuration, the rounds. It
     has its digest and, with a key, its signature, and is what `locks verify` checks. `models` are
     those of `public_models`, if they have been made."""
-    held_out = public.held_out(summary, config)
+    held_out, arms = public.held_out(summary), played_arms(config, summary)
     rounds = [
         public.public_round(line, arms[line["arm"]], held_out["public"])
         for line in folder.lines("rounds.jsonl")
     ]
-    models = public_models(folder, config, arms) if models is None else models
+    models = public_models(folder, config, summary) if models is None else models
     statement = {
         "format": FORMAT,
         "version": metadata.version("locks-fl"),
         **public.public_summary(summary, config),
         "unit": unit_text(config),
         "held_out": held_out,
-        "classes_public": bool(summary.get("classes_public", held_out["public"])),
+        "classes_public": summary["classes_public"],
         "released_statistics": public.public_statistics(summary),
         "covers": public.public_covers(covered(summary)),
         "arms": [

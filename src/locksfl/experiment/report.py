@@ -9,10 +9,9 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
-from locksfl._text import epsilon_text as epsilon_text
-from locksfl._text import size_text as size_text
-from locksfl._text import table_of
-from locksfl.experiment.costs import OBSERVERS, RELATIONS
+from locksfl._tables import Record
+from locksfl._text import epsilon_text, size_text, table_of
+from locksfl.experiment.costs import epsilons_by_observer
 from locksfl.experiment.figures import (
     DASHES,
     draw_band,
@@ -27,7 +26,8 @@ from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.metrics import BASELINES
 from locksfl.experiment.records import score_of, shown
 from locksfl.experiment.statement import ended_early
-from locksfl.methods import TRUSTS
+from locksfl.methods import TRUSTS, sampling_of
+from locksfl.privacy import OBSERVERS, RELATIONS
 
 SAID = {  # of each task: the metric, its word, and the one of a constant answer
     "classes": (
@@ -45,7 +45,7 @@ SAID = {  # of each task: the metric, its word, and the one of a constant answer
 }  # fmt: skip
 
 
-def summary_table(summary: dict[str, Any]) -> Table:
+def summary_table(summary: Record) -> Table:
     """One row per arm; epsilon by observer and relation."""
     observers = (f"ε {observer}\n" + " /\n".join(RELATIONS) for observer in OBSERVERS)
     rows = (
@@ -55,7 +55,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
             _uploads(arm),
             size_text(shown(arm)["bytes_up"]),
             size_text(shown(arm)["bytes_down"]),
-            *_epsilons(arm["privacy"]),
+            *epsilons_by_observer(arm["privacy"], " / "),
             f"{arm['seconds']:.1f}",
         )
         for arm in summary["arms"]
@@ -68,18 +68,19 @@ def summary_table(summary: dict[str, Any]) -> Table:
         table.add_row("baseline", _decimal(constant), *[""] * 6)
     if len(summary["arms"]) > 1:
         table.add_section()
-        table.add_row("all arms", *[""] * 4, *_epsilons(summary["all_arms_composed"]), "")
+        table.add_row(
+            "all arms", *[""] * 4, *epsilons_by_observer(summary["all_arms_composed"], " / "), ""
+        )
     return table
 
 
-def _score_name(summary: dict[str, Any]) -> str:
+def _score_name(summary: Record) -> str:
     return "R²" if "r2" in summary["arms"][0] else "accuracy"
 
 
-def _baseline(summary: dict[str, Any]) -> float | None:
-    """The score of a constant answer; runs of version 0.1 do not know it."""
-    found: float | None = summary["arms"][0].get("metrics", {}).get("baseline")
-    return found
+def _baseline(summary: Record) -> float | None:
+    """The score of a constant answer."""
+    return summary["arms"][0]["metrics"]["baseline"]
 
 
 def _decimal(value: float | None) -> str:
@@ -88,7 +89,7 @@ def _decimal(value: float | None) -> str:
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
 
 
-def metrics_line(arm: dict[str, Any], task: str) -> str:
+def metrics_line(arm: Record, task: str) -> str:
     """An arm's metrics in a sentence, each beside that of a constant answer, if that has one."""
     found = arm["metrics"]
 
@@ -106,23 +107,15 @@ def metrics_line(arm: dict[str, Any], task: str) -> str:
     return f"{arm['name']}: {words}."
 
 
-def _uploads(arm: dict[str, Any]) -> str:
+def _uploads(arm: Record) -> str:
     return f"{'~' * _estimated(arm)}{round(shown(arm)['uploads']):,}"
 
 
-def _estimated(arm: dict[str, Any]) -> bool:
+def _estimated(arm: Record) -> bool:
     return shown(arm) is not arm
 
 
-def _epsilons(costs: list[dict[str, Any]]) -> list[str]:
-    """For each observer, the epsilon of every relation."""
-    return [
-        " / ".join(epsilon_text(c["epsilon"]) for c in costs if c["observer"] == observer)
-        for observer in OBSERVERS
-    ]
-
-
-def _stamp(summary: dict[str, Any]) -> str:
+def _stamp(summary: Record) -> str:
     """The warning that accompanies all output of a run accounted as printed."""
     if not summary["no_guarantee"]:
         return ""
@@ -130,7 +123,7 @@ def _stamp(summary: dict[str, Any]) -> str:
     return f" · NO GUARANTEE (claimed ε = {claimed}, accounting as printed)"
 
 
-def notes(summary: dict[str, Any]) -> list[str]:
+def notes(summary: Record) -> list[str]:
     """What a reader of the table has to know, one sentence each."""
     arms = summary["arms"]
     said = []
@@ -149,9 +142,9 @@ def notes(summary: dict[str, Any]) -> list[str]:
             )
     said += [
         f"The features were scaled with statistics of these data, {told}: no ε here has that in it."
-        for told in summary.get("released_statistics", ())
+        for told in summary["released_statistics"]
     ]
-    said += [metrics_line(arm, summary["task"]) for arm in arms if "metrics" in arm]
+    said += [metrics_line(arm, summary["task"]) for arm in arms]
     said += [f"{arm['name']}: {arm['few_uploads']}" for arm in arms if arm.get("few_uploads")]
     for arm in arms:
         if early := ended_early(arm):
@@ -165,12 +158,8 @@ def notes(summary: dict[str, Any]) -> list[str]:
                 f"by counts of updates within it, released {noise}."
             )
     for arm in arms:
-        if turns := arm.get("separation"):
-            noise = f"; noise correlated over {arm['bands']} rounds" if arm["bands"] > 1 else ""
-            said.append(
-                f"{arm['name']}: clients took turns, every {turns} rounds, in public; nothing is "
-                f"amplified{noise}."
-            )
+        if played := sampling_of(arm).story(arm):
+            said.append(f"{arm['name']}: {played}")
     for arm in arms:
         shares = arm.get("answered") or {}
         if any(share < 1 for share in shares.values()):
@@ -199,7 +188,7 @@ def notes(summary: dict[str, Any]) -> list[str]:
     return said
 
 
-def draw_figure(folder: RunFolder, summary: dict[str, Any]) -> None:
+def draw_figure(folder: RunFolder, summary: Record) -> None:
     """The score by round and by bytes sent, one line per arm: figure.png and figure.svg."""
     from matplotlib.ticker import MaxNLocator
 
@@ -241,7 +230,7 @@ SECRET = "seen by this simulation only, released to nobody"
 BAND = ("0.1", "0.5", "0.9")  # the quantiles that are drawn: a band and its middle
 
 
-def draw_diagnostics(folder: RunFolder, summary: dict[str, Any]) -> None:
+def draw_diagnostics(folder: RunFolder, summary: Record) -> None:
     """How alike the clients were, by round: diagnostics.png and .svg."""
     lines = folder.lines("diagnostics.jsonl")[1:]  # the first is the note
     private = TRUSTS[summary["arms"][0]["trust"]].private
@@ -253,7 +242,7 @@ def draw_diagnostics(folder: RunFolder, summary: dict[str, Any]) -> None:
     save_figure(figure, folder.path / "diagnostics")
 
 
-def likeness_figure(arms: dict[str, list[dict[str, Any]]], clip_norms: dict[str, float]) -> Any:
+def likeness_figure(arms: dict[str, list[Record]], clip_norms: dict[str, float]) -> Any:
     """Six panels of lines of diagnostics.jsonl, one look per arm."""
     figure, grid = plotting().subplots(2, 3, figsize=(10, 5.6))
     norms, dissimilarity, drift, *pairs = grid.flat
@@ -297,7 +286,7 @@ def _band(axes: Any, points: list[tuple[int, Any]], number: int, label: str = ""
     draw_band(axes, rounds, low, middle, high, number, label=label)
 
 
-def _title(summary: dict[str, Any]) -> str:
+def _title(summary: Record) -> str:
     arm = summary["arms"][0]
     finite = [c for c in arm["privacy"] if c["epsilon"] is not None]
     if not finite:

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from locksfl import _loading
 from locksfl._files import write_atomically
+from locksfl._tables import Record
 from locksfl._validate import naming
-from locksfl.arm import Arm
-from locksfl.data.datasets import open_population
+from locksfl.arm import Arm, Noise
+from locksfl.data.datasets import held_out_population, open_population
 from locksfl.data.population import Population
 from locksfl.data.recipe import releases
 from locksfl.experiment import coverage, records
-from locksfl.experiment.config import Config, LocalConfig, PrivacyConfig, TrainConfig, to_table
-from locksfl.experiment.costs import epsilon_so_far
+from locksfl.experiment.config import Config, PrivacyConfig, TrainConfig, to_table
+from locksfl.experiment.costs import epsilon_so_far, statement
 from locksfl.experiment.diagnostics import compared_clients, likeness
 from locksfl.experiment.folder import RunFolder, environment
 from locksfl.experiment.metrics import held_out_metrics, score_by_client
 from locksfl.experiment.page import draw_page
-from locksfl.experiment.plan import claimed_epsilon, known_noise, plan_arms
+from locksfl.experiment.plan import claimed_epsilon, plan_arms
 from locksfl.experiment.report import draw_diagnostics, draw_figure
+from locksfl.experiment.resuming import changes, machine_of, sealed
 from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
 from locksfl.methods.cyclic import check_secret
@@ -39,18 +38,18 @@ from locksfl.models.build import Model, with_task
 from locksfl.models.features import with_features
 from locksfl.models.fitted import Fitted
 from locksfl.models.own import check_model, make_model
-from locksfl.privacy import guarantee, spent
+from locksfl.privacy import spent
 from locksfl.privacy.forecast import forecast_line
-from locksfl.privacy.journal import EVERYBODY, Books, Entry, experiment_id, header, same_experiment
+from locksfl.privacy.journal import EVERYBODY, Books, Entry, Header, experiment_id, same_experiment
 from locksfl.privacy.journal_file import Journal
 from locksfl.privacy.ledger import CHECKPOINT
+from locksfl.privacy.terms import LedgerArm
 from locksfl.round.client import LocalWork
 from locksfl.round.control import first_state
 from locksfl.round.randomness import Purpose, Randomness, draw_key
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.simulator import BlockLog, Simulator
 
-Record = dict[str, Any]
 TIMES = ("seconds", "compile_seconds")
 
 
@@ -58,6 +57,10 @@ def open_task(config: Config) -> tuple[Population, Model]:
     """The data, dealt to clients, and the model."""
     data, options = config.data, config.data.split.options()
     settings = {name: f"data.split.{name}" for name in options}
+    if config.engine is not None and data.split.kind == "natural":  # clients are the devices
+        held_out = held_out_population(data.name, data.dir)
+        held_out = with_features(held_out, config.features.name, config.features.file)
+        return held_out, model_for(config, held_out)
     with naming(clients="data.clients", data_dir="data.dir", **settings):
         population = open_population(
             data.name,
@@ -80,11 +83,6 @@ def model_for(config: Config, population: Population) -> Model:
     model = make_model(name, shape, classes, options)
     check_model(model, shape, classes, population.positions)
     return with_task(model, population.task)
-
-
-def local_work(local: LocalConfig) -> LocalWork:
-    """The configured local work, defaults filled in."""
-    return local.work()
 
 
 def server_for(train: TrainConfig, rounds: int | None = None) -> Server:
@@ -137,6 +135,7 @@ class Progress:
     totals: Record = field(default_factory=lambda: dict.fromkeys(TIMES, 0.0))  # of the arm at work
     state: list[np.ndarray] = field(default_factory=list)
     data: tuple[str, str] | None = None  # a secret key, and the keyed hash `sealed`; both in hex
+    machine: dict[str, str] = field(default_factory=dict)  # how it rounds (resuming.machine_of)
     run: str = field(default_factory=lambda: secrets.token_hex(16))  # its id in a journal of runs
     noted: str | None = None  # the head of that journal when this run was debited
 
@@ -147,9 +146,10 @@ class Progress:
         meta = {
             "entropy": None if public else hex(self.randomness.entropy),
             "data": None if finished else self.data,
+            "machine": self.machine,
             "run": self.run,
             "noted": self.noted,
-            "multipliers": [known_noise(arm) for arm in self.arms],
+            "multipliers": [arm.noise.numbers for arm in self.arms],
             "arms": self.finished,
             "rounds_done": self.rounds_done,
             "totals": self.totals,
@@ -189,14 +189,21 @@ class Progress:
         meta, arrays = folder.load_checkpoint()
         path = folder.path / CHECKPOINT
         books = Books.unpack(meta["ledger"], arrays, path)
-        same_experiment(books.header["experiment"], experiment_id(to_table(config)), path)
+        same_experiment(books.header.experiment, experiment_id(to_table(config)), path)
         done = len(meta["arms"]) == len(config.arm)  # then no draw is left to make
         if config.seed is None and meta["entropy"] is None and not done:
             raise ValueError(f"{folder.path}: the checkpoint has no random state")
+        arms = plan_arms(config, [Noise.of(each) for each in meta["multipliers"]])
+        pairs = zip(arms, books.header.arms, strict=True)
+        if any(LedgerArm.of(arm, began.claimed_epsilon) != began for arm, began in pairs):
+            raise ValueError(
+                f"{path}: a rule or an estimator no longer states what it did when the run began; "
+                "expected the code as it was, or a new run"
+            )
         secret = Randomness(int(meta["entropy"] or "0", 16), simulated=False)
         return cls(
             randomness=secret if config.seed is None else Randomness.seeded(config.seed),
-            arms=plan_arms(config, meta["multipliers"]),
+            arms=arms,
             books=books,
             finished=meta["arms"],
             rounds_done=meta["rounds_done"],
@@ -204,7 +211,8 @@ class Progress:
             state=[
                 arrays[f"state_{i}"] for i in range(sum(n.startswith("state_") for n in arrays))
             ],
-            data=meta.get("data"),  # checkpoints of version 0.1 have neither of these
+            data=meta.get("data"),  # checkpoints of version 0.1 have none of these
+            machine=meta.get("machine", {}),
             run=meta.get("run") or secrets.token_hex(16),
             noted=meta.get("noted"),
         )
@@ -214,10 +222,12 @@ class Progress:
         """The arms that are not finished."""
         return self.arms[len(self.finished) :]
 
-    def check_data(self, config: Config, population: Population, folder: RunFolder) -> None:
-        """Refuse to go on with other data, or other code of the user's own, than the run began
-        with: two models with one noise would differ by the data alone. A simulation of version 0.1,
-        which protects nobody, may go on."""
+    def check_same(
+        self, config: Config, population: Population, model: Model, folder: RunFolder
+    ) -> None:
+        """Refuse to go on with the noise of this run where anything else has changed that an update
+        is computed from (resuming.py). A simulation of version 0.1, which protects nobody, may go
+        on."""
         if not self.remaining or (self.data is None and self.randomness.simulated):
             return
         if self.data is None:
@@ -226,32 +236,21 @@ class Progress:
                 "0.1), so its noise could be used twice; expected a new run"
             )
         key, digest = self.data
+        changed = changes(self.machine, machine_of(config, population, model))
         if sealed(config, population, bytes.fromhex(key)) != digest:
+            changed.insert(0, "the data, or code of your own")
+        if changed:
             raise ValueError(
-                f"{folder.path}: the data are not those that the run began with, or code, versions "
-                "or kind of device changed; expected the same, or a new run"
+                f"{folder.path}: changed since the run began, so that its noise would be used "
+                f"twice: {'; '.join(changed)}; expected all as it was, or a new run"
             )
 
 
-def sealed(config: Config, population: Population, key: bytes) -> str:
-    """A keyed hash of all that an update is computed from besides the settings: the data, the
-    modules of the user's own that the settings name and, in a secret run, the versions and the kind
-    of device, whose rounding would show under one and the same noise."""
-    names = {config.model.name, config.features.file or ""}
-    names |= {name for arm in config.arms() for name in (arm.rule, arm.estimator)}
-    texts = [_loading.source(name) for name in sorted(names) if ":" in name]
-    if config.seed is None:
-        told = (metadata.version("locks-fl"), jax.__version__, jax.default_backend())
-        texts.append(" ".join(told).encode())
-    parts = (population.digest(key).encode(), *(hashlib.sha256(text).digest() for text in texts))
-    return hashlib.blake2b(b"".join(parts), key=key, digest_size=32).hexdigest()
-
-
-def ledger_header(experiment: str, arms: Sequence[Arm], privacy: PrivacyConfig) -> Record:
+def ledger_header(experiment: str, arms: Sequence[Arm], privacy: PrivacyConfig) -> Header:
     """What it takes to turn the ledger's counts into epsilons, for every home of a ledger."""
     claims = [(arm, claimed_epsilon(arm, privacy)) for arm in arms]
     names = ("delta", "relation", "accountant", "accounting")
-    return header(experiment, claims, **{name: getattr(privacy, name) for name in names})
+    return Header.of(experiment, claims, **{name: getattr(privacy, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -265,8 +264,8 @@ class Prepared:
     def warnings(self) -> list[str]:
         """What a user should hear before any budget is spent."""
         hopeless = (forecast_line(arm, self.model.size) for arm in self.arms)
-        told = (line for arm in self.arms for line in arm.warnings())
-        return [line for line in (*told, *hopeless) if line is not None]
+        of_arms = (line for arm in self.arms for line in arm.warnings())
+        return [line for line in (*of_arms, *hopeless) if line is not None]
 
 
 def prepare(config: Config, say: Callable[[str], None] = lambda text: None) -> Prepared:
@@ -309,7 +308,7 @@ def run_experiment(
         progress = Progress.load(folder, config)
         say("opening the data")
         population, model = open_task(config)
-        progress.check_data(config, population, folder)
+        progress.check_same(config, population, model, folder)
     else:
         prepared = prepared or prepare(config, say)
         population, model = prepared.population, prepared.model
@@ -318,7 +317,8 @@ def run_experiment(
         books = Books(ledger_header(identity, prepared.arms, config.privacy))
         key = secrets.token_bytes(32)
         seal = (key.hex(), sealed(config, population, key))
-        progress = Progress(source, prepared.arms, books, data=seal)
+        machine = machine_of(config, population, model)
+        progress = Progress(source, prepared.arms, books, data=seal, machine=machine)
         if engine is None and shows_diagnostics(config):
             folder.append("diagnostics.jsonl", [records.DIAGNOSTICS_NOTE])
         folder.write_json("environment.json", environment([str(d) for d in jax.devices()]))
@@ -355,7 +355,7 @@ def _run_arm(
 ) -> None:
     """Play one arm to its end, a checkpoint after every block."""
     model, server = engine.model, server_for(config.train, arm.rounds)
-    work = local_work(config.local)
+    work = config.local.work()
     state = restore(server, model, progress.state, arm, work)
     counts = progress.books.counts(arm.name)
     played = [line for line in folder.lines("rounds.jsonl") if line["arm"] == arm.name]
@@ -429,7 +429,7 @@ def diagnostics_lines(
             sizes,
             compared_clients(len(sizes), config.diagnostics.clients),
             draw_key(randomness.arm_key(arm.name), done, Purpose.LOCAL),  # the next round's
-            local_work(config.local),
+            config.local.work(),
         )
     return lines
 
@@ -458,6 +458,7 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "rule": arm.rule,
         "estimator": arm.estimator,
         "trust": arm.trust,
+        "sampling": arm.sampling,
         "rounds": arm.rounds,
         "asked_rounds": config.train.rounds,  # more than `rounds`: max_epsilon ended it, blindly
         **{name: last[name] for name in ("accuracy", "r2", "loss") if name in last},
@@ -469,11 +470,11 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         **{name: progress.totals[name] for name in TIMES},
         "clip_norm": arm.clip_norm,
         "step": arm.step,
-        "noise_multiplier": arm.noise_multiplier or None,
-        "norm_multiplier": arm.norm_multiplier or None,
+        "noise_multiplier": arm.noise.noise_multiplier,
+        "norm_multiplier": arm.noise.norm_multiplier,
         **({"played_rounds": last["round"]} if config.train.stop_after else {}),
         **({"ladder": list(arm.ladder)} if arm.ladder else {}),
-        **(_turns(arm) if arm.separation else {}),
+        **arm.scheme.facts(arm),
         **({} if arm.clip_quantile is None else _adapted(arm, last)),
         "exhausted": last["exhausted"],  # clients that could not pay in the last round
         "answered": _answered(lines),
@@ -481,17 +482,11 @@ def _arm_summary(config: Config, arm: Arm, progress: Progress, lines: list[Recor
         "privacy": costs,
         "spent_so_far": so_far,  # never the guarantee
     }
-    return {**told, "few_uploads": records.few_uploads(arm, told)}
-
-
-def _turns(arm: Arm) -> Record:
-    """With the coefficients of the noise, so that another can compute them anew."""
-    names = ("separation", "bands", "strategy")
-    return {name: getattr(arm, name) for name in names}
+    return {**told, "few_uploads": records.few_uploads(arm, told, lines)}
 
 
 def _adapted(arm: Arm, last: Record) -> Record:
-    return {"clip_multiplier": arm.clip_multiplier or None, "last_clip_norm": last["clip_norm"]}
+    return {"clip_multiplier": arm.noise.clip_multiplier, "last_clip_norm": last["clip_norm"]}
 
 
 def _answered(lines: list[Record]) -> dict[str, float] | None:
@@ -513,7 +508,7 @@ def _summary(config: Config, population: Population, progress: Progress) -> Reco
     return {
         "name": config.name,
         "data": Path(config.data.name).name,
-        "experiment": progress.books.header["experiment"],
+        "experiment": progress.books.header.experiment,
         "engine": config.engine,
         "simulated": config.seed is not None,
         "tuned_without_privacy": privacy.tuned_without_privacy,
@@ -536,6 +531,6 @@ def _summary(config: Config, population: Population, progress: Progress) -> Reco
 def _costs(arms: Sequence[Arm], books: Books, privacy: PrivacyConfig) -> list[list[Record]]:
     """What arms cost together: the guarantee, and what was spent so far."""
     counts = [books.counts(arm.name) for arm in arms]
-    promised = guarantee(arms, privacy.delta, privacy.accountant)
+    promised = statement(arms, privacy)
     so_far = spent(counts, privacy.delta, privacy.accountant)
     return [[cost.as_dict() for cost in costs] for costs in (promised, so_far)]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
-from typing import Any
 
+from locksfl._tables import Record
 from locksfl._text import epsilon_text
 from locksfl.data.datasets import has_users
 from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered_text
 from locksfl.methods import TRUSTS
-from locksfl.methods.trusts import View
 from locksfl.privacy import delta_warning
 
 MEANING = (
@@ -37,24 +37,8 @@ ARMS = (
     "An **arm** is one way of training, with a model of its own. The public bundle has the models "
     'of all arms, so what counts is "all arms together".'
 )
-SEEN = {  # by each observer, of the clients' messages
-    "SERVER": {
-        View.RAW: "sees every update as it is, and whose it is",
-        View.NOISED: "sees who takes part, and what each of them sends: an update and, where it is "
-        "asked for, its size, to which the client itself has added noise",
-    },
-    "PUBLIC": {
-        View.RAW: "sees the models, which were made without any noise",
-        View.NOISED: "sees the models, and is counted as if it saw all that the server sees",
-        View.AMPLIFIED: "sees the models, which are made of sums with noise; not who took part, "
-        "nor how many",
-    },
-}
-TURNS = "sees the models, which are made of sums with noise, and a public schedule of who is asked"
-SOME_TURNS = (
-    "sees the models, which are made of sums with noise, and a public schedule of who is asked "
-    "where an arm has a separation; not who took part in other arms, nor how many"
-)
+SUMS = "sees the models, which are made of sums with noise, and"
+EVERYBODY = "{} was asked", "that every client is asked"  # how, and what PUBLIC sees of it
 CREDITED = (
     "sees the models. Where its epsilon is below that of the server, it is counted as seeing only "
     "sums, in which the noise of all clients adds up; elsewhere, as if it saw all that the server "
@@ -81,11 +65,6 @@ RESERVATIONS = {
     "the noise of the other clients is counted too. That holds only if they add their noise, and "
     "if neither they nor the server show PUBLIC what they sent. Against whoever has seen that, "
     "only the epsilon against SERVER holds.",
-    "turns": "turns: clients of an arm were asked by a public schedule, a fixed number of rounds "
-    "(separation) from one turn to the next. So nothing is gained by a secret sample, and the "
-    "epsilons assume that the schedule was kept. The noise of a round may take back part of that "
-    "of earlier rounds (bands): all rounds together are then charged as one release, and only "
-    "simulations can be played so.",
 }
 WARNINGS = {
     "simulated": "simulated: a seed was given, so THIS RUN PROTECTS NOBODY. Its epsilons are what "
@@ -126,7 +105,7 @@ def unit_text(config: Config) -> str:
     )
 
 
-def statement_words(public: dict[str, Any], config: Config) -> dict[str, Any]:
+def statement_words(public: Record, config: Config) -> Record:
     """All that is said of a run's privacy, in sentences: the one source of STATEMENT.md and of
     report.html. `**` marks what is bold.
 
@@ -142,9 +121,9 @@ def statement_words(public: dict[str, Any], config: Config) -> dict[str, Any]:
         "warnings": _warnings(public, config),
         "trust": trust.statement,
         "short": _in_short(public),
-        "sees": {"SERVER": SEEN["SERVER"][trust.server], "PUBLIC": _public_sees(public, config)},
+        "sees": {**trust.sees, "PUBLIC": _public_sees(public, config)},
         "reservations": _reservations(public, config),
-        "scope": f"Unit of privacy: {public['unit']}. There are {config.data.clients} clients. "
+        "scope": f"Unit of privacy: {public['unit']}. There are {config.clients} clients. "
         f"Training took {rounds} rounds{f' ({early})' if early else ''}; {_who_was_asked(config)}",
         "delta": _delta(config),
         "factor": _factor(public, config),
@@ -162,13 +141,13 @@ def statement_words(public: dict[str, Any], config: Config) -> dict[str, Any]:
     }
 
 
-def statement_text(public: dict[str, Any], config: Config) -> str:
+def statement_text(public: Record, config: Config) -> str:
     """The text of STATEMENT.md, of what `publish` writes to statement.json."""
     words = statement_words(public, config)
     first = (*words["warnings"], words["trust"], words["short"], *words["reservations"])
     guaranteed = (words["scope"], words["delta"], *words["meaning"], words["factor"])
     lines = [
-        f"# Privacy statement: {public['name']}",
+        f"# Privacy statement: {_escaped(public['name'])}",
         *_apart(first),
         "",
         "## What is protected, and from whom",
@@ -178,16 +157,22 @@ def statement_text(public: dict[str, Any], config: Config) -> str:
         "",
         "## What is not protected",
         "",
-        *(f"* {text}" for text in words["not_protected"]),
+        *(f"* {_escaped(text)}" for text in words["not_protected"]),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _apart(paragraphs: Iterable[str]) -> list[str]:
-    return [line for text in paragraphs if text for line in ("", text)]
+    return [line for text in paragraphs if text for line in ("", _escaped(text))]
 
 
-def _warnings(public: dict[str, Any], config: Config) -> list[str]:
+def _escaped(text: str) -> str:
+    """A text that Markdown shows as it is, but for `**`: no HTML, no link, no `_emphasis_`."""
+    marks = r"[<>&`|\[\]]|(?<!\w)_+|_+(?!\w)"
+    return re.sub(marks, lambda found: "".join(f"\\{mark}" for mark in found[0]), text)
+
+
+def _warnings(public: Record, config: Config) -> list[str]:
     """What a reader must not miss."""
     said = []
     if public["no_guarantee"]:
@@ -198,43 +183,44 @@ def _warnings(public: dict[str, Any], config: Config) -> list[str]:
             "and norms are not charged). The table below has the true cost."
         )
     said += [text for key, text in WARNINGS.items() if public[key]]
-    if TRUSTS[config.privacy.trust].private and config.data.clients:
-        said.append(delta_warning(config.privacy.delta, config.data.clients) or "")
+    if TRUSTS[config.privacy.trust].private:
+        said.append(delta_warning(config.privacy.delta, config.clients) or "")
     return [text for text in said if text]
 
 
-def _public_sees(public: dict[str, Any], config: Config) -> str:
-    view = TRUSTS[config.privacy.trust].public
-    turns = [arm.separation > 0 for arm in config.arms()]
-    if view is View.AMPLIFIED and any(turns):
-        return TURNS if all(turns) else SOME_TURNS
-    return CREDITED if _credited(public) else SEEN["PUBLIC"][view]
+def _public_sees(public: Record, config: Config) -> str:
+    trust, asked = TRUSTS[config.privacy.trust], _by_asking(config)
+    told = [known + _of(names, asked) for (_, known), names in asked.items() if known]
+    if trust.amplified and told:
+        others = "; not who took part in other arms, nor how many" * (len(told) < len(asked))
+        return f"{SUMS} {' and '.join(told)}{others}"
+    return CREDITED if _credited(public) else trust.sees["PUBLIC"]
 
 
-def _credited(public: dict[str, Any]) -> bool:
+def _credited(public: Record) -> bool:
     """Whether an epsilon that is told counts on the noise of other clients: against the public it
     is then below that against the server, and nothing else makes it so."""
     told = [arm["privacy"] for arm in public["arms"]]
     told += [arm["spent_so_far"] for arm in public["arms"] if ended_early(arm)]
-    return any(
-        (one["observer"], other["observer"]) == ("PUBLIC", "SERVER")
-        and one["relation"] == other["relation"]
-        and None not in (one["epsilon"], other["epsilon"])
-        and one["epsilon"] < other["epsilon"]
+    finite = (
+        {(c["observer"], c["relation"]): c["epsilon"] for c in costs if c["epsilon"] is not None}
         for costs in told
-        for one in costs
-        for other in costs
+    )
+    return any(
+        who == "PUBLIC" and epsilon < known.get(("SERVER", relation), 0.0)
+        for known in finite
+        for (who, relation), epsilon in known.items()
     )
 
 
-def _factor(public: dict[str, Any], config: Config) -> str:
+def _factor(public: Record, config: Config) -> str:
     """What epsilon means as a factor: that of the experiment's own relation, against the observer
     from whom its trust protects."""
     who = "SERVER" if TRUSTS[config.privacy.trust].guards_server else "PUBLIC"
     mine = (who, config.privacy.relation)
     composed = public["all_arms_composed"]
     found = [cost for cost in composed if (cost["observer"], cost["relation"]) == mine]
-    if not found or found[0]["epsilon"] is None:
+    if not found or found[0]["epsilon"] is None:  # none at all: of a forged document
         return ""
     cost = found[0]
     factor = math.exp(min(cost["epsilon"], 700.0))
@@ -250,17 +236,17 @@ def _factor(public: dict[str, Any], config: Config) -> str:
 
 def _delta(config: Config) -> str:
     """How delta was chosen, and what it would allow."""
-    delta, clients = config.privacy.delta, config.data.clients
-    if not TRUSTS[config.privacy.trust].private or not clients:
+    delta = config.privacy.delta
+    if not TRUSTS[config.privacy.trust].private:
         return ""
     return (
         f"Delta is {delta:g}: whoever runs the training sets it beforehand (privacy.delta). With "
         "that probability nothing is promised, so it should be far below 1 / clients, which is "
-        f"{1 / clients:g} here."
+        f"{1 / config.clients:g} here."
     )
 
 
-def ended_early(arm: dict[str, Any]) -> str | None:
+def ended_early(arm: Record) -> str | None:
     """What an arm played of its plan and has spent with that, if releases ended it early."""
     if arm.get("played_rounds", arm["rounds"]) == arm["rounds"]:
         return None
@@ -269,50 +255,63 @@ def ended_early(arm: dict[str, Any]) -> str | None:
     return f"{arm['name']}: {arm['played_rounds']} of {arm['rounds']} planned rounds{spent}"
 
 
+def _by_asking(config: Config) -> dict[tuple[str, str], list[str]]:
+    """The names of the arms by how they choose whom to ask, and what PUBLIC sees of it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for arm in config.arms:
+        everybody = arm.cohort == arm.clients and not arm.controlled
+        how = EVERYBODY if everybody else (arm.scheme.asked, arm.scheme.known)
+        found.setdefault(how, []).append(arm.name)
+    return found
+
+
+def _of(names: list[str], asked: dict[tuple[str, str], list[str]]) -> str:
+    return f" (arm {', '.join(names)})" if len(asked) > 1 else ""
+
+
 def _who_was_asked(config: Config) -> str:
-    turns = [arm.separation > 0 for arm in config.arms()]
-    drawn = "in each, an independent random draw for every client decided whether it was asked."
-    if not any(turns):
-        return drawn
-    taken = "in each, a public schedule decided which clients were asked."
-    return taken if all(turns) else f"where an arm has a separation, {taken} In other arms, {drawn}"
+    asked = _by_asking(config)
+    client = "every client" + " whose budget allowed it" * config.privacy.filter
+    told = (how.format(client) + _of(names, asked) for (how, _), names in asked.items())
+    return f"in each, {'; '.join(told)}."
 
 
-def _in_short(public: dict[str, Any]) -> str:
+def _in_short(public: Record) -> str:
     """The numbers of the table that a reader should look for, for each observer."""
     composed = public["all_arms_composed"]
-    costs: dict[str, list[dict[str, Any]]] = {cost["observer"]: [] for cost in composed}
-    for cost in composed:
-        costs[cost["observer"]].append(cost)
-    told = "; ".join(f"against {who}, {_protection(found)}" for who, found in costs.items())
+    told = "; ".join(
+        f"against {who}, {_protection([cost for cost in composed if cost['observer'] == who])}"
+        for who in dict.fromkeys(cost["observer"] for cost in composed)
+    )
     whole = ", for all arms together" if len(public["arms"]) > 1 else ""
     return f"**In short{whole}:** {told}. Delta is {composed[0]['delta']:g}."
 
 
-def _protection(costs: list[dict[str, Any]]) -> str:
+def _protection(costs: list[Record]) -> str:
     if all(cost["epsilon"] is None for cost in costs):
         return "no protection"
     return "epsilon " + " or ".join(f"{_epsilon(cost)} ({cost['relation']})" for cost in costs)
 
 
-def _epsilon(cost: dict[str, Any]) -> str:
+def _epsilon(cost: Record) -> str:
     return epsilon_text(cost["epsilon"], 3, "infinite")
 
 
-def _reservations(public: dict[str, Any], config: Config) -> list[str]:
+def _reservations(public: Record, config: Config) -> list[str]:
     ended = any(arm["rounds"] < arm["asked_rounds"] for arm in public["arms"])
-    chosen = any(arm.controlled and arm.private for arm in config.arms())
-    adapted = any(arm.clip_quantile is not None and arm.private for arm in config.arms())
-    turns = any(arm.separation and arm.private for arm in config.arms())
+    chosen = any(arm.controlled and arm.private for arm in config.arms)
+    adapted = any(arm.clip_quantile is not None and arm.private for arm in config.arms)
+    schemes = dict.fromkeys(arm.scheme.reservation for arm in config.arms if arm.private)
     said = {"max_epsilon": ended, "rate_control": chosen, "adaptive_clipping": adapted}
-    said |= {"turns": turns, "credit": _credited(public)}
+    said["credit"] = _credited(public)
     said["stop_after"] = any(map(ended_early, public["arms"]))
-    said["noise_follows"] = any(a.noise_follows and not a.noise_multiplier for a in config.arms())
+    said["noise_follows"] = any(a.noise_follows and not a.noise_multiplier for a in config.arms)
     holds = {**public, **said}
-    return [text for key, text in RESERVATIONS.items() if holds[key]]
+    texts = *(text for key, text in RESERVATIONS.items() if holds[key]), *schemes
+    return [text for text in texts if text]
 
 
-def _table(public: dict[str, Any]) -> list[str]:
+def _table(public: Record) -> list[str]:
     rows = [
         "| arm | observer | relation | epsilon | delta | accountant |",
         "|---|---|---|---|---|---|",
@@ -322,12 +321,12 @@ def _table(public: dict[str, Any]) -> list[str]:
         arms = [*arms, {"name": "all arms together", "privacy": public["all_arms_composed"]}]
     for arm in arms:
         for cost in arm["privacy"]:
-            cells = (arm["name"], cost["observer"], cost["relation"], _epsilon(cost))
+            cells = (_escaped(arm["name"]), cost["observer"], cost["relation"], _epsilon(cost))
             rows.append(f"| {' | '.join(cells)} | {cost['delta']:g} | {cost['accountant']} |")
     return rows
 
 
-def _about_the_data(public: dict[str, Any], config: Config) -> list[str]:
+def _about_the_data(public: Record, config: Config) -> list[str]:
     """What these data and their use leave open."""
     said = [_held_out(public["held_out"])]
     if config.engine is None and config.data.leaves_out_people:
@@ -362,7 +361,7 @@ def _about_the_data(public: dict[str, Any], config: Config) -> list[str]:
     return said
 
 
-def _held_out(held_out: dict[str, Any]) -> str:
+def _held_out(held_out: Record) -> str:
     if held_out["public"]:
         return (
             "**Held-out records.** Accuracy and loss were measured on records that are declared "

@@ -14,27 +14,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from locksfl._tables import build_table
+from locksfl._tables import Record, build_table
 from locksfl._text import epsilon_text
 from locksfl.arm import Arm, loss_bound_of
 from locksfl.data.population import Population
 from locksfl.experiment.config import Config, LocalConfig, OptimizerConfig
-from locksfl.experiment.costs import epsilon_so_far
+from locksfl.experiment.costs import epsilon_so_far, statement
 from locksfl.experiment.coverage import debit
 from locksfl.experiment.metrics import held_out_metrics
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.records import round_record
-from locksfl.experiment.run import local_work, model_for, server_for
+from locksfl.experiment.run import model_for, server_for
 from locksfl.methods.cyclic import check_secret
-from locksfl.models.build import Model, with_task
+from locksfl.models.build import MODELS, Model, with_task
 from locksfl.models.fitted import Fitted
 from locksfl.models.own import check_model
-from locksfl.privacy import Cost, guarantee
+from locksfl.privacy import Cost
 from locksfl.round.randomness import Randomness
 from locksfl.simulate.simulator import RoundLog, Simulator
 from locksfl.simulate.sweep import Setting, play_alone, play_sweep
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +46,7 @@ class Trained(Fitted):
     """
 
     accuracy: float | None  # on the held-out records; None where the labels are numbers
-    metrics: dict[str, Any]  # on the held-out records, with baselines; see experiment.metrics
+    metrics: Record  # on the held-out records, with baselines; see experiment.metrics
     history: list[Record]  # one record per round
     privacy: list[Cost]
     simulated: bool  # a seed was given: the epsilon is what a secret seed would have cost
@@ -173,6 +171,12 @@ def _train(
     **settings: Any,
 ) -> list[Trained]:
     """One result for each (seed, epsilon); `on_round` hears of one run only."""
+    if not isinstance(model, str | Model):
+        raise ValueError(
+            f"model = {type(model).__name__}: expected one of {', '.join(MODELS)}, "
+            '"package.module:function", whose function makes an Equinox module or a pair '
+            "(init, apply), or a locksfl.Model"
+        )
     configs = [_config(population, model, *run, **settings) for run in runs]
     config = configs[0]
     arms = [_planned(one, population) for one in configs]
@@ -196,7 +200,7 @@ def _train(
         if on_round is not None:
             on_round(record)
 
-    work, server = local_work(config.local), server_for(config.train)
+    work, server = config.local.work(), server_for(config.train)
     simulator, noted = Simulator(population, built), None
     if secret:
         due = [replace(arms[k], name=f"{arms[k].name}-{k + 1}") for k in secret]
@@ -219,7 +223,7 @@ def _train(
             accuracy=histories[k][-1]["accuracy"],
             metrics=held_out_metrics(built, played[k].weights, population),
             history=histories[k],
-            privacy=guarantee([arms[k]], config.privacy.delta, config.privacy.accountant),
+            privacy=statement([arms[k]], config.privacy),
             simulated=k not in secret,
             population_id=config.privacy.population if noted and k in secret else None,
         )
@@ -240,35 +244,28 @@ def _config(
     model: str | Model,
     seed: int | None,
     epsilon: float | None,
-    *,
-    rounds: int = 100,
-    local: LocalConfig | None = None,
-    optimizer: OptimizerConfig | None = None,
-    trust: str = "central",
-    delta: float = 1e-5,
-    relation: Any = "zero-out",
-    accountant: Any = "pld",
-    population_id: str | None = None,
-    total: float | None = None,
     **settings: Any,
 ) -> Config:
     """The arguments of `train` as an experiment of one arm."""
+
+    def given(*names: str) -> Record:
+        return {name: settings.pop(name) for name in names if name in settings}
+
     table = {
         "seed": seed,
         "data": {"name": population.name, "clients": population.clients},
         "model": {"name": model} if isinstance(model, str) else {},
-        "local": local or LocalConfig(),
-        "train": {"rounds": rounds, "optimizer": optimizer or OptimizerConfig()},
-        "privacy": {
-            "trust": trust,
-            "epsilon": epsilon,
-            "delta": delta,
-            "relation": relation,
-            "accountant": accountant,
-            "population": population_id,
-            "total": total,
+        "local": settings.pop("local", None) or LocalConfig(),
+        "train": {
+            **given("rounds"),
+            "optimizer": settings.pop("optimizer", None) or OptimizerConfig(),
         },
-        "arm": [{"name": "model", "rule": "norm", **settings}],
+        "privacy": {
+            "epsilon": epsilon,
+            "population": settings.pop("population_id", None),
+            **given("trust", "delta", "relation", "accountant", "total"),
+        },
     }
+    table["arm"] = [{"name": "model", "rule": "norm", **settings}]  # what no other table takes
     config: Config = build_table(Config, table, "")
     return config

@@ -14,12 +14,11 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from locksfl._loading import optional
+from locksfl._tables import Record
 from locksfl.experiment.records import COUNTED, shown
 
-Record = dict[str, Any]
 COLUMNS = ("arm", "round", "accuracy", "r2", "loss", "epsilon", *COUNTED)
 
 

@@ -1,25 +1,30 @@
 """The same round over Flower (flwr): a server, and devices that guard their own privacy.
 
-    rounds.py        a round as the server plays it, over any network that can ask and answer
+    wire.py          what is asked and answered, and the network between; no Flower
     messages.py      questions and answers as Flower messages
-    grid.py          the network over Flower's Grid, with a deadline for each stage
-    liars.py         what no honest device sends: a limit and a score, under local trust
-    client_app.py    the device's half: Flower's ClientApp around the guard
-    node.py          the process on a device: a SuperNode that runs only this package's app
-    pulling.py       a message in two steps: its words, then the model if the device wants it
-    superlink.py     the server's SuperLink: starts it, registers its nodes, begins a run
-    gate.py          the filter before the SuperLink: who may call what; gated.py, their process
-    place.py         where a server listens, and the keys that it knows
-    devices.py       what a server knows of each device, for `locks federation status`
-    allowed.py       what an experiment asks of a device's policy
-    logs.py          logs as text or JSON; telling.py, a device's answers in words
+    post.py          how a message travels: in one piece, by calls of our own
     certificates.py  TLS certificates and node keys
+    logs.py          logs as text or JSON; telling.py, a device's answers in words
+    demo.py          a whole federation on one machine; simulation.py, on Flower's own engine
+
+    device/          what runs on a device
+    server/
+      serving.py     a run from its start to its end; engine.py, its arms
+      rounds.py      a round, over any network that can ask and answer
+      grid.py        the network over messages, with a deadline; patience.py, how long and for whom
+      liars.py       what no honest device sends: a limit and a score, under local trust
+      ledger.py      what every client has spent
+      superlink.py   Flower's SuperLink: starts it, registers its nodes, begins a run
+      gate.py        the filter before it: who may call what; gated.py, the process of both
+      mailroom.py    a stage's questions and answers, in that process; mail.py, the server's end
+      stock.py       the same for stock SuperNodes
+      place.py       where a server listens, and the keys that it knows
+      devices.py     what is known of each device; page.py, the same in a browser
+      allowed.py     what an experiment asks of a device's policy
 
     flower.py        every import from Flower that Flower does not document
 
 Only this package imports flwr, and each module imports only what it uses: `rounds.py` needs none.
-Interfaces that Flower does not document are used by node.py, superlink.py and gate.py, for the one
-version that pyproject.toml pins.
 """
 
 from __future__ import annotations

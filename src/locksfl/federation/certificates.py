@@ -25,6 +25,14 @@ EXPIRES = "expires="
 LOOPBACK = "127.0.0.1"
 
 
+class NoServer(ValueError):
+    """Our server does not answer at an address: why, in a line. Another time it may."""
+
+
+class NobodyThere(NoServer):
+    """Nothing answers there."""
+
+
 def make_server(folder: Path, hosts: list[str], days: int, began: datetime | None = None) -> None:
     """Make an authority for one server, and the server's certificate for these names and addresses.
 
@@ -61,10 +69,7 @@ def make_server(folder: Path, hosts: list[str], days: int, began: datetime | Non
     pem = serialization.Encoding.PEM
     (folder / CA).write_bytes(authority.public_bytes(pem))
     (folder / CERTIFICATE).write_bytes(certificate.public_bytes(pem))
-    _write_private(
-        folder / KEY,
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-    )
+    _write_private(folder / KEY, key, serialization.PrivateFormat.PKCS8)
 
 
 def make_node(folder: Path, name: str, days: int, began: datetime | None = None) -> None:
@@ -77,14 +82,7 @@ def make_node(folder: Path, name: str, days: int, began: datetime | None = None)
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
     folder.mkdir(parents=True, exist_ok=True)
-    _write_private(
-        private,
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.OpenSSH,
-            serialization.NoEncryption(),
-        ),
-    )
+    _write_private(private, key, serialization.PrivateFormat.OpenSSH)
     public.write_bytes(line + f" {name} {EXPIRES}{ends:%Y-%m-%d}\n".encode())
 
 
@@ -105,7 +103,7 @@ def check_server(folder: Path) -> None:
         raise ValueError(f"{folder / KEY}: does not match {CERTIFICATE} ({error})") from None
 
 
-def check_certificate(path: Path, now: datetime | None = None) -> None:
+def check_certificate(path: Path) -> None:
     """Refuse a file that is not a certificate, or one that is not valid now."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file; expected a certificate (ca.pem of the server)")
@@ -113,9 +111,8 @@ def check_certificate(path: Path, now: datetime | None = None) -> None:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError:
         raise ValueError(f"{path}: not a certificate") from None
-    now = now or datetime.now(UTC)
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if not first <= now <= last:
+    if not first <= datetime.now(UTC) <= last:
         raise ValueError(
             f"{path}: not valid now (from {first:%Y-%m-%d} to {last:%Y-%m-%d}); expected a new "
             "one: locks federation certs"
@@ -127,7 +124,7 @@ def fingerprint(ca: Path) -> str:
     return x509.load_pem_x509_certificate(ca.read_bytes()).fingerprint(hashes.SHA256()).hex()
 
 
-def read_public_key(path: Path, now: datetime | None = None) -> bytes:
+def read_public_key(path: Path) -> bytes:
     """A node's public key as Flower takes it; one past its date is refused."""
     from locksfl.federation.flower import public_key_to_bytes, uses_nist_ec_curve
 
@@ -141,53 +138,63 @@ def read_public_key(path: Path, now: datetime | None = None) -> bytes:
     words = line.decode(errors="replace").split()
     for word in words[2:]:
         if word.startswith(EXPIRES):
-            _check_date(path, word.removeprefix(EXPIRES), now or datetime.now(UTC))
+            _check_date(path, word.removeprefix(EXPIRES))
     return public_key_to_bytes(key)
 
 
-def check_private_key(path: Path) -> None:
-    """Refuse a device's key if it is missing, not a key, or readable by other users."""
+def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """A device's key; one that is missing, no key, or readable by other users is refused."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file; expected this node's key (certs --node NAME)")
     try:
-        serialization.load_ssh_private_key(path.read_bytes(), password=None)
+        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
     except (ValueError, UnsupportedAlgorithm, TypeError):
         raise ValueError(f"{path}: not a private key in OpenSSH's format") from None
     if os.name == "posix" and path.stat().st_mode & 0o077:
         raise ValueError(f"{path}: other users can read it; expected chmod 600")
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{path}: expected a key on a NIST curve (certs --node)")
+    return key
 
 
-def check_connection(address: str, ca: Path, timeout: float = 5.0) -> bool:
-    """Whether a server answers; refuse it if its certificate does not verify against `ca`."""
+def host_and_port(address: str) -> tuple[str, int]:
+    """The two parts of a server's address."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"{address}: expected HOST:PORT of the server")
+    return host.strip("[]"), int(port)
+
+
+def check_connection(address: str, ca: Path, timeout: float = 5.0) -> None:
+    """`NoServer` unless a server answers whose certificate verifies against `ca`."""
+    host, port = host_and_port(address)
     context = ssl.create_default_context(cafile=str(ca))
     try:
         with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout) as plain,
-            context.wrap_socket(plain, server_hostname=host.strip("[]")),
+            socket.create_connection((host, port), timeout) as plain,
+            context.wrap_socket(plain, server_hostname=host),
         ):
-            return True
+            return
     except ssl.SSLCertVerificationError as error:
-        raise ValueError(
+        raise NoServer(
             f"{address}: its certificate does not verify against {ca} ({error.verify_message}); "
             "nothing was sent"
         ) from None
-    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # cut: a server that ends, or is crowded
-        return False
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # a server that ends, or is crowded
+        raise NobodyThere(f"{address}: no server there (the connection was cut)") from None
     except ssl.SSLError as error:
-        raise ValueError(f"{address}: does not speak TLS ({error.reason})") from None
-    except OSError:
-        return False
+        raise NoServer(f"{address}: does not speak TLS ({error.reason})") from None
+    except OSError as error:
+        cause = error.strerror or error
+        raise NobodyThere(f"{address}: no server there ({cause})") from None
 
 
-def _check_date(path: Path, text: str, now: datetime) -> None:
+def _check_date(path: Path, text: str) -> None:
     try:
         last = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC) + timedelta(days=1)
     except ValueError:
         raise ValueError(f"{path}: {EXPIRES}{text}: expected a date, YYYY-MM-DD") from None
-    if now >= last:
+    if datetime.now(UTC) >= last:
         raise ValueError(
             f"{path}: expired on {text}; expected a new key: locks federation certs --node"
         )
@@ -223,6 +230,9 @@ def _absent(*paths: Path) -> None:
             raise ValueError(f"{path}: already exists; expected a new file")
 
 
-def _write_private(path: Path, content: bytes) -> None:
+def _write_private(
+    path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat
+) -> None:
+    content = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)

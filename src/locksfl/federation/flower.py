@@ -83,8 +83,7 @@ class HeaderInterceptor:
     def intercept(self, context: Any, call_next: Any) -> httpx.Response:
         """Called by Flower's clients."""
         context.request.headers[self.name] = self.value
-        response: httpx.Response = call_next(context)
-        return response
+        return call_next(context)
 
 
 def build_bundle(project: str) -> bytes:

@@ -37,11 +37,6 @@ def to_contents(questions: Iterable[Question]) -> Iterator[RecordDict]:
         yield content
 
 
-def to_content(question: Question) -> RecordDict:
-    """The content of one question's message."""
-    return next(to_contents([question]))
-
-
 def to_question(message: Message) -> Question | None:
     """The question in a message, or None. Nothing in it is trusted."""
     stage = next((s for s in STAGES if TYPES[s] == message.metadata.message_type), None)

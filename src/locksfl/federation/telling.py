@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-
-import numpy as np
-
 from locksfl.federation.device import Refusal
 from locksfl.federation.logs import say
-from locksfl.federation.wire import Answer, Question, Respond
+from locksfl.federation.wire import Answer, Kept, Question, Respond
 
 
 def told_of(device: Respond) -> Respond:
     """A device that logs each of its answers: the run, the round, the stage, and whether it was
     refused; nothing that depends on the data."""
 
-    def answering(run: str, question: Question, kept: MutableMapping[str, np.ndarray]) -> Answer:
+    def answering(run: str, question: Question, kept: Kept) -> Answer:
         answer = device(run, question, kept)
         code, number = answer.refusal, question.terms.get("round")
         number = number if isinstance(number, int) else None  # a server may send anything

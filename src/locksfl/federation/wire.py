@@ -1,12 +1,12 @@
 """What a server asks, what a device answers, and the network between them: no Flower here.
 
-A `Network` is Flower's Grid (grid.py) or a few devices in memory (tests, faults). A round is played
-over either by the same code (rounds.py), and a device answers both by the same code (answering.py).
+A `Network` is that of grid.py or, in tests, a few devices in memory. A round is played over either
+by the same code (rounds.py), and a device answers both by the same code (answering.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -18,6 +18,11 @@ STAGES: tuple[Stage, ...] = ("norm", "update", "end")
 
 class LostLink(ValueError):
     """Nobody can be asked any more; what was played is kept. The message says why, in one line."""
+
+
+class Unwilling(ValueError):
+    """Every device refuses, whatever its data, and would in later rounds. The message says why, in
+    one line; what was played is kept."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +69,5 @@ class Network(Protocol):
         missing has not answered, or answered too late: a late answer is never returned."""
 
 
-Respond = Callable[[str, Question, MutableMapping[str, np.ndarray]], Answer]
-
-
-class MemoryNetwork:
-    """Devices in this process, each with its memory between the stages of a round."""
-
-    def __init__(self, devices: Mapping[int, Respond], run: str = "memory") -> None:
-        self.devices, self.run = devices, run
-        self.kept: dict[int, dict[str, np.ndarray]] = {number: {} for number in devices}
-
-    def ask(
-        self, questions: Mapping[int, Question], seconds: float, round_number: int
-    ) -> dict[int, Answer]:
-        """Every device answers at once."""
-        del seconds, round_number
-        return {
-            number: self.devices[number](self.run, question, self.kept[number])
-            for number, question in questions.items()
-        }
+Kept = dict[str, np.ndarray]  # from the first stage of a round to its second: a device's secret
+Respond = Callable[[str, Question, Kept], Answer]

@@ -1,4 +1,4 @@
-"""The building blocks of a round: rules, estimators and trusts, one file each.
+"""The building blocks of a round: rules, estimators, trusts and samplings, one file each.
 
 A method is one object that states, besides its functions, what it asks of a client, what it
 releases to whom, and the bounds that it keeps. Accountants, ledgers, the device's guard, the
@@ -19,32 +19,37 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from locksfl._loading import load
 from locksfl._validate import one_of
-from locksfl.methods import estimators, rules, trusts
+from locksfl.methods import estimators, rules, samplings, trusts
 from locksfl.methods.estimators import Estimator
 from locksfl.methods.rules import Rule
+from locksfl.methods.samplings import Sampling
 from locksfl.methods.trusts import Trust
 
-Kind = TypeVar("Kind", Rule, Estimator, Trust)
+Kind = TypeVar("Kind", Rule, Estimator, Trust, Sampling)
 
 
 def _files(folder: ModuleType, kind: type[Kind]) -> dict[str, Kind]:
     """The method in each file of a folder, by its name; what they share is in files without one."""
-    found: dict[str, Kind] = {}
+    methods: dict[str, Kind] = {}
     for file in pkgutil.iter_modules(folder.__path__):
         module = importlib.import_module(f"{folder.__name__}.{file.name}")
-        found |= {each.name: each for each in vars(module).values() if isinstance(each, kind)}
-    return found
+        methods |= {each.name: each for each in vars(module).values() if isinstance(each, kind)}
+    return methods
 
 
 RULES = _files(rules, Rule)
 ESTIMATORS = _files(estimators, Estimator)
 TRUSTS = _files(trusts, Trust)
+SAMPLINGS = _files(samplings, Sampling)
+PRIVATE = tuple(name for name, trust in TRUSTS.items() if trust.private)
+COINS = "poisson"  # the sampling of an arm that implies no other
 
 
 @dataclass(frozen=True)
@@ -76,5 +81,30 @@ def _find(known: dict[str, Kind], kind: type[Kind], name: str, setting: str) -> 
         return known[name]
     if ":" not in name:
         one_of(known, **{setting: name})
-    found: Kind = load(setting, name, kind.__name__, lambda value: isinstance(value, kind))
-    return found
+    own: Kind = load(setting, name, kind.__name__, lambda value: isinstance(value, kind))
+    return own
+
+
+def sampling_of(settings: Mapping[str, Any]) -> Sampling:
+    """The sampling of the settings of an arm, or of its summary: the one that is named, or to which
+    one of them belongs."""
+    implied = (s.name for s in SAMPLINGS.values() for n in [*s.takes][:1] if settings.get(n))
+    return SAMPLINGS[settings.get("sampling") or next(implied, COINS)]
+
+
+def typed_sampling(given: dict[str, Any], where: str, clients: int) -> dict[str, Any]:
+    """The settings of an [[arm]] table with those that follow from its sampling; settings of
+    another sampling are refused. `where` names the arm in a refusal."""
+    word = given.get("sampling", COINS)
+    if word not in SAMPLINGS:
+        either = ", or ".join(each.about for each in SAMPLINGS.values())
+        raise ValueError(
+            f"{where}.sampling = {word!r}: expected {either}; the accountants charge for these, "
+            "and a sample of fixed size costs more than they would report"
+        )
+    settings = SAMPLINGS[word].typed(given, where, clients)
+    for each in SAMPLINGS.values():
+        for name, why in each.takes.items():
+            if name in given and name not in SAMPLINGS[word].takes:
+                raise ValueError(f"{where}.{name} = {given[name]!r}: {why.format(word=word)}")
+    return settings

@@ -101,8 +101,7 @@ def from_equinox(
     def apply(weights: Any, records: Array) -> Array:
         module: Any = eqx.combine(weights, static)
         shaped = records.reshape(len(records), *shape)
-        scores: Array = (module if batches else jax.vmap(module))(shaped)
-        return scores
+        return (module if batches else jax.vmap(module))(shaped)
 
     return Model(name, int(flat.size), init, unravel, apply, dense)
 
@@ -128,11 +127,8 @@ def softmax(shape: Shape, classes: int) -> Model:
     """A linear model, initialised at zero, so that all initial scores are equal: softmax
     regression; for numbers and tags, linear and logistic regression."""
 
-    def build(key: Array) -> eqx.Module:
-        stack = DenseStack((_features(shape), classes), key)
-        arrays, static = eqx.partition(stack, eqx.is_inexact_array)
-        zero: eqx.Module = eqx.combine(jax.tree.map(jnp.zeros_like, arrays), static)
-        return zero
+    def build(key: Array) -> DenseStack:
+        return jax.tree.map(jnp.zeros_like, DenseStack((_features(shape), classes), key))
 
     return from_equinox("softmax", build, dense=True)
 
@@ -150,7 +146,7 @@ def cnn(
 ) -> Model:
     """Two 5x5 convolutions, each with pooling, and a dense layer (McMahan et al., 2017)."""
     image = image_shape("cnn", shape, 2)
-    first, second = widths("filters", tuple(filters), 2)
+    first, second = widths(filters, 2)
     count(**{"model.options.dense": dense})
     return from_equinox(
         "cnn",
@@ -164,8 +160,8 @@ def cifar_cnn(
 ) -> Model:
     """3x3 convolutions with group normalisation, which, unlike batch normalisation, looks at one
     record at a time and so mixes no clients."""
-    image = image_shape("cifar-cnn", shape, len(filters))
-    sizes = widths("filters", tuple(filters))
+    sizes = widths(filters)
+    image = image_shape("cifar-cnn", shape, len(sizes))
     count(**{"model.options.groups": groups})
     for width in sizes:
         if width % groups:

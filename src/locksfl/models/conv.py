@@ -8,6 +8,8 @@ stay in a core's cache, and with fewer products if images have several channels 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -224,11 +226,11 @@ def image_shape(name: str, shape: tuple[int, ...], halvings: int) -> tuple[int, 
     return height, width, shape[2] if len(shape) == 3 else 1
 
 
-def widths(name: str, given: tuple[int, ...], length: int | None = None) -> tuple[int, ...]:
+def widths(given: Sequence[int], length: int | None = None) -> tuple[int, ...]:
     """Filters as whole numbers, one per convolution of the model."""
-    if not isinstance(given, (tuple, list)) or not given or (length and len(given) != length):
+    if not isinstance(given, tuple | list) or not given or (length and len(given) != length):
         many = f"a list of {length} whole numbers" if length else "a list of whole numbers"
-        raise ValueError(f"model.options.{name} = {given!r}: expected {many}")
+        raise ValueError(f"model.options.filters = {given!r}: expected {many}")
     for width in given:
-        count(**{f"model.options.{name}": width})
+        count(**{"model.options.filters": width})
     return tuple(given)

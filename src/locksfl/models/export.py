@@ -52,16 +52,15 @@ class Graph:
 
     def linear(self, layer: Any) -> None:
         """An Equinox layer: x W^T + b."""
-        self.add("MatMul", np.asarray(layer.weight).T)
-        self.add("Add", np.asarray(layer.bias))
+        self.add("MatMul", layer.weight.T)
+        self.add("Add", layer.bias)
 
     def convolution(self, layer: Any) -> None:
         """Of [N, C, H, W], stride 1, "same" padding as in `conv.patches`."""
-        kernel = np.asarray(layer.kernel)  # [size, size, in, out]
-        size = kernel.shape[0]
+        size = len(layer.kernel)  # [size, size, in, out]
         before, after = (size - 1) // 2, size // 2
         pads = [before, before, after, after]
-        self.add("Conv", kernel.transpose(3, 2, 0, 1), np.asarray(layer.bias), pads=pads)
+        self.add("Conv", layer.kernel.transpose(3, 2, 0, 1), layer.bias, pads=pads)
 
     def pool(self) -> None:
         """The largest of each 2x2 square."""
@@ -117,8 +116,7 @@ def onnx_bytes(fitted: Fitted) -> bytes:
         made, opset_imports=opset, ir_version=IR_VERSION, producer_name="locks-fl"
     )
     onnx.checker.check_model(model, full_check=True)
-    content: bytes = model.SerializeToString()
-    return content
+    return model.SerializeToString()
 
 
 def _dense(graph: Graph, module: Any, plan: Blueprint) -> None:
@@ -145,8 +143,8 @@ def _cifar_cnn(graph: Graph, module: Any, plan: Blueprint) -> None:
     layers = zip(module.convolutions, module.scales, module.shifts, strict=True)
     for number, (layer, scale, shift) in enumerate(layers):
         graph.convolution(layer)
-        rest = (np.asarray(scale), np.asarray(shift))
-        graph.add("GroupNormalization", *rest, num_groups=plan.options["groups"], epsilon=1e-5)
+        groups = plan.options["groups"]
+        graph.add("GroupNormalization", scale, shift, num_groups=groups, epsilon=1e-5)
         graph.add("Relu")
         if number % 2:
             graph.pool()
@@ -159,21 +157,19 @@ def _chars(graph: Graph, module: Any, plan: Blueprint) -> None:
     del plan
     graph.add("Cast", to=6)  # int32
     graph.add("Clip", np.int32(0), np.int32(len(module.table) - 1))
-    table = graph.constant(np.asarray(module.table))
-    ids, graph.last = graph.last, table
+    ids, graph.last = graph.last, graph.constant(module.table)
     graph.add("Gather", ids)  # [N, L, embedding]
     graph.add("Transpose", perm=[1, 0, 2])  # [L, N, embedding]
     for layer in module.layers:
         hidden = len(layer.candidate_bias)
 
-        def gates(array: NDArray[Any], size: int = hidden) -> NDArray[Any]:
+        def gates(array: Any, size: int = hidden) -> NDArray[Any]:
             """[reset, update, candidate] along the first axis, as ONNX has them."""
             return np.concatenate([array[size : 2 * size], array[:size], array[2 * size :]])[None]
 
         own = np.zeros(2 * hidden, np.float32)
-        biases = (gates(np.asarray(layer.inputs.bias)), gates(np.r_[own, layer.candidate_bias]))
-        state = gates(np.asarray(layer.state).T)
-        given = (gates(np.asarray(layer.inputs.weight)), state, np.concatenate(biases, axis=1))
+        biases = (gates(layer.inputs.bias), gates(np.r_[own, layer.candidate_bias]))
+        given = (gates(layer.inputs.weight), gates(layer.state.T), np.concatenate(biases, axis=1))
         graph.add("GRU", *given, hidden_size=hidden, linear_before_reset=1)
         graph.add("Squeeze", np.array([1]))  # of [L, directions, N, hidden]
     graph.add("Transpose", perm=[1, 0, 2])

@@ -58,8 +58,7 @@ def function_of(encoding: Encoding) -> Callable[[Array], Array]:
     if encoding.weights is None:
         if encoding.name == "scattering":
             return scattering(encoding.shape)
-        function: Callable[[Array], Array] = load("features.file", str(encoding.file))
-        return function
+        return load("features.file", str(encoding.file))
     weights, bias = map(jnp.asarray, encoding.weights)
     return lambda records: jax.nn.relu(records.reshape(len(records), -1) @ weights + bias)
 

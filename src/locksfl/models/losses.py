@@ -29,7 +29,7 @@ def errors(model: Model, scores: Array, labels: Array) -> Array:
         return jax.nn.softmax(scores) - jax.nn.one_hot(labels, scores.shape[-1])
     outputs = scores.shape[-1]
     flat = scores.reshape(-1, outputs), labels.reshape(-1, outputs)
-    found: Array = jax.grad(lambda s: jnp.sum(losses(model, s, flat[1])))(flat[0])
+    found = jax.grad(lambda s: jnp.sum(losses(model, s, flat[1])))(flat[0])
     return found.reshape(scores.shape)
 
 

@@ -23,8 +23,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from locksfl import _validate
-from locksfl.methods.releases import RELATIONS, ClientReleases, SampledRound
-from locksfl.privacy.accountant import central_epsilon, local_epsilon
+from locksfl.methods.events import Message, Rounds, Sampled
+from locksfl.methods.releases import RELATIONS
+from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.calibration import calibrate_central
 
 CLIENTS, COHORT, ROUNDS, DELTA = 100, 20, 100, 1e-5
@@ -54,35 +55,19 @@ def composed(epsilon_step: float, rounds: int, slack: float) -> float:
     return min(rounds * epsilon_step, strong)
 
 
-def expected_epsilon_as_printed(
-    cohort: float, uploads: float, epsilon_norm: float, epsilon_update: float
-) -> float:
-    """m eps_s + b eps_0, "the expected epsilon of a round". Not a guarantee for anybody."""
-    return cohort * epsilon_norm + uploads * epsilon_update
-
-
-def client_epsilon(
-    rounds: int, epsilon_norm: float, epsilon_update: float, slack: float | None = None
-) -> float:
-    """What stands in its place: one client asked in every round pays eps_s + eps_0 in each, added
-    up or, with a slack, by strong composition; delta is then the slack and those of all norms and
-    updates."""
-    step = epsilon_norm + epsilon_update
-    return rounds * step if slack is None else composed(step, rounds, slack)
-
-
 def reconstructed() -> list[dict[str, float]]:
     """The paper's two multipliers and epsilons, each from the other, by RDP at the settings above:
     what shows that T, delta and the cohort are about those that it used."""
     rate, rows = COHORT / CLIENTS, []
     for claimed, z in MULTIPLIERS.items():
         found = calibrate_central(claimed, DELTA, ROUNDS, rate, accountant="rdp")
-        cost = central_epsilon([(SampledRound(rate, z), ROUNDS)], DELTA, accountant="rdp")
+        played = [Rounds(Sampled(rate, z), ROUNDS)]
+        cost = epsilon_of(played, DELTA, accountant="rdp").epsilon
         rows.append(
             {
                 "claimed_epsilon": claimed,
                 "printed_multiplier": z,
-                "multiplier_for_the_claim": found.noise_multiplier,
+                "multiplier_for_the_claim": found.known(),
                 "epsilon_of_the_multiplier": cost,
             }
         )
@@ -121,13 +106,11 @@ def honest_table() -> list[HonestRow]:
             (f"and {BUSIEST} norms beside {COHORT} uploads", COHORT, BUSIEST),
             (f"clients add it, {ROUNDS} uploads (no cap: the guarantee)", ROUNDS, 0),
         ):
-            sent = ClientReleases(z, uploads, z if norms else None, norms)
-            costs = tuple(local_epsilon([sent], DELTA, relation) for relation in RELATIONS)
+            sent = [Rounds(Message("update", z), uploads), Rounds(Message("norm", z), norms)]
+            costs = tuple(epsilon_of(sent, DELTA, relation).epsilon for relation in RELATIONS)
             rows.append(HonestRow(claimed, z, reading, costs, costs))
-        event = SampledRound(COHORT / CLIENTS, z)
-        public = tuple(
-            central_epsilon([(event, ROUNDS)], DELTA, relation, "rdp") for relation in RELATIONS
-        )
+        played = [Rounds(Sampled(COHORT / CLIENTS, z), ROUNDS)]
+        public = tuple(epsilon_of(played, DELTA, relation, "rdp").epsilon for relation in RELATIONS)
         reading = "a trusted server adds it once (not what is printed)"
         rows.append(HonestRow(claimed, z, reading, (None, None), public))
     return rows

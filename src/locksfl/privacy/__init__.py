@@ -1,23 +1,21 @@
 """What the releases cost: records of what was released, accountants, and calibration.
 
-Events describe what an observer saw; `central_epsilon` (PUBLIC, central trust) and `local_epsilon`
-(SERVER, local trust) convert them to epsilon; `calibrate_central` and `calibrate_local` go the
-other way. Nothing here touches data or draws randomness, and every epsilon is an upper bound.
+Events describe what an observer saw; `epsilon_of` says what they cost together, and
+`calibrate_central` and `calibrate_local` go the other way. Nothing here touches data or draws
+randomness, and every epsilon is an upper bound.
 """
 
 from __future__ import annotations
 
+from locksfl.methods.events import Message, Rounds, Sampled, SampledTwice, Turns
 from locksfl.methods.releases import (
     ACCOUNTANTS,
     OBSERVERS,
     RELATIONS,
     Accountant,
-    ClientReleases,
     Relation,
-    Release,
-    SampledRound,
 )
-from locksfl.privacy.accountant import central_epsilon, central_epsilons, local_epsilon
+from locksfl.privacy.accountant import epsilon_of, epsilons_after
 from locksfl.privacy.budget import Budget
 from locksfl.privacy.calibration import calibrate, calibrate_central, calibrate_local
 from locksfl.privacy.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
@@ -38,24 +36,25 @@ __all__ = [
     "RELATIONS",
     "Accountant",
     "Budget",
-    "ClientReleases",
     "Cost",
     "Counts",
+    "Message",
     "Meter",
     "Relation",
-    "Release",
-    "SampledRound",
+    "Rounds",
+    "Sampled",
+    "SampledTwice",
+    "Turns",
     "account",
     "calibrate",
     "calibrate_central",
     "calibrate_local",
-    "central_epsilon",
-    "central_epsilons",
     "delta_from_mu",
     "delta_warning",
     "epsilon_from_mu",
+    "epsilon_of",
+    "epsilons_after",
     "guarantee",
-    "local_epsilon",
     "most_rounds",
     "mu_from_epsilon",
     "spent",

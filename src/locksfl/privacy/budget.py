@@ -22,33 +22,47 @@ from dataclasses import dataclass
 import numpy as np
 
 from locksfl import _validate
-from locksfl.arm import Arm
-from locksfl.methods.releases import RELATIONS, UPDATE, Relation, Release
+from locksfl.methods.events import Event, Exact, Filtered, Message, Seen, mechanism
+from locksfl.methods.releases import NORM, RELATIONS, UPDATE, Relation
 from locksfl.privacy import gdp
+from locksfl.privacy.terms import PlannedArm
 
 
-def charges(releases: Iterable[Release], norms: int, uploads: int) -> Counter[Release]:
-    """How often each release to the SERVER is charged to a client.
+def charges(releases: Iterable[Event], norms: int, uploads: int) -> Counter[Event]:
+    """How often each release to the server is charged to a client.
 
     Args:
-        releases: the releases of one round, `Arm.releases()`.
+        releases: those of one round.
         norms: how many norms the client has released.
         uploads: how many updates it has released.
 
     Returns:
         A count for each kind of release.
     """
-    seen = (release for release in releases if release.observer == "SERVER")
-    return Counter({release: uploads if release.domain is UPDATE else norms for release in seen})
+    found: Counter[Event] = Counter()
+    for one in releases:
+        is_norm = isinstance(one, Message) and one.release == "norm"
+        found[one] += norms if is_norm else uploads
+    return found
 
 
-def mu_squared(charged: Mapping[Release, int], relation: Relation) -> float:
+def message_mu_squared(release: Event, relation: Relation) -> float:
+    """(sensitivity / std)^2 of what one client releases; infinite of something exact."""
+    if isinstance(release, Exact):
+        return math.inf
+    if not isinstance(release, Message):
+        raise TypeError(f"{mechanism(type(release))}: expected a client's own message")
+    domain = NORM if release.release == "norm" else UPDATE
+    return (domain.sensitivity(relation) / release.noise_multiplier) ** 2
+
+
+def mu_squared(charged: Mapping[Event, int], relation: Relation) -> float:
     """Sum of (sensitivity/std)^2 over everything charged; infinite after a raw release.
 
     Equal releases are counted first and multiplied once, so that device and server arrive at the
     same float and stop at the same round.
     """
-    return math.fsum(n * release.mu_squared(relation) for release, n in charged.items() if n)
+    return math.fsum(n * message_mu_squared(one, relation) for one, n in charged.items() if n)
 
 
 @dataclass(frozen=True)
@@ -69,27 +83,28 @@ class Budget:
         """The budget as a sum of (sensitivity/std)^2."""
         return gdp.mu_from_epsilon(self.epsilon, self.delta) ** 2
 
-    def pays(self, charged: Mapping[Release, int]) -> bool:
+    def pays(self, charged: Mapping[Event, int]) -> bool:
         """The one rule: whether these charges, all those of one client, fit this budget."""
         return mu_squared(charged, self.relation) <= self.mu_squared
 
-    def most_uploads(self, arm: Arm) -> list[int]:
-        """The most uploads that can be paid for in addition to k = 0 ... T norms.
+    def most_uploads(self, update: Message, norm: Message | None, rounds: int) -> list[int]:
+        """The most uploads that can be paid for in addition to k = 0 ... `rounds` norms.
 
         Returns:
             One number for each k; -1 if the norms alone exceed the budget. They are integers, so
             that host and device agree exactly.
         """
-        releases, uploads, table = arm.releases(), arm.rounds, []
-        for norms in range(arm.rounds + 1 if arm.releases_norms else 1):
+        releases = [update] if norm is None else [norm, update]
+        uploads, table = rounds, []
+        for norms in range(rounds + 1 if norm else 1):
             while uploads >= 0 and not self.pays(charges(releases, norms, uploads)):
                 uploads -= 1  # one more norm never leaves room for one more upload
             table.append(uploads)
         return table
 
-    def check(self, arm: Arm) -> None:
+    def check(self, update: Message, norm: Message | None) -> None:
         """Refuse a budget that does not pay for one round."""
-        one = arm.client_releases(1).mu_squared(self.relation)
+        one = _cost(update, norm, 1, 1, self.relation)
         if one > self.mu_squared:
             cost = gdp.epsilon_from_mu(math.sqrt(one), self.delta)
             raise ValueError(
@@ -97,43 +112,69 @@ class Budget:
                 "expected more, or larger multipliers (nothing was spent)"
             )
 
-    def worst_mu_squared(self, arm: Arm, relation: Relation) -> float:
-        """The most mu^2 that any client can spend under a relation while it keeps this budget."""
-        whole = arm.client_releases(arm.rounds).mu_squared(relation)
+    def worst_mu_squared(
+        self, update: Message, norm: Message | None, rounds: int, relation: Relation
+    ) -> float:
+        """The most mu^2 that any client can spend in so many rounds, under a relation, while it
+        keeps this budget."""
         if relation == self.relation:
-            return min(self.mu_squared, whole)
-        pairs = [(k, u) for k, u in enumerate(self.most_uploads(arm)) if u >= 0]
-        if not arm.releases_norms:
-            return max(arm.client_releases(u).mu_squared(relation) for _, u in pairs)
+            return min(self.mu_squared, _cost(update, norm, rounds, rounds, relation))
+        pairs = [(k, u) for k, u in enumerate(self.most_uploads(update, norm, rounds)) if u >= 0]
+        if norm is None:
+            return max(_cost(update, None, u, 0, relation) for _, u in pairs)
         # no client uploads without having released a norm
-        return max(arm.client_releases(min(k, u), k).mu_squared(relation) for k, u in pairs)
+        return max(_cost(update, norm, min(k, u), k, relation) for k, u in pairs)
+
+
+def _cost(
+    update: Message, norm: Message | None, uploads: int, norms: int, relation: Relation
+) -> float:
+    total = uploads * message_mu_squared(update, relation)
+    return total if norm is None else total + norms * message_mu_squared(norm, relation)
+
+
+def filtered(event: Filtered) -> tuple[Budget, Message, Message | None]:
+    """The budget that a client keeps, and the update and the norm that it is charged for."""
+    norm = event.norm_multiplier
+    return (
+        Budget(event.budget_epsilon, event.budget_delta, event.budget_relation),
+        Message("update", event.update_multiplier),
+        None if norm is None else Message("norm", norm),
+    )
+
+
+def messages(seen: Seen) -> list[Message]:
+    """One round of a client's own messages, the update first."""
+    each = (filtered(e)[1:] if isinstance(e, Filtered) else (e,) for e, _ in seen)
+    return [one for some in each for one in some if isinstance(one, Message)]
 
 
 class Filter:
     """Which of an arm's clients can still pay for a whole round, norm and upload.
 
-    Guarantee: after any sequence of `ask` and `enter`, however the cohorts were chosen,
-    `arm.client_releases(uploads[i], norms[i])` costs no client i more than the budget.
+    Guarantee: after any sequence of `ask` and `enter`, however the cohorts were chosen, `norms[i]`
+    norms and `uploads[i]` updates cost no client i more than the budget.
     """
 
     def __init__(
         self,
-        arm: Arm,
-        budget: Budget,
+        arm: PlannedArm,
         norms: np.ndarray | None = None,
         uploads: np.ndarray | None = None,
     ) -> None:
         """Start from what was released before.
 
         Args:
-            arm: the arm.
-            budget: of each client.
+            arm: the arm, whose clients keep a budget.
             norms, uploads: how many each client has released; none, if not given. The arrays are
                 not copied: `enter` updates them, and so may a ledger that owns them.
         """
-        budget.check(arm)
-        self.asks_norms = arm.releases_norms
-        self.table = np.asarray(budget.most_uploads(arm), np.int32)
+        if arm.filtered is None:
+            raise ValueError(f"arm = {arm.name!r}: expected one with a budget")
+        budget, update, norm = filtered(arm.filtered)
+        budget.check(update, norm)
+        self.asks_norms = norm is not None
+        self.table = np.asarray(budget.most_uploads(update, norm, arm.rounds), np.int32)
         self.norms = np.zeros(arm.clients, np.int32) if norms is None else norms
         self.uploads = np.zeros(arm.clients, np.int32) if uploads is None else uploads
         self.exhausted = self.unable()  # clients that cannot pay for another round

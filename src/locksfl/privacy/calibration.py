@@ -10,26 +10,26 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from scipy import optimize
 
 from locksfl import _validate
-from locksfl.arm import Arm
+from locksfl.arm import Arm, Noise
+from locksfl.methods.events import Coins, Rounds, Sampled, SampledTwice, Sum
 from locksfl.methods.releases import (
     ACCOUNTANTS,
     RELATIONS,
+    UPDATE,
     Accountant,
-    ClientReleases,
-    CyclicRound,
     Relation,
-    Round,
-    SampledRound,
+    as_count,
     joint_multiplier,
 )
 from locksfl.privacy import gdp
-from locksfl.privacy.accountant import central_epsilon
+from locksfl.privacy.accountant import as_coins, epsilon_of
 from locksfl.privacy.rdp import (
     ORDERS,
     REPLACE_ORDERS,
@@ -43,6 +43,38 @@ from locksfl.privacy.rdp import (
 _TOLERANCE = 1e-4
 _SEARCH_TOLERANCE = 2e-3
 _LARGEST_MULTIPLIER = 1e6
+
+
+class _Target(NamedTuple):
+    """What all rounds together may cost."""
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    accountant: Accountant
+
+    def check(self) -> None:
+        """Refuse what is no target."""
+        _validate.positive(epsilon=self.epsilon)
+        _validate.probability(delta=self.delta)
+        _validate.one_of(RELATIONS, relation=self.relation)
+        _validate.one_of(ACCOUNTANTS, accountant=self.accountant)
+
+    def cost(self, event: Coins, rounds: int) -> float:
+        """The epsilon of so many rounds."""
+        seen = [Rounds(event, rounds)]
+        return epsilon_of(seen, self.delta, self.relation, self.accountant).epsilon
+
+    def update_noise(self, near: Coins, rounds: int) -> float:
+        """The update noise with which so many rounds cost epsilon, all else as in this event."""
+
+        def cost(event: Coins) -> float:
+            return self.cost(event, rounds)
+
+        def event(z: float) -> Coins:
+            return msgspec.structs.replace(near, noise_multiplier=z)
+
+        return _least_noise(cost, self.epsilon, event, near.noise_multiplier, _TOLERANCE)
 
 
 def calibrate(
@@ -68,49 +100,38 @@ def calibrate(
     Returns:
         The arm with its multipliers.
     """
+    target = _Target(epsilon, delta, relation, accountant)
+    target.check()
+    return replace(arm, noise=_noise(arm, target, most))
+
+
+def _noise(arm: Arm, target: _Target, most: tuple[int, int] | None = None) -> Noise:
+    """The noise of `calibrate`."""
     if arm.clip_quantile is not None:
-        return _with_bits(arm, epsilon, delta, relation, accountant)
+        return _with_bits(arm, target)
     if arm.rungs and arm.parts[2].amplified:
-        return calibrate_rungs(arm, epsilon, delta, relation)
-    joint, given = arm.releases_norms, arm.norm_multiplier or None
-    found: ClientReleases | SampledRound
-    if arm.parts[2].amplified and not arm.separation:
-        p = arm.largest_probability
-        found = calibrate_central(
-            epsilon,
-            delta,
-            arm.rounds,
-            arm.sampling_rate * (1.0 if joint else p),
-            relation=relation,
-            accountant=accountant,
-            upload_probability=p if joint else 1.0,
-            norm_release=joint,
-            norm_multiplier=given,
-            cohort=arm.cohort if joint else None,
-            norm_share=arm.norm_low,
-        )
-    else:
-        norms, uploads = most or (arm.rounds, arm.rounds)
-        if arm.separation:  # the server's noise costs each client what its own would
-            uploads = CyclicRound(arm.separation, 1.0).turns(arm.rounds)
-        found = calibrate_local(
-            epsilon,
-            delta,
-            uploads=uploads,
-            norms=norms if joint else 0,
-            relation=relation,
-            norm_multiplier=given,
-        )
-    return replace(
-        arm,
-        noise_multiplier=found.noise_multiplier,
-        norm_multiplier=found.norm_multiplier or 0.0,
+        return _with_rungs(arm, target, arm.noise.norm_multiplier)
+    joint, given = arm.releases_norms, arm.noise.norm_multiplier
+    scheme, times = arm.scheme, arm.scheme.times(arm, arm.rounds)
+    if arm.parts[2].amplified and scheme.secret:
+        q, p = scheme.rate(arm), arm.largest_probability
+        if not joint:
+            return _central(target, times, q * p, 1.0, given)
+        return _best_split(arm, target) if given is None else _central(target, times, q, p, given)
+    norms, uploads = most or (arm.rounds, arm.rounds)
+    if not scheme.secret:  # the server's noise costs each client what its own would
+        uploads = times
+    return calibrate_local(
+        target.epsilon,
+        target.delta,
+        uploads=uploads,
+        norms=norms if joint else 0,
+        relation=target.relation,
+        norm_multiplier=given,
     )
 
 
-def _with_bits(
-    arm: Arm, epsilon: float, delta: float, relation: Relation, accountant: Accountant
-) -> Arm:
+def _with_bits(arm: Arm, target: _Target) -> Noise:
     """The same for an arm whose clip norm adapts: the bits are paid out of the same epsilon.
 
     First the multipliers without bits. The bits then take a share of the release that comes from
@@ -123,48 +144,38 @@ def _with_bits(
     cohort. In a small one it would cost much; 5 z adds 2% to the noise of the other release, and
     what the count is off by averages out: C moves by eta_C times it in a round.
     """
-    plain = replace(arm, clip_quantile=None, clip_multiplier=0.0)
-    found = calibrate(plain, epsilon, delta, relation=relation, accountant=accountant)
+    epsilon, delta, relation, _ = target
+    norm, bits = arm.noise.norm_multiplier, arm.noise.clip_multiplier
+    plain = replace(arm, clip_quantile=None, noise=replace(arm.noise, clip_multiplier=None))
+    found = _noise(plain, target)
     shared = "norm_multiplier" if arm.releases_norms else "noise_multiplier"
     whole: float = getattr(found, shared)
-    apart = arm.largest_probability < 1 and not arm.releases_norms
-    beside = whole
-    if apart:
-        beside = search_noise(epsilon, delta, arm.rounds, arm.sampling_rate, relation)
-    bits = arm.clip_multiplier or max(arm.cohort / 10, 5 * beside)
-    given = [arm.norm_multiplier] if arm.releases_norms and arm.norm_multiplier else []
+    q, p = arm.sampling_rate, arm.largest_probability
+    apart = p < 1 and not arm.releases_norms
+    beside = search_noise(epsilon, delta, arm.rounds, q, relation) if apart else whole
+    bits = bits or max(arm.cohort / 10, 5 * beside)
+    given = [norm] if arm.releases_norms and norm else []
     if given or apart:  # the updates pay
-        first = SampledRound(arm.sampling_rate, joint_multiplier(bits, *given))
-        alone = central_epsilon([(first, arm.rounds)], delta, relation, accountant)
+        first = joint_multiplier(bits, *given)
+        alone = target.cost(Sampled(q, first), arm.rounds)
         if alone >= epsilon:
             norms = f" and norms of multiplier {given[0]:g}" if given else ""
             raise ValueError(
                 f"clip_multiplier = {bits!r}: {arm.rounds} releases of bits{norms} cost epsilon = "
                 f"{alone:.4g} alone; expected a larger multiplier, or epsilon > {alone:.4g}"
             )
-        if given:
-            both = replace(plain, norm_multiplier=first.noise_multiplier)
-            found = calibrate(both, epsilon, delta, relation=relation, accountant=accountant)
-            noise, ladder = found.noise_multiplier, found.ladder
-            return replace(arm, noise_multiplier=noise, ladder=ladder, clip_multiplier=bits)
-        pair = calibrate_central(
-            epsilon,
-            delta,
-            arm.rounds,
-            arm.sampling_rate,
-            relation=relation,
-            accountant=accountant,
-            upload_probability=arm.largest_probability,
-            norm_multiplier=first.noise_multiplier,
-        )
-        return replace(arm, noise_multiplier=pair.noise_multiplier, clip_multiplier=bits)
+        if plain.rungs:
+            found = _with_rungs(plain, target, first)
+            return replace(found, norm_multiplier=norm, clip_multiplier=bits)
+        update = target.update_noise(SampledTwice(q, first, p, first / 4), arm.rounds)
+        return Noise(update, norm, bits)
     if bits <= whole:
         raise ValueError(
             f"clip_multiplier = {bits!r}: the bits alone cost more than epsilon = {epsilon:g} "
             f"allows; expected more than {whole:.4g}"
         )
-    rest: Any = {shared: (whole**-2 - bits**-2) ** -0.5 * (1 + 1e-12)}
-    return replace(found, clip_quantile=arm.clip_quantile, clip_multiplier=bits, **rest)
+    rest = (whole**-2 - bits**-2) ** -0.5 * (1 + 1e-12)
+    return replace(found, clip_multiplier=bits, **{shared: rest})
 
 
 def calibrate_central(
@@ -177,84 +188,43 @@ def calibrate_central(
     accountant: Accountant = "pld",
     upload_probability: float = 1.0,
     norm_multiplier: float | None = None,
-    norm_release: bool = False,
-    cohort: float | None = None,
-    norm_share: float = 1.0,
-) -> SampledRound:
-    """The round with the least noise of which `rounds` cost at most epsilon against PUBLIC.
-
-    * Uniform sampling: leave `norm_release` False; `sampling_rate` is b/n.
-    * With a norm release: `upload_probability` is the largest p that a cohort member can get, and
-      `norm_multiplier` is z_K. Without a `norm_multiplier`, the budget is split between the two
-      releases so that the expected variance of the update's noise is smallest,
-
-          z_G(z_K)^2 (1 + (z_K / (norm_share cohort))^2),
-
-      because that noise has std z_G S with S proportional to K + N(0, (z_K C)^2), and K is about
-      norm_share cohort C: `cohort` is the expected cohort size, `norm_share` the expected mean of
-      the clipped norm over C (a public guess; a bad one costs accuracy, not privacy).
+) -> Noise:
+    """The least noise with which `rounds` rounds cost at most epsilon against PUBLIC.
 
     Args:
         epsilon: the target for all rounds together.
         delta: the delta of the guarantee.
         rounds: how many rounds are composed.
-        sampling_rate: the probability with which each client joins the cohort.
+        sampling_rate: the probability with which each client joins the cohort; b/n of uniform
+            sampling.
         relation: the relation between neighbours.
         accountant: how rounds are composed.
         upload_probability: the largest probability with which a member uploads.
-        norm_multiplier: z_K, if it is given.
-        norm_release: whether norms are released, with a z_K to be found.
-        cohort: the expected cohort size; needed to find z_K.
-        norm_share: the expected mean of the clipped norm over C.
+        norm_multiplier: z_K, if the cohort releases its norms first (`calibrate` can find it).
 
     Returns:
-        The round, with its multipliers.
+        The multipliers.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.probability(delta=delta)
+    target = _Target(epsilon, delta, relation, accountant)
+    target.check()
     _validate.count(rounds=rounds)
-    _validate.one_of(RELATIONS, relation=relation)
-    _validate.one_of(ACCOUNTANTS, accountant=accountant)
-
-    def quick(event: SampledRound) -> float:
-        return rdp_epsilon([(event, rounds)], delta, relation, coarse=True)
-
-    def full(event: SampledRound) -> float:
-        return central_epsilon([(event, rounds)], delta, relation, accountant)
-
-    def finish(norm: float | None, near: float) -> SampledRound:
-        return _least_noise(
-            full,
-            epsilon,
-            lambda z: SampledRound(sampling_rate, z, norm, upload_probability),
-            near,
-            _TOLERANCE,
-        )
-
-    if norm_multiplier is None and not norm_release:
-        rate = sampling_rate * upload_probability
-        return finish(None, search_noise(epsilon, delta, rounds, rate, relation))
-    if norm_multiplier is not None:
-        # Without a second release the pair is that of the norm sum alone.
-        alone = full(SampledRound(sampling_rate, norm_multiplier))
-        if alone >= epsilon:
-            raise ValueError(
-                f"norm_multiplier = {norm_multiplier!r}: {rounds} norm releases alone cost "
-                f"epsilon = {alone:.4g}; expected a larger multiplier, or epsilon > {alone:.4g}"
-            )
-        return finish(norm_multiplier, norm_multiplier / 4)
-    if cohort is None:
-        raise ValueError("cohort = None: expected the mean cohort size, a number > 0")
-    _validate.positive(cohort=cohort)
-    _validate.rate(norm_share=norm_share)
-    best = _best_split(
-        quick, epsilon, sampling_rate, upload_probability, norm_sum=norm_share * cohort
-    )
-    return finish(best.norm_multiplier, best.noise_multiplier)
+    return _central(target, rounds, sampling_rate, upload_probability, norm_multiplier)
 
 
-def calibrate_rungs(arm: Arm, epsilon: float, delta: float, relation: Relation) -> Arm:
-    """An arm with rungs (`Arm.rungs`), the noise of each such that all cost a round the same.
+def _central(target: _Target, rounds: int, q: float, p: float, norm: float | None) -> Noise:
+    if norm is None:
+        near = search_noise(target.epsilon, target.delta, rounds, q * p, target.relation)
+        return Noise(target.update_noise(Sampled(q * p, near), rounds))
+    # Without a second release the pair is that of the norm sum alone.
+    alone = target.cost(Sampled(q, norm), rounds)
+    if alone >= target.epsilon:
+        raise _norms_cost(norm, rounds, alone)
+    return Noise(target.update_noise(SampledTwice(q, norm, p, norm / 4), rounds), norm)
+
+
+def _with_rungs(arm: Arm, target: _Target, norms: float | None) -> Noise:
+    """The noise of each rung (`Arm.rungs`), such that all cost a round the same. `norms`: the
+    multiplier of what the whole cohort releases before, if it is given.
 
     The rung of a round depends on what was released before, so that no list of rounds is known
     beforehand. But at one order, fixed here, every rung of the ladder has the same RDP, so that the
@@ -265,68 +235,69 @@ def calibrate_rungs(arm: Arm, epsilon: float, delta: float, relation: Relation) 
     A norm sum that chooses the rung is released before it, by all clients: a Gaussian, whose cost
     is the same in every round. Without a multiplier of its own it gets a share of the cost that
     keeps the variance of the update's noise, about (1 + (z_K / K)^2) / (1 - share), smallest for a
-    sum K (in clip norms) at the middle of the ladder; see `calibrate_central`.
+    sum K (in clip norms) at the middle of the ladder; see `_best_split`.
     """
-    rungs = [arm.at_rung(number) for number in range(len(arm.rungs))]
-    rates = [one.sampling_rate * one.largest_probability for one in rungs]
+    epsilon, delta, relation, _ = target
+    rates = [one.sampling_rate * one.largest_probability for one in arm.at_rungs()]
     middle = math.sqrt(rates[0] * rates[-1])
-    near = calibrate_central(
-        epsilon, delta, arm.rounds, middle, relation=relation, accountant="rdp"
-    )
-    spent = [(near, arm.rounds)]
+    first = search_noise(epsilon, delta, arm.rounds, middle, relation)
+    noise = target._replace(accountant="rdp").update_noise(Sampled(middle, first), arm.rounds)
+    near = Sampled(middle, noise)
     doubled = relation == "replace"
     orders, curve = (REPLACE_ORDERS, replace_rdp) if doubled else (ORDERS, composed_rdp)
     each = [
-        epsilon_from_rdp((a,), c, delta) for a, c in zip(orders, curve(spent, orders), strict=True)
+        epsilon_from_rdp((order,), cost, delta)
+        for order, cost in zip(orders, curve([(near, arm.rounds)], orders), strict=True)
     ]
     alpha = orders[int(np.argmin(each))]
     order = 2 * alpha if doubled else alpha
 
-    log_cost, norms = math.log(round_rdp(near, (order,))[0]), arm.norm_multiplier
+    (cost,) = round_rdp(near, (order,))
+    log_cost = math.log(cost)
 
-    def charged(event: Round) -> float:
-        return epsilon_from_rdp((alpha,), curve([(event, arm.rounds)], (alpha,)), delta)
+    def charged(event: Sum) -> float:
+        played = as_coins([Rounds(event, arm.rounds)], relation)
+        return epsilon_from_rdp((alpha,), curve(played, (alpha,)), delta)
 
-    if arm.releases_norms and not norms:
+    if arm.releases_norms and norms is None:
         whole = order / 2 / math.exp(log_cost)  # z_K^2, if nothing else were released
         off = whole / (math.sqrt(arm.norm_low) * arm.cohort) ** 2
         norms = math.sqrt(whole / (math.sqrt(off * off + off) - off))
-    elif arm.releases_norms and (alone := charged(SampledRound(1.0, norms))) >= epsilon:
-        raise ValueError(
-            f"norm_multiplier = {norms!r}: {arm.rounds} norm releases alone cost epsilon = "
-            f"{alone:.4g}; expected a larger multiplier, or epsilon > {alone:.4g}"
-        )
+    elif norms is not None and (alone := charged(Sampled(1.0, norms))) >= epsilon:
+        raise _norms_cost(norms, arm.rounds, alone)
 
-    def at(cost: float) -> Arm:
-        ladder = tuple(_noise_at(rate, order, cost) for rate in rates)
-        return replace(arm, noise_multiplier=ladder[-1], norm_multiplier=norms, ladder=ladder)
+    def at(log_cost: float) -> Noise:
+        ladder = tuple(_noise_at(rate, order, math.exp(log_cost)) for rate in rates)
+        return Noise(ladder[-1], norms, ladder=ladder)
+
+    def cost_of(noise: Noise) -> float:
+        return charged(replace(arm, noise=noise).event())
 
     def excess(log_cost: float) -> float:
-        return charged(at(math.exp(log_cost)).sampled_round()) - epsilon * (1 - _TOLERANCE / 2)
+        return cost_of(at(log_cost)) - epsilon * (1 - _TOLERANCE / 2)
 
     low, high = log_cost - 0.1, log_cost + 0.1
     while excess(low) > 0:
         low -= 0.3
     while excess(high) < 0:
         high += 0.3
-    found = at(math.exp(optimize.brentq(excess, low, high, xtol=_TOLERANCE / 8)))
-    if charged(found.sampled_round()) > epsilon:
+    found = at(optimize.brentq(excess, low, high, xtol=_TOLERANCE / 8))
+    if cost_of(found) > epsilon:
         raise AssertionError("the search for the noise ended above its target")
     return found
 
 
 @lru_cache(maxsize=4096)
 def search_noise(
-    epsilon: float, delta: float, rounds: int, rate: float, relation: Relation = "zero-out"
+    epsilon: float, delta: float, rounds: int, rate: float, relation: Relation
 ) -> float:
     """The noise multiplier of uniform sampling by RDP at few orders, for searches: in some
     milliseconds, and a little more than is needed."""
 
-    def cost(event: SampledRound) -> float:
+    def cost(event: Coins) -> float:
         return rdp_epsilon([(event, rounds)], delta, relation, coarse=True)
 
-    found = _least_noise(cost, epsilon, lambda z: SampledRound(rate, z), 1.0, _SEARCH_TOLERANCE)
-    return found.noise_multiplier
+    return _least_noise(cost, epsilon, lambda z: Sampled(rate, z), 1.0, _SEARCH_TOLERANCE)
 
 
 def calibrate_local(
@@ -338,8 +309,8 @@ def calibrate_local(
     relation: Relation = "zero-out",
     norm_multiplier: float | None = None,
     norm_budget: float = 0.1,
-) -> ClientReleases:
-    """The releases that cost one client epsilon, and never more, against SERVER.
+) -> Noise:
+    """The noise with which releases cost one client epsilon, and never more, against SERVER.
 
     Args:
         epsilon: the target for all releases of the client together.
@@ -351,13 +322,12 @@ def calibrate_local(
         norm_budget: the share of mu^2 that is spent on norms if `norm_multiplier` is not given.
 
     Returns:
-        The releases, with their multipliers.
+        The multipliers.
     """
     _validate.positive(epsilon=epsilon)
     _validate.count(uploads=uploads)
     _validate.one_of(RELATIONS, relation=relation)
-    # This ClientReleases only checks the counts; its multipliers are placeholders.
-    ClientReleases(1.0, uploads, norm_multiplier or 1.0, norms)
+    as_count("norms", norms)
     budget = gdp.mu_from_epsilon(epsilon, delta) ** 2 * (1 - 1e-10)
     for_norms = 0.0
     if norms and norm_multiplier is None:
@@ -369,20 +339,24 @@ def calibrate_local(
         for_norms = norms / norm_multiplier**2
         if for_norms >= budget:
             alone = gdp.epsilon_from_mu(math.sqrt(for_norms), delta)
-            raise ValueError(
-                f"norm_multiplier = {norm_multiplier!r}: {norms} norm releases alone cost "
-                f"epsilon = {alone:.4g}; expected a larger multiplier, or epsilon > {alone:.4g}"
-            )
-    sensitivity = 1.0 if relation == "zero-out" else 2.0
-    noise_multiplier = sensitivity * math.sqrt(uploads / (budget - for_norms))
-    return ClientReleases(noise_multiplier, uploads, norm_multiplier, norms)
+            raise _norms_cost(norm_multiplier, norms, alone)
+    moved = UPDATE.sensitivity(relation)
+    return Noise(moved * math.sqrt(uploads / (budget - for_norms)), norm_multiplier)
+
+
+def _norms_cost(multiplier: float, norms: int, alone: float) -> ValueError:
+    """The refusal of a given multiplier that leaves nothing for the updates."""
+    return ValueError(
+        f"norm_multiplier = {multiplier!r}: {norms} norm releases alone cost epsilon = "
+        f"{alone:.4g}; expected a larger multiplier, or epsilon > {alone:.4g}"
+    )
 
 
 def _noise_at(sampling_rate: float, order: float, cost: float) -> float:
     """The least noise multiplier at which a round of this rate has at most this RDP at an order."""
 
     def excess(log_z: float) -> float:
-        event = SampledRound(sampling_rate, math.exp(log_z))
+        event = Sampled(sampling_rate, math.exp(log_z))
         return math.log(round_rdp.__wrapped__(event, (order,))[0]) - math.log(cost)
 
     low, high = -1.0, 1.0
@@ -401,53 +375,51 @@ def _noise_at(sampling_rate: float, order: float, cost: float) -> float:
     return math.exp(log_z)
 
 
-def _best_split(
-    cost: Callable[[SampledRound], float],
-    epsilon: float,
-    sampling_rate: float,
-    upload_probability: float,
-    *,
-    norm_sum: float,
-) -> SampledRound:
-    """The z_K, and hence z_G, with the least expected variance: a one-dimensional search by RDP."""
-    alone = _least_noise(
-        cost, epsilon, lambda z: SampledRound(sampling_rate, z), 1.0, _SEARCH_TOLERANCE
-    )
-    near = alone.noise_multiplier
+def _best_split(arm: Arm, target: _Target) -> Noise:
+    """The budget split between norms and updates so that the expected variance of the update's
+    noise is smallest,
+
+        z_G(z_K)^2 (1 + (z_K / (norm_low cohort))^2),
+
+    because that noise has std z_G S with S proportional to K + N(0, (z_K C)^2), and K is at least
+    norm_low cohort C. A one-dimensional search by RDP.
+    """
+    epsilon, delta, relation, _ = target
+    q, p, norm_sum = arm.sampling_rate, arm.largest_probability, arm.norm_low * arm.cohort
+    near = search_noise(epsilon, delta, arm.rounds, q, relation)
     low, high = math.log(1.01 * near), math.log(20 * max(near, norm_sum))
 
-    def finished(log_norm: float) -> SampledRound:
+    def cost(event: Coins) -> float:
+        return rdp_epsilon([(event, arm.rounds)], delta, relation, coarse=True)
+
+    def noise(log_norm: float) -> float:
         nonlocal near
-        event = _least_noise(
-            cost,
-            epsilon,
-            lambda z: SampledRound(sampling_rate, z, math.exp(log_norm), upload_probability),
-            near,
-            _SEARCH_TOLERANCE,
+        norm = math.exp(log_norm)
+        near = _least_noise(
+            cost, epsilon, lambda z: SampledTwice(q, norm, p, z), near, _SEARCH_TOLERANCE
         )
-        near = event.noise_multiplier
-        return event
+        return near
 
     def log_variance(log_norm: float) -> float:
-        event = finished(log_norm)
-        return 2 * math.log(event.noise_multiplier) + math.log1p(
-            (math.exp(log_norm) / norm_sum) ** 2
-        )
+        spread = math.log1p((math.exp(log_norm) / norm_sum) ** 2)
+        return 2 * math.log(noise(log_norm)) + spread
 
-    found = optimize.minimize_scalar(
+    best = optimize.minimize_scalar(
         log_variance, bounds=(low, high), method="bounded", options={"xatol": 0.03}
     )
-    return finished(float(found.x))
+    log_norm = float(best.x)
+    pair = SampledTwice(q, math.exp(log_norm), p, noise(log_norm))
+    return Noise(target.update_noise(pair, arm.rounds), pair.first_multiplier)
 
 
 def _least_noise(
-    cost: Callable[[SampledRound], float],
+    cost: Callable[[Coins], float],
     epsilon: float,
-    event: Callable[[float], SampledRound],
+    event: Callable[[float], Coins],
     near: float,
     tolerance: float,
-) -> SampledRound:
-    """The event whose cost is in [epsilon (1 - tolerance), epsilon]; more noise costs less.
+) -> float:
+    """The multiplier whose event costs between epsilon (1 - tolerance) and epsilon.
 
     Regula falsi on ln cost against ln z inside a bracket, with bisection when it does not shrink.
     """
@@ -484,4 +456,4 @@ def _least_noise(
             low, at_low = middle, value
         else:
             high, at_high = middle, value
-    return event(math.exp(high))
+    return math.exp(high)

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from locksfl.privacy.terms import Term
+from locksfl.methods.events import Chosen, Rounds, Sampled, SampledTwice, Turns
 
 Floats = npt.NDArray[np.float64]
-Coins = list[tuple[tuple[Term, ...], int]]  # what a round may be, and how many there are
+Round = Sampled | SampledTwice
+Coins = list[tuple[tuple[Round, ...], int]]  # what a round may be, and how many there are
 Frozen = tuple[tuple[tuple[float, ...], int], ...]  # the numbers of a mechanism, and its rounds
 
 WHOLE = (*range(2, 49), 56, 64, 80, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -27,47 +28,44 @@ ORDERS = (*(1 + np.geomspace(0.02, 6, 24)).tolist(), *map(float, WHOLE))
 REACH = 200.0  # the largest epsilon for which a loss distribution is in range for certain
 
 
-def as_coins(terms: Sequence[Term]) -> Coins:
+def as_coins(seen: Sequence[Rounds]) -> Coins:
     """Rounds by coins; turns beside them are rounds that everybody takes part in."""
     found: Coins = []
-    for term in terms:
-        rounds = term["rounds"]
-        if term["mechanism"] == "turns":
-            rounds = -(-rounds // term["separation"])
-            term = poisson(1.0, term["noise_multiplier"])
-        choices = term["choices"] if term["mechanism"] == "chosen" else [term]
-        found.append((tuple(choices), rounds))
+    for event, rounds in seen:
+        match event:
+            case Turns():
+                turns = -(-rounds // event.separation)
+                found.append(((Sampled(1.0, event.noise_multiplier),), turns))
+            case Chosen():
+                found.append((event.choices, rounds))
+            case Sampled() | SampledTwice():
+                found.append(((event,), rounds))
+            case _:
+                raise TypeError(f"{type(event).__name__}: not a sum over a secret sample")
     return found
 
 
-def poisson(rate: float, noise: float) -> Term:
-    """The term of a round of a Poisson-sampled Gaussian."""
-    return {"mechanism": "poisson-gaussian", "sampling_rate": rate, "noise_multiplier": noise}
-
-
-def is_joint(term: Term) -> bool:
+def is_joint(one: Round) -> bool:
     """Whether it is two sums of one secret sample. Sums of everybody are two mechanisms, and if the
     second coin draws all of a sample the two sums are one Gaussian."""
-    joint = term["mechanism"] == "joint-poisson-gaussian"
-    return bool(joint and term["sampling_rate"] < 1 and term["second_rate"] < 1)
+    return isinstance(one, SampledTwice) and one.sampling_rate < 1 and one.second_rate < 1
 
 
-def parts_of(term: Term) -> list[tuple[float, float]]:
+def parts_of(one: Round) -> list[tuple[float, float]]:
     """The Poisson-sampled Gaussians, as (rate, multiplier), that a round is."""
-    if term["mechanism"] == "poisson-gaussian":
-        return [(float(term["sampling_rate"]), float(term["noise_multiplier"]))]
-    rate, second = float(term["sampling_rate"]), float(term["second_rate"])
-    first, noise = float(term["first_multiplier"]), float(term["noise_multiplier"])
-    if second == 1 and rate < 1:
-        return [(rate, merged(first, noise))]
-    return [(rate, first), (rate * second, noise)]
+    if isinstance(one, Sampled):
+        return [(one.sampling_rate, one.noise_multiplier)]
+    if one.second_rate == 1 and one.sampling_rate < 1:
+        return [(one.sampling_rate, merged(one.first_multiplier, one.noise_multiplier))]
+    second = one.sampling_rate * one.second_rate
+    return [(one.sampling_rate, one.first_multiplier), (second, one.noise_multiplier)]
 
 
 def frozen(coins: Coins) -> Frozen:
     """All Poisson-sampled Gaussians with their rounds, equal ones merged."""
     counts: dict[tuple[float, ...], int] = {}
-    for (term,), rounds in coins:
-        for part in parts_of(term):
+    for (one,), rounds in coins:
+        for part in parts_of(one):
             counts[part] = counts.get(part, 0) + rounds
     return tuple(counts.items())
 

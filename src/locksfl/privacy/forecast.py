@@ -28,19 +28,18 @@ rule of thumb from one task. Correlated noise (methods/cyclic.py) adds up to les
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import optimize, special
 
 from locksfl import _validate
+from locksfl._arrays import Floats
 from locksfl.arm import Arm
 from locksfl.methods.cyclic import prefix_stds
-
-Floats = npt.NDArray[np.float64]
+from locksfl.methods.dials import Dials
 
 HOPELESS, HARD = 0.5, 1.5  # reach
 SPREAD = 1.0
@@ -62,14 +61,14 @@ class Expected:
 
 
 @lru_cache(maxsize=64)
-def norm_points(mean: float, spread: float = SPREAD, points: int = 200) -> tuple[float, ...]:
-    """Equally likely norms min(1, log-normal) with this mean."""
+def norm_points(mean: float) -> tuple[float, ...]:
+    """Equally likely norms min(1, log-normal) with this mean, 200 of them."""
     _validate.rate(norm_share=mean)
     if mean > 0.999:
         return (1.0,)
 
     def norms(location: float) -> Floats:
-        return np.minimum(1.0, np.exp(location + spread * _normal(points)))
+        return np.minimum(1.0, np.exp(location + SPREAD * _normal(200)))
 
     location = optimize.brentq(lambda location: norms(location).mean() - mean, -30.0, 30.0)
     return tuple(norms(location).tolist())
@@ -87,13 +86,16 @@ def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expect
         What to expect of a round, averaged over the released norm sum.
     """
     share = norm_share if arm.lengths == "clipped" else 1.0
-    arm = replace(_usual(arm, share), clip_norm=1.0)
+    arm = _usual(arm, share)
     r = np.asarray(norm_points(share))[:, None]
     own = r
     if arm.releases_norms and arm.parts[2].clients_add_noise:
         own = np.clip(r + arm.norm_multiplier * _normal(15)[None, :], 0.0, 1.0)
     found = np.array(
-        [_given_sum(arm.at_public(k), parameters, r, own, k) for k in _norm_sums(arm, own)]
+        [
+            _given_sum(arm.at_public(arm.clip_norm * k), parameters, r, own, k)
+            for k in _norm_sums(arm, own)
+        ]
     )
     noise, sampling, kept, uploads = found.mean(axis=0).tolist()
     return Expected(noise, math.sqrt(max(0.0, sampling)), kept, uploads)
@@ -107,6 +109,11 @@ def _usual(arm: Arm, norm_share: float) -> Arm:
     return arm.at_rung(int(np.argmin(off)))
 
 
+def _dials(arm: Arm) -> Dials:
+    """Its numbers with lengths in clip norms."""
+    return arm.dials(float).at_clip(1.0, np)
+
+
 def _norm_sums(arm: Arm, own: Floats) -> Floats:
     """Equally likely values of what the rule makes of the released sum."""
     rule, _, trust = arm.parts
@@ -117,7 +124,7 @@ def _norm_sums(arm: Arm, own: Floats) -> Floats:
     if trust.server_adds_noise:
         variance += arm.sum_multiplier**2
     sums = m * float(own.mean()) + math.sqrt(max(0.0, variance)) * _normal(15)
-    dials = arm.dials(float)
+    dials = _dials(arm)
     if (
         rule.settle_from_all is not None
     ):  # each of the equally likely values stands for as many members
@@ -138,7 +145,7 @@ def _given_sum(
 ) -> tuple[float, float, float, float]:
     """(noise, sampling variance, kept, uploads) given the public number k."""
     rule, estimator, trust = arm.parts
-    m, dials = arm.cohort, arm.dials(float)
+    m, dials = arm.cohort, _dials(arm)
 
     def probability(value: Any) -> Any:
         if rule.jointly:  # each value stands for as many members
@@ -189,7 +196,7 @@ def reach(arm: Arm, noise: float) -> float:
     if noise <= 0:
         return math.inf
     if arm.bands > 1:
-        return arm.rounds / float(prefix_stds(arm.rounds, arm.bands)[-1]) / noise
+        return arm.rounds / float(prefix_stds(arm.rounds, arm.strategy)[-1]) / noise
     return math.sqrt(arm.rounds) / noise
 
 

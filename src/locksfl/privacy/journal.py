@@ -1,10 +1,14 @@
-"""The ledger: entries that can only be added, each chained to all before it. Format 2.
+"""The ledger: entries that can only be added, each chained to all before it. Format 3.
 
-    header    version, experiment, delta, relation, accountant, accounting, and the arms: terms and
-              budget. A device's header has no experiment and no arms: its entries carry their terms
-    entry     account, round, kind, clients, uploaders, terms, time
+    header    `Header`: what turns counts into epsilons, and of every arm what its rounds release to
+              each observer (`methods.events`). A device's and a population's have no arms: their
+              entries carry their terms
+    entry     `Entry`: account, round, kind, the clients that it is about, uploaders, terms, time
     head      the number of entries, and the hash over the header and all of them
     totals    the sums of the entries for each arm or, on a device, for each set of terms
+
+A header of format 2 is read as one of format 3 and stays as it was written: it is the first link of
+a chain that others have noted. Its ledger goes on under it, entry by entry, by the same rules.
 
 An account is an arm on a server or in a simulation, and a run on a device. A round is recorded as
 "reserve" (all clients that will be asked, for norm and upload), then for each client as "commit"
@@ -26,20 +30,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from locksfl.arm import Arm
-from locksfl.methods.releases import ACCOUNTANTS, RELATIONS
-from locksfl.privacy import version_1
-from locksfl.privacy.budget import Budget
+from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
+from locksfl.privacy import old
 from locksfl.privacy.statement import Counts
+from locksfl.privacy.terms import LedgerArm
 
-VERSION = 2
+VERSION = 3
 Kind = Literal["reserve", "commit", "refund"]
 EVERYBODY = np.array([-1], np.int32)  # the clients of a round in central trust: all are charged
 COLUMNS = {"norms": np.int32, "uploads": np.int32, "open": np.int32, "shares": np.float64}
@@ -56,6 +60,10 @@ class Entry:
     uploaders: int = 1  # of a commitment: clients whose noise adds up (1 is the worst case)
     terms: str = ""  # on a device, in full; elsewhere they are in the header
     time: int = 0  # seconds since 1970; 0 in a simulation
+
+    def __post_init__(self) -> None:
+        if self.uploaders < 1:
+            raise ValueError(f"uploaders = {self.uploaders}: expected a whole number >= 1")
 
     def link(self, number: int, before: str) -> str:
         """The hash of this entry as the `number`-th, chained to `before`, the hash of the previous
@@ -114,48 +122,62 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class ArmLedger:
-    """One arm: what was planned, and what its clients released."""
+class Header:
+    """What a ledger is about, which never changes: the first link of the chain."""
 
-    name: str
-    counts: Counts
-    claimed_epsilon: float | None = None  # as printed in the paper, no guarantee
+    experiment: str | None = None  # its identity (`experiment_id`)
+    delta: float | None = None  # of the experiment's guarantee
+    relation: Relation | None = None
+    accountant: Accountant | None = None
+    accounting: str = "sound"  # or "as-printed", for claims of the paper
+    trust: str | None = None
+    arms: tuple[LedgerArm, ...] = ()
+    device: str | None = None  # a random name
+    population: str | None = None
+    total: Mapping[str, Any] | None = None  # of a population (`population.Total`)
+    upgraded: str | None = None  # the head of the file of version 0.1 that this one replaced
 
+    def __post_init__(self) -> None:
+        if self.arms and (self.relation not in RELATIONS or self.accountant not in ACCOUNTANTS):
+            raise ValueError("unknown relation or accountant")
+        if len({arm.name for arm in self.arms}) < len(self.arms):
+            raise ValueError("two arms of one name")
 
-def header(
-    experiment: str | None = None,
-    arms: Iterable[tuple[Arm, float | None]] = (),
-    *,
-    delta: float | None = None,
-    relation: str | None = None,
-    accountant: str | None = None,
-    accounting: str = "sound",
-) -> dict[str, Any]:
-    """The header of a ledger, which never changes: the first link of the chain.
+    @classmethod
+    def of(cls, experiment: str, arms: Sequence[tuple[Arm, float | None]], **rest: Any) -> Self:
+        """The header of an experiment's ledger.
 
-    Args:
-        experiment: the identity of the experiment (`experiment_id`); None on a device.
-        arms: each arm with the epsilon that it claims without a guarantee, or None.
-        delta, relation, accountant: those of the experiment's guarantee.
-        accounting: "sound", or "as-printed" for claims of the paper.
-    """
-    return {
-        "version": VERSION,
-        "experiment": experiment,
-        "delta": delta,
-        "relation": relation,
-        "accountant": accountant,
-        "accounting": accounting,
-        "arms": [
-            {
-                "name": arm.name,
-                "terms": arm.as_dict(),
-                "budget": None if arm.budget is None else asdict(arm.budget),
-                "claimed_epsilon": claimed,
-            }
-            for arm, claimed in arms
-        ],
-    }
+        Args:
+            experiment: the identity of the experiment (`experiment_id`).
+            arms: each arm with the epsilon that it claims without a guarantee, or None.
+            rest: delta, relation, accountant and accounting.
+        """
+        planned = tuple(LedgerArm.of(arm, claimed) for arm, claimed in arms)
+        return cls(experiment, trust=arms[0][0].trust, arms=planned, **rest)
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> Self:
+        """A header as it was written, in format 3 or 2. What is none is a ValueError."""
+        try:
+            table = dict(written)
+            version = table.pop("version", None)
+            if version == 2:
+                return cls(**old.header(table))
+            if version == VERSION:
+                arms = tuple(map(LedgerArm.from_dict, table.pop("arms")))
+                return cls(**table, arms=arms)
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            raise ValueError(f"not a header: {error!r}") from None
+        raise ValueError(
+            f"a ledger of version {version!r}; expected version {VERSION}, 2 or 1: a newer program "
+            "wrote it"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is written; what is None is left out."""
+        arms = [arm.as_dict() for arm in self.arms]
+        table = {"version": VERSION, **vars(self), "arms": arms}
+        return {name: value for name, value in table.items() if value is not None}
 
 
 def settlement(
@@ -189,25 +211,20 @@ def settlement(
 class Books:
     """A ledger's header, totals and head, in memory."""
 
-    def __init__(self, header: dict[str, Any]) -> None:
-        if header.get("version") != VERSION:
-            raise ValueError(
-                f"a ledger of version {header.get('version')!r}; expected version {VERSION} or 1: "
-                "a newer program wrote it"
-            )
-        if header["arms"] and (
-            header["relation"] not in RELATIONS or header["accountant"] not in ACCOUNTANTS
-        ):
-            raise ValueError("unknown relation or accountant")
-        self.header = header
-        self.number, self.hash = 0, hashlib.sha256(_canonical(header)).hexdigest()
-        self.plans: dict[str, Arm] = {}
-        for item in header["arms"]:
-            arm, budget = Arm.from_dict({**item["terms"], "name": item["name"]}), item["budget"]
-            self.plans[arm.name] = replace(arm, budget=None if budget is None else Budget(**budget))
+    def __init__(self, header: Header, written: dict[str, Any] | None = None) -> None:
+        """Empty books. `written`: the header as it was written, if that was in an older format."""
+        self.header, self.written = header, header.as_dict() if written is None else written
+        self.number, self.hash = 0, hashlib.sha256(_canonical(self.written)).hexdigest()
+        self.began = self.head
+        self.plans = {arm.name: arm for arm in header.arms}
         self.tallies = {
-            name: Tally(arm.releases_norms, arm.clients) for name, arm in self.plans.items()
+            name: Tally(arm.asks_norms, arm.clients) for name, arm in self.plans.items()
         }
+
+    @classmethod
+    def begun(cls, written: dict[str, Any]) -> Self:
+        """Empty books of a header as it was written."""
+        return cls(Header.read(written), written)
 
     @property
     def head(self) -> str:
@@ -242,17 +259,14 @@ class Books:
         return self.tallies[key]
 
     @property
-    def arms(self) -> tuple[ArmLedger, ...]:
+    def arms(self) -> tuple[Counts, ...]:
         """Every arm, for the accountants."""
-        claimed = (arm["claimed_epsilon"] for arm in self.header["arms"])
-        return tuple(
-            ArmLedger(name, self.counts(name), epsilon)
-            for name, epsilon in zip(self.plans, claimed, strict=True)
-        )
+        return tuple(map(self.counts, self.plans))
 
     def covers(self, other: Books) -> bool:
-        """Whether nothing is charged in another's totals that is not charged here."""
-        return all(
+        """Whether it is about the same releases, and nothing is charged in another's totals that is
+        not charged here."""
+        return self.header.arms == other.header.arms and all(
             key in self.tallies
             and self.tallies[key].rounds >= tally.rounds
             and (self.tallies[key].norms >= tally.norms).all()
@@ -270,7 +284,7 @@ class Books:
         """Everything as a JSON table and arrays, with a checksum over both. Columns of zeros are
         left out, such as `open` between the rounds of a simulation."""
         meta: dict[str, Any] = {
-            "header": self.header,
+            "header": self.written,
             "head": self.head,
             "totals": {
                 key: {"rounds": t.rounds, "last": list(t.last), "latest": t.latest}
@@ -305,8 +319,8 @@ class Books:
             raise ValueError(f"{damaged} (its checksum does not match)")
         try:
             if "totals" not in meta:
-                meta = version_1.checkpoint(meta)
-            books = cls(meta["header"])
+                meta = old.checkpoint(meta)
+            books = cls.begun(meta["header"])
             for key, total in meta["totals"].items():
                 tally = books.tally(key)
                 columns = {kind: arrays.get(f"ledger_{key}_{kind}") for kind in COLUMNS}

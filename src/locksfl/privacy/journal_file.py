@@ -10,11 +10,12 @@ Guarantees:
 * An existing file is never overwritten, and `open` never creates one.
 
 **The time to open a ledger does not grow with its age.** FILE.head, next to the file, holds the
-totals up to the last head that was saved, with the size and the modification time of the file at
-that moment. A file that has not been touched since is trusted up to that head, and only later
-entries are verified. A file that was touched, or has no saved head, is verified from its first
-entry; so is one that a person asks about (`whole`). To make every touch visible, however coarse the
-file system's clock, the file's time is set back a little whenever its head is saved.
+totals up to the last head that was saved, of those clients that were charged, with the size and the
+modification time of the file at that moment. A file that has not been touched since is trusted up
+to that head, and only later entries are verified. A file that was touched, or has no saved head, is
+verified from its first entry; so is one that a person asks about (`whole`). To make every touch
+visible, however coarse the file system's clock, the file's time is set back a little whenever its
+head is saved.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from locksfl._files import sync_folder, write_atomically
-from locksfl.privacy import version_1
-from locksfl.privacy.journal import COLUMNS, Books, Entry, header
+from locksfl.privacy import old
+from locksfl.privacy.journal import COLUMNS, Books, Entry, Header
 
 Seen = tuple[Books, list[int]]  # totals up to a head, and size and time of the file at that moment
 SET_BACK = 2_000_000_000  # nanoseconds; no clock of a file system is coarser
@@ -57,15 +58,15 @@ class Journal:
         self._kept: tuple[str, list[int]] | None = None  # head and stamp, as on disk
 
     @classmethod
-    def create(cls, path: Path, head: dict[str, Any]) -> Self:
-        """Create a new file with the header `head` (see `journal.header`)."""
+    def create(cls, path: Path, head: Header) -> Self:
+        """Create a new file with this header."""
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except FileExistsError:
             raise ValueError(f"{path}: already exists; expected a new file, or open it") from None
         journal = cls(path, _connect(path))
         with journal.transaction():
-            journal._begin(head)
+            journal._begin(head.as_dict())
         sync_folder(path.parent)
         return journal
 
@@ -79,7 +80,7 @@ class Journal:
         seen: Seen | None = None,
     ) -> Self:
         """Open and verify an existing file. A file of version 1 (program 0.1) is verified by its
-        own rule and rewritten, in one transaction.
+        own rule and rewritten in format 2, in one transaction.
 
         Args:
             path: the file.
@@ -111,7 +112,7 @@ class Journal:
                 if head is not None and head != journal._meta().get("head"):
                     journal._refuse_head("noted")
                 old, entries = journal._version_1()
-                books = Books(old)
+                books = Books.begun(old)
                 for entry in entries:
                     books.enter(entry)
                 return books
@@ -169,8 +170,8 @@ class Journal:
         """Whether a head that was noted earlier belongs to this file."""
         number, _, digest = head.partition(" ")
         if number == "0":
-            return head == Books(self.books.header).head
-        if head == self.books.header.get("upgraded"):
+            return head == self.books.began
+        if head == self.books.header.upgraded:
             return True
         rows = self.query("SELECT hash FROM entries WHERE number = ?", (number,))
         return rows == [(digest,)]
@@ -197,7 +198,7 @@ class Journal:
         for table in TABLES:
             self._db.execute(table)
         self._db.execute("DELETE FROM meta")
-        rows = [("header", json.dumps(first, sort_keys=True)), ("head", Books(first).head)]
+        rows = [("header", json.dumps(first, sort_keys=True)), ("head", Books.begun(first).head)]
         self._db.executemany("INSERT INTO meta VALUES (?, ?)", rows)
         for entry in entries:
             self.append(entry)
@@ -289,7 +290,7 @@ class Journal:
             raise ValueError(f"{self._damaged} (it has no header)")
         if books is None:
             try:
-                books = Books(json.loads(meta["header"]))
+                books = Books.begun(json.loads(meta["header"]))
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"{self._damaged} ({error})") from None
         limit = -1 if most is None else most - books.number
@@ -315,8 +316,8 @@ class Journal:
         """Header and entries of a file that version 0.1 wrote, verified by its rule."""
         self._quick_check()
         rows = self.query("SELECT * FROM entries ORDER BY number")
-        first, entries = version_1.journal(self._meta(), rows, self._damaged)
-        return {**header(), **first}, [Entry(*values) for values in entries]
+        first, entries = old.journal(self._meta(), rows, self._damaged)
+        return first, [Entry(*values) for values in entries]
 
     def _stamp(self) -> list[int]:
         found = self.path.stat()
@@ -331,11 +332,11 @@ class Journal:
         try:
             table = json.loads(self._head_file.read_text("utf-8"))
             arrays = {
-                name: np.array(values, COLUMNS[name.rpartition("_")[2]])
+                name: _dense(values, COLUMNS[name.rpartition("_")[2]])
                 for name, values in table["arrays"].items()
             }
             return Books.unpack(table["ledger"], arrays, self._head_file), table["stamp"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, MemoryError):
             return None, []
 
     def _keep(self, books: Books) -> None:
@@ -343,10 +344,26 @@ class Journal:
         back = time.time_ns() - SET_BACK
         os.utime(self.path, ns=(back, back))
         (meta, arrays), stamp = books.pack(), self._stamp()
-        lists = {name: array.tolist() for name, array in arrays.items()}
+        lists = {name: _sparse(array) for name, array in arrays.items()}
         text = json.dumps({"ledger": meta, "arrays": lists, "stamp": stamp})
         write_atomically(self._head_file, text.encode(), secret=True)
         self._kept = (books.head, stamp)
+
+
+def _sparse(column: np.ndarray) -> list[Any]:
+    """The number of clients, those that are not at 0, and what they are at."""
+    who = np.flatnonzero(column)
+    return [column.size, who.tolist(), column[who].tolist()]
+
+
+def _dense(saved: list[Any], kind: type) -> np.ndarray:
+    """The inverse, which also reads the numbers of all clients, as of format 2."""
+    if not any(isinstance(part, list) for part in saved):
+        return np.array(saved, kind)
+    size, who, values = saved
+    column = np.zeros(size, kind)
+    column[who] = values
+    return column
 
 
 def _entry(row: Any) -> Entry:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from locksfl._arrays import unpack_arrays
-from locksfl.privacy.journal import ArmLedger, Books, same_experiment
+from locksfl.privacy.budget import filtered
+from locksfl.privacy.journal import Books, same_experiment
 from locksfl.privacy.journal_file import Journal
-from locksfl.privacy.statement import Cost, guarantee, spent
+from locksfl.privacy.statement import Cost, Counts, promised, spent
 
 CHECKPOINT = "checkpoint.npz"
 LEDGER = "ledger.sqlite"
@@ -34,7 +35,7 @@ def read_run(folder: Path) -> Books:
     books = Books.unpack(meta.get("ledger") if isinstance(meta, dict) else None, arrays, path)
     if durable.is_file():
         kept, books = books, Journal.read(durable, books.head if books.number else None)
-        same_experiment(books.header["experiment"], kept.header["experiment"], durable)
+        same_experiment(books.header.experiment, kept.header.experiment or "", durable)
         if not books.covers(kept):
             raise ValueError(f"{durable}: not the ledger of this checkpoint, or an old copy")
     elif _engine(folder) is not None:
@@ -56,30 +57,33 @@ def account_ledger(ledger: Books) -> dict[str, Any]:
 
     {"arms": [{"guarantee": {"server": ..., "public": ...}, "spent_so_far": ...}], ...}
     """
-    delta, relation, accountant = (ledger.header[k] for k in ("delta", "relation", "accountant"))
+    about = ledger.header
+    delta, relation, accountant = about.delta, about.relation, about.accountant
+    if delta is None or relation is None or accountant is None:
+        raise ValueError("the ledger of a device or a population; expected that of an experiment")
 
-    def both(arms: Sequence[ArmLedger]) -> dict[str, Any]:
-        promise = guarantee([arm.counts.arm for arm in arms], delta, accountant)
-        so_far = spent([arm.counts for arm in arms], delta, accountant)
+    def both(arms: Sequence[Counts]) -> dict[str, Any]:
+        promise = promised([counts.arm.terms for counts in arms], delta, accountant)
+        so_far = spent(arms, delta, accountant)
         return {
             "guarantee": by_observer(promise, relation),
             "spent_so_far": by_observer(so_far, relation),
         }
 
     return {
-        "experiment": ledger.header["experiment"],
-        "trust": ledger.arms[0].counts.arm.trust,
-        "accounting": ledger.header["accounting"],
+        "experiment": about.experiment,
+        "trust": about.trust,
+        "accounting": about.accounting,
         "arms": [
             {
-                "name": arm.name,
-                "rounds": arm.counts.arm.rounds,
-                "rounds_played": arm.counts.rounds,
-                "claimed_epsilon": arm.claimed_epsilon,
-                "budget": None if arm.counts.arm.budget is None else asdict(arm.counts.arm.budget),
-                **both([arm]),
+                "name": counts.arm.name,
+                "rounds": counts.arm.rounds,
+                "rounds_played": counts.rounds,
+                "claimed_epsilon": counts.arm.claimed_epsilon,
+                "budget": (kept := counts.arm.filtered) and asdict(filtered(kept)[0]),
+                **both([counts]),
             }
-            for arm in ledger.arms
+            for counts in ledger.arms
         ],
         "all_arms_composed": both(ledger.arms),
     }

@@ -11,22 +11,19 @@ Rates and multipliers are fixed beforehand, and do not depend on how training go
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 
 from locksfl import _validate
+from locksfl.methods.events import Exact, Rounds, Sampled
 from locksfl.methods.releases import (
     ACCOUNTANTS,
     RELATIONS,
     Accountant,
     Relation,
-    SampledRound,
     as_count,
     as_float,
 )
-from locksfl.privacy.accountant import central_epsilon
-from locksfl.privacy.pld import merged
-
-Steps = tuple[tuple[SampledRound | None, int], ...]  # None: without noise
+from locksfl.privacy.accountant import epsilon_of
 
 
 class Meter:
@@ -55,7 +52,7 @@ class Meter:
         _validate.one_of(RELATIONS, relation=relation)
         _validate.one_of(ACCOUNTANTS, accountant=accountant)
         self.delta, self.relation, self.accountant = delta, relation, accountant
-        self._charged: Steps = ()
+        self._charged: Counter[Sampled | Exact] = Counter()
 
     def step(self, *, noise_multiplier: float, sampling_rate: float, steps: int = 1) -> None:
         """Charge so many steps; to be called whether or not anybody was drawn. A step without noise
@@ -75,15 +72,13 @@ class Meter:
     @property
     def steps(self) -> int:
         """How many were charged."""
-        return sum(count for _, count in self._charged)
+        return self._charged.total()
 
-    def _with(self, noise: float, rate: float, steps: int) -> Steps:
+    def _with(self, noise: float, rate: float, steps: int) -> Counter[Sampled | Exact]:
         count = as_count("steps", steps)
         bare = as_float("noise_multiplier", noise) == 0.0
-        return merged([*self._charged, (None if bare else SampledRound(rate, noise), count)])
+        return self._charged + Counter({Exact() if bare else Sampled(rate, noise): count})
 
-    def _epsilon(self, charged: Steps) -> float:
-        rounds = [(event, count) for event, count in charged if event is not None]
-        if len(rounds) < len(charged):
-            return math.inf
-        return central_epsilon(rounds, self.delta, self.relation, self.accountant)
+    def _epsilon(self, charged: Counter[Sampled | Exact]) -> float:
+        seen = [Rounds(*each) for each in charged.items()]
+        return epsilon_of(seen, self.delta, self.relation, self.accountant).epsilon

@@ -25,13 +25,13 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
-from locksfl.methods.releases import Relation, SampledRound
-from locksfl.privacy.rdp import round_rdp
+from locksfl._arrays import Floats
+from locksfl.methods.events import Coins, Sampled, SampledTwice
+from locksfl.methods.releases import Relation
+from locksfl.privacy.rdp import PlanePair, round_rdp
 
-Floats = npt.NDArray[np.float64]
 Event = TypeVar("Event", bound=Hashable)
 
 _REACH = 11.0  # standard deviations; beyond them lies a mass of 2e-28
@@ -42,7 +42,7 @@ _MOST_COMPOSED = 4_000_000
 
 
 def pld_epsilon(
-    spent: Sequence[tuple[SampledRound, int]], delta: float, relation: Relation = "zero-out"
+    spent: Sequence[tuple[Coins, int]], delta: float, relation: Relation = "zero-out"
 ) -> float:
     """An upper bound on epsilon of these rounds together; infinite when out of numerical range."""
     spent = merged(spent)
@@ -52,7 +52,7 @@ def pld_epsilon(
 
 
 def pld_epsilons(
-    event: SampledRound, rounds: Sequence[int], delta: float, relation: Relation = "zero-out"
+    event: Coins, rounds: Sequence[int], delta: float, relation: Relation = "zero-out"
 ) -> list[float]:
     """`pld_epsilon` for each of these numbers of rounds; the grid of one round is built once."""
     interval = choose_interval([(event, max(rounds, default=0))])
@@ -64,7 +64,7 @@ def pld_epsilons(
 
 @lru_cache(maxsize=4096)  # a sweep asks for the same rounds once for every seed
 def _pld_epsilon(
-    spent: tuple[tuple[SampledRound, int], ...], interval: float, delta: float, relation: Relation
+    spent: tuple[tuple[Coins, int], ...], interval: float, delta: float, relation: Relation
 ) -> float:
     if not math.isfinite(interval):
         return math.inf
@@ -83,7 +83,7 @@ def merged(spent: Sequence[tuple[Event, int]]) -> tuple[tuple[Event, int], ...]:
     return tuple((event, count) for event, count in counts.items() if count)
 
 
-def choose_interval(spent: Sequence[tuple[SampledRound, int]]) -> float:
+def choose_interval(spent: Sequence[tuple[Coins, int]]) -> float:
     """The step of a grid that is fine relative to one round's loss but not too large; or infinity.
 
     Rounding a loss of standard deviation s to a grid of step h adds about h^2/6 to its variance,
@@ -97,20 +97,20 @@ def choose_interval(spent: Sequence[tuple[SampledRound, int]]) -> float:
             return math.inf
         deviation = math.sqrt(2 * round_rdp(event, (1.05,))[0])
         wished = min(wished, deviation / 30)
-        bearable = max(bearable, (high - low) / _MOST_POINTS[event.norm_multiplier is not None])
+        bearable = max(bearable, (high - low) / _MOST_POINTS[isinstance(event, SampledTwice)])
         span += count * deviation**2 / 2 + 8 * math.sqrt(count) * deviation + (high - low)
     return max(wished, bearable, span / _MOST_COMPOSED)
 
 
 @lru_cache(maxsize=32)
-def one_round(event: SampledRound, interval: float) -> Any:
+def one_round(event: Coins, interval: float) -> Any:
     """One round as a dp_accounting PrivacyLossDistribution, both directions, pessimistic."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    if event.norm_multiplier is None:
+    if isinstance(event, Sampled):
         return privacy_loss_distribution.from_gaussian_mechanism(
             event.noise_multiplier,
-            sampling_prob=event.rate,
+            sampling_prob=event.sampling_rate,
             value_discretization_interval=interval,
         )
     low, high = _loss_range(event)
@@ -126,15 +126,12 @@ def one_round(event: SampledRound, interval: float) -> Any:
     return privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
 
 
-def hockey_stick(event: SampledRound, epsilons: Floats, *, reverse: bool = False) -> Floats:
+def hockey_stick(event: SampledTwice, epsilons: Floats, *, reverse: bool = False) -> Floats:
     """An upper bound on delta(epsilon) of one round with both releases, at each epsilon.
 
     Forward: E_Q (L - e^eps)_+. Reverse (Q over P): E_Q (1 - e^eps L)_+ = e^eps E_Q (e^-eps - L)_+.
     """
-    if event.norm_multiplier is None:
-        raise ValueError("norm_multiplier = None: expected a number > 0")
-    q, p = event.sampling_rate, event.upload_probability
-    a, c = 1 / event.norm_multiplier, 1 / event.noise_multiplier
+    q, a, p, c = PlanePair.of(event)
     ratios, weights, rest = _cells(a, q, reverse=reverse)
     base = ((1 - q) + q * (1 - p) * ratios)[:, None]
     slope = (q * p * ratios)[:, None]
@@ -187,15 +184,13 @@ def _normal_mass(x: Floats) -> Floats:
     return result
 
 
-def _loss_range(event: SampledRound) -> tuple[float, float]:
+def _loss_range(event: Coins) -> tuple[float, float]:
     """ln L at the two corners beyond which neither P nor Q has noticeable mass."""
-    p = 1.0 if event.norm_multiplier is None else event.upload_probability
-    a = 0.0 if event.norm_multiplier is None else 1 / event.norm_multiplier
-    c = 1 / event.noise_multiplier
+    q, a, p, c = PlanePair.of(event)
 
     def loss(x: float, y: float) -> float:
         inner = np.logaddexp(_log(1 - p), math.log(p) + c * y - c * c / 2)
-        outer = np.logaddexp(_log(1 - event.rate), math.log(event.rate) + a * x - a * a / 2 + inner)
+        outer = np.logaddexp(_log(1 - q), math.log(q) + a * x - a * a / 2 + inner)
         return float(outer)
 
     return loss(-_REACH, -_REACH), loss(_REACH + a, _REACH + c)

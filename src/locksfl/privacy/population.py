@@ -1,5 +1,5 @@
 """Many runs, one population: a journal that every run with secret randomness debits before its
-first draw, and a total that all of them together never exceed.
+first draw, and a total that refuses whatever would exceed it.
 
 A population has an id that the owner of the data gives (a checksum would not do: one changed record
 would open a new account). Its journal is made once, by hand, because a journal that a run could
@@ -18,11 +18,12 @@ Only the total is a guarantee over runs that were chosen in view of one another.
 what the filter has been charged, which never falls below the conversion of its one order; the
 composed epsilon holds if all runs were fixed beforehand.
 
-An entry holds all that a run plans to release, complete enough to be charged without anything else:
-for an arm with sums over a secret cohort a round and their number, for an arm whose clients add the
-noise mu^2 for each observer and relation. A run that ended early, in view of what it released, has
+An entry holds all that a run plans to release to each observer, complete enough to be charged
+without anything else. A run that ended early, in view of what it released, has
 a second entry, and from then on the charge of the rounds that it played. That is sound for a
 filter, which sums what was released, whatever made it end; "fixed beforehand" it counts as planned.
+A copy of such a run that was still playing has released more: its charge is raised, and if others
+have used the room meanwhile, above the total. Whoever reads the journal is told (`promise`).
 """
 
 from __future__ import annotations
@@ -41,23 +42,16 @@ import numpy as np
 
 from locksfl import _validate
 from locksfl.arm import Arm
-from locksfl.methods import TRUSTS
-from locksfl.methods.releases import (
-    OBSERVERS,
-    RELATIONS,
-    CyclicRound,
-    Observer,
-    RatedRound,
-    Relation,
-    Round,
-    SampledRound,
-)
-from locksfl.privacy import gdp
-from locksfl.privacy.accountant import central_epsilon
-from locksfl.privacy.journal import EVERYBODY, Entry, header
+from locksfl.methods.events import Exact
+from locksfl.methods.releases import OBSERVERS, RELATIONS, Observer, Relation
+from locksfl.methods.sound import trusts_with
+from locksfl.privacy import gdp, old
+from locksfl.privacy.accountant import epsilon_of, mu_squared, rdp_of
+from locksfl.privacy.journal import EVERYBODY, Entry, Header
 from locksfl.privacy.journal_file import Journal
-from locksfl.privacy.rdp import ORDERS, REPLACE_ORDERS, Floats, composed_rdp, replace_rdp
-from locksfl.privacy.statement import Cost, planned_mu_squared
+from locksfl.privacy.rdp import ORDERS, REPLACE_ORDERS
+from locksfl.privacy.statement import Cost, promised
+from locksfl.privacy.terms import PlannedArm
 
 VARIABLE = "LOCKS_POPULATIONS"
 SERVER, PUBLIC = OBSERVERS
@@ -81,61 +75,14 @@ def folder() -> Path:
     return Path(home) / "locks-fl" / "populations"
 
 
-@dataclass(frozen=True)
-class PlannedArm:
-    """What one arm will release: a round over a secret cohort, or mu^2 by observer and relation."""
-
-    name: str
-    clients: int
-    rounds: int
-    round: Round | None = None
-    mu_squared: dict[Observer, dict[Relation, float]] | None = None
-
-    @classmethod
-    def of(cls, arm: Arm) -> PlannedArm:
-        """The releases of an arm whose noise is known. One without noise is refused."""
-        _, _, trust = arm.parts
-        if not trust.private:
-            raise ValueError(
-                f"privacy.trust = {arm.trust!r}: nobody adds noise, so this costs more than any "
-                "total; expected another trust, or no privacy.population"
-            )
-        if trust.amplified:
-            return cls(arm.name, arm.clients, arm.rounds, round=arm.sampled_round())
-        mu_squared: dict[Observer, dict[Relation, float]] = {
-            observer: {r: planned_mu_squared(arm, observer, r) for r in RELATIONS}
-            for observer in OBSERVERS
-        }
-        return cls(arm.name, arm.clients, arm.rounds, mu_squared=mu_squared)
-
-    @classmethod
-    def from_dict(cls, table: dict[str, Any]) -> PlannedArm:
-        """The inverse of `asdict`."""
-        event = table["round"]
-        if event is not None and "rungs" in event:
-            event = RatedRound(tuple(SampledRound(**rung) for rung in event["rungs"]))
-        elif event is not None:
-            event = (CyclicRound if "separation" in event else SampledRound)(**event)
-        return cls(**{**table, "round": event})
-
-    def rdp(self, orders: tuple[float, ...], relation: Relation) -> Floats:
-        """RDP against PUBLIC at these orders, all rounds together."""
-        if self.round is None:
-            return np.asarray(orders) / 2 * self.mu2(PUBLIC, relation)
-        by_relation = replace_rdp if relation == "replace" else composed_rdp
-        return by_relation([(self.round, self.rounds)], orders)
-
-    def mu2(self, observer: Observer, relation: Relation) -> float:
-        """mu^2 against an observer; infinite for sums over a secret cohort, which have none."""
-        return math.inf if self.mu_squared is None else self.mu_squared[observer][relation]
-
-    def sampled(self, relation: Relation) -> tuple[Round, int]:
-        """The rounds against PUBLIC. A client's own Gaussians are one round of everybody, with the
-        multiplier of which an accountant makes the same mu under this relation."""
-        if self.round is not None:
-            return self.round, self.rounds
-        distance = 2.0 if relation == "replace" else 1.0
-        return SampledRound(1.0, distance / math.sqrt(self.mu2(PUBLIC, relation))), 1
+def planned_arm(arm: Arm) -> PlannedArm:
+    """What an arm will release whose noise is known. One without noise is refused."""
+    if not arm.private:
+        raise ValueError(
+            f"privacy.trust = {arm.trust!r}: nobody adds noise, so this costs more than any "
+            "total; expected another trust, or no privacy.population"
+        )
+    return PlannedArm.of(arm)
 
 
 @dataclass(frozen=True)
@@ -175,8 +122,12 @@ class Total:
     def charge(self, arms: Sequence[PlannedArm]) -> float:
         """What a run costs, in the same unit."""
         if self.order is None:
-            return math.fsum(arm.mu2(SERVER, self.relation) for arm in arms)
-        return math.fsum(arm.rdp((self.order,), self.relation)[0] for arm in arms)
+            seen = [one for arm in arms for one in arm.terms[SERVER]]
+            if any(isinstance(event, Exact) for event, _ in seen):
+                return math.inf
+            return math.fsum(mu_squared(one, self.relation) for one in seen)
+        orders = (self.order,)
+        return math.fsum(rdp_of(arm.terms[PUBLIC], orders, self.relation)[0] for arm in arms)
 
     def epsilon_of(self, charged: float) -> float:
         """A charge as an epsilon at the total's delta."""
@@ -216,7 +167,9 @@ def best_order(
             f"total = {epsilon:g}: no order has anything left of it at delta {delta:g}; expected "
             "a larger total or delta"
         )
-    cost = np.asarray(orders) if arms is None else sum(arm.rdp(orders, relation) for arm in arms)
+    cost = np.asarray(orders)
+    if arms is not None:
+        cost = sum((rdp_of(arm.terms[PUBLIC], orders, relation) for arm in arms), np.zeros(()))
     return orders[int(np.argmax(room / cost))]
 
 
@@ -234,8 +187,10 @@ class Run:
 
     @property
     def label(self) -> str:
-        """How statements name it."""
-        return f"{self.name} {self.id[:8]}"
+        """How statements name it. A library's user may have given it any name: what Markdown, HTML
+        or a terminal could take for more than a name becomes a dash."""
+        name = re.sub(r"[^\w.-]", "-", self.name)[:100] or "-"
+        return f"{name} {self.id[:8]}"
 
 
 class PopulationJournal(Journal):
@@ -247,8 +202,7 @@ class PopulationJournal(Journal):
         identifier(population=population)
         path = journal_path(population)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        first = header(delta=total.delta, relation=total.relation)
-        return cls.create(path, {**first, "population": population, "total": asdict(total)})
+        return cls.create(path, Header(population=population, total=asdict(total)))
 
     @classmethod
     def find(cls, population: str) -> Self:
@@ -261,7 +215,7 @@ class PopulationJournal(Journal):
                 "folder, or a new journal, made once with: locks privacy population"
             )
         journal = cls.open(path, whole=True)
-        if journal.books.header.get("population") != population:
+        if journal.books.header.population != population:
             journal.close()
             raise ValueError(f"{path}: not the journal of the population {population!r}")
         return journal
@@ -269,12 +223,12 @@ class PopulationJournal(Journal):
     @property
     def population(self) -> str:
         """The id."""
-        return str(self.books.header["population"])
+        return str(self.books.header.population)
 
     @property
     def total(self) -> Total:
         """What was fixed when the journal was made."""
-        return Total(**self.books.header["total"])
+        return Total(**self.books.header.total or {})
 
     @property
     def runs(self) -> list[Run]:
@@ -293,7 +247,7 @@ class PopulationJournal(Journal):
         if math.isinf(charge):
             raise ValueError(
                 f"privacy.population = {self.population!r}: its journal has one mu, for runs in "
-                f"which clients add the noise; expected trust {_guarding()}"
+                f"which clients add the noise; expected trust {trusts_with('guards_server')}"
             )
         if math.fsum([spent, charge]) > total.limit:
             raise ValueError(
@@ -306,34 +260,34 @@ class PopulationJournal(Journal):
 
     def debit(self, run: Run) -> str:
         """Charge a run once, with all that it plans to release; one that would exceed the total is
-        refused. On disk when this returns.
+        refused, and so is one whose id was debited for other arms. On disk when this returns.
 
         Returns:
             A head of the journal that holds the run, to be noted in its folder.
         """
-        if any(one.played for one in self.runs if one.id == run.id):
-            raise ValueError(
-                f"population {self.population!r}: the run {run.label} has ended early and is "
-                "charged for the rounds that it played; a copy of its folder cannot go on"
-            )
-        if not self._has(run):
+        if not self._debited(run):
             total = self.total  # its accountant takes seconds: not while others wait
-            alone, *_ = _composed(run.arms, total.observer, total.relation, total.delta)
+            seen = [one for arm in run.arms for one in arm.terms[total.observer]]
+            alone = epsilon_of(seen, total.delta, total.relation).epsilon
             with self.transaction():
-                if not self._has(run):  # a copy of its folder was not faster
+                if not self._debited(run):  # a copy of its folder was not faster
                     self._enter(replace(run, charge=self.check(run), epsilon=alone))
         return self.books.head
 
     def settle(self, ended: Run) -> str:
         """Charge a run that was debited, and has ended before its last planned round, for what it
-        has released: the arms of `ended`. It counts once and never raises a charge, unless a copy
-        of the run played on for longer: then what that released is charged.
+        has released: the arms of `ended`, which are those that were debited, with other rounds. It
+        counts once and never raises a charge, unless a copy of the run played on for longer: then
+        what that released is charged, even above the total.
 
         Returns:
             A head of the journal that holds it, to be noted in the run's folder.
         """
         with self.transaction():
             run = next(run for run in self.runs if run.id == ended.id)
+            pairs = zip(ended.arms, run.arms, strict=True)
+            whole = tuple(arm.for_rounds(planned.rounds) for arm, planned in pairs)
+            self._check_arms(replace(ended, arms=whole), run)
             charge = self.total.charge(ended.arms)
             lower, higher = charge < run.charge, charge > run.charge
             if lower if run.played is None else higher:
@@ -366,17 +320,52 @@ class PopulationJournal(Journal):
             "composed": [cost.as_dict() for cost in composed(runs, total.delta)],
         }
 
-    def _has(self, run: Run) -> bool:
-        return bool(self.entries(run.id, 1))
+    def _debited(self, run: Run) -> bool:
+        """Whether a run was debited before. Its entry holds the arms whole, and the chain of hashes
+        binds it to them: under the same id nothing else can be released."""
+        before = next((one for one in self.runs if one.id == run.id), None)
+        if before is None:
+            return False
+        if before.played:
+            raise ValueError(
+                f"population {self.population!r}: the run {run.label} has ended early and is "
+                "charged for the rounds that it played; a copy of its folder cannot go on"
+            )
+        self._check_arms(run, before)
+        return True
+
+    def _check_arms(self, run: Run, debited: Run) -> None:
+        """Refuse what would be released under the id, and for the charge, of other arms."""
+        if run.arms != debited.arms:
+            raise ValueError(
+                f"population {self.population!r}: the run {run.label} was debited for other "
+                "rounds, cohorts or noise; expected those, or a new run (nothing was debited)"
+            )
 
     def _enter(self, run: Run, number: int = 1) -> None:
-        told = {k: v for k, v in asdict(run).items() if k not in ("id", "time")}
+        told = {k: v for k, v in vars(run).items() if k not in ("id", "time")}
+        told["arms"] = [arm.as_dict() for arm in run.arms]
         text = json.dumps({"run": run.id, **told, "asks_norms": False})
         self.append(Entry(run.id, number, "reserve", EVERYBODY, 1, text, int(time.time())))
 
     def check_noted(self, head: str) -> None:
         """Refuse a journal that does not hold a head that was noted in a run's folder."""
         self._check_head(head, "noted")
+
+
+def promise(share: float) -> str:
+    """What a journal guarantees for all its runs, in words, by the share of its total that they
+    were charged."""
+    if share > 1:
+        return (
+            "none any more, because the runs have cost more than the total: a copy of a run that "
+            "had ended early was still playing, and what it released was charged when it ended"
+        )
+    return (
+        "all runs together, each chosen in view of what earlier ones released, never cost more "
+        "than the total, with one exception: if a copy of a run that ended early is still playing, "
+        "what it releases is charged when it ends, even above the total"
+    )
 
 
 def journal_path(population: str) -> Path:
@@ -386,37 +375,13 @@ def journal_path(population: str) -> Path:
 
 def _run(entry: Entry) -> Run:
     table = json.loads(entry.terms)
-    arms = tuple(PlannedArm.from_dict(arm) for arm in table["arms"])
+    arms = tuple(old.planned(a) or PlannedArm.from_dict(a) for a in table["arms"])
     played = table.get("played") and tuple(table["played"])
     charge, epsilon = table["charge"], table["epsilon"]
     return Run(entry.account, table["name"], arms, charge, epsilon, entry.time, played)
 
 
-def _guarding() -> str:
-    return " or ".join(repr(name) for name, trust in TRUSTS.items() if trust.guards_server)
-
-
 def composed(runs: Sequence[Run], delta: float) -> list[Cost]:
     """What these runs cost together, for each observer and relation, if all of them were fixed
     beforehand: the smallest epsilon that the accountants find."""
-    arms = [arm for run in runs for arm in run.arms]
-    return [
-        Cost(observer, relation, *_composed(arms, observer, relation, delta))
-        for observer in OBSERVERS
-        for relation in RELATIONS
-    ]
-
-
-def _composed(
-    arms: Sequence[PlannedArm], observer: Observer, relation: Relation, delta: float
-) -> tuple[float, float, str]:
-    if all(arm.round is None for arm in arms):
-        mu_squared = math.fsum(arm.mu2(observer, relation) for arm in arms)
-        return gdp.epsilon_from_mu(math.sqrt(mu_squared), delta), delta, "gdp"
-    if observer == SERVER:
-        return math.inf, delta, "none"
-    epsilon = central_epsilon([arm.sampled(relation) for arm in arms], delta, relation, "pld")
-    by = "rdp" if any(isinstance(arm.round, RatedRound) for arm in arms) else "pld"
-    if all(isinstance(arm.round, CyclicRound) for arm in arms):
-        by = "gdp"
-    return epsilon, delta, by
+    return promised([arm.terms for run in runs for arm in run.arms], delta)

@@ -26,20 +26,19 @@ and costs add over rounds.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
-from locksfl.methods.releases import Relation, Round, SampledRound, as_coins, rounds_of
+from locksfl._arrays import Floats
+from locksfl.methods.events import Chosen, Coins, Sampled, SampledTwice
+from locksfl.methods.releases import Relation
 
-Spent = Sequence[tuple[Round, int]]
-
-Floats = npt.NDArray[np.float64]
+Spent = Sequence[tuple[Coins | Chosen, int]]  # each with its number of rounds
 
 _MAX_ORDER = 1024
 # Replace needs the orders 2 alpha - 1 and 2 alpha of every alpha.
@@ -56,29 +55,47 @@ REPLACE_ORDERS: tuple[float, ...] = (
 )
 
 
+class PlanePair(NamedTuple):
+    """The numbers of the pair (Q, P) above: a = 0 and p = 1 if only one sum is released."""
+
+    q: float
+    a: float
+    p: float
+    c: float
+
+    @classmethod
+    def of(cls, event: Coins) -> PlanePair:
+        """The pair of one round."""
+        if isinstance(event, SampledTwice):
+            first, second = 1 / event.first_multiplier, 1 / event.noise_multiplier
+            return cls(event.sampling_rate, first, event.second_rate, second)
+        return cls(event.sampling_rate, 0.0, 1.0, 1 / event.noise_multiplier)
+
+
 @lru_cache(maxsize=512)
-def round_rdp(event: SampledRound, orders: tuple[float, ...] = ORDERS) -> tuple[float, ...]:
+def round_rdp(event: Coins, orders: tuple[float, ...] = ORDERS) -> tuple[float, ...]:
     """The zero-out RDP of one round at each of these orders (all above 1, at most 1024)."""
     wanted = np.asarray(orders, dtype=np.float64)
     if wanted.size == 0 or wanted.min() <= 1 or wanted.max() > _MAX_ORDER:
         raise ValueError(f"orders = {orders!r}: expected numbers in (1, {_MAX_ORDER}]")
-    if event.sampling_rate == 1 and event.norm_multiplier is not None:
+    if isinstance(event, SampledTwice) and event.sampling_rate == 1:
         # without a first draw L is a product of independent factors, so that their costs add
-        update = SampledRound(event.upload_probability, event.noise_multiplier)
-        norms = wanted / (2 * event.norm_multiplier**2) * (1 + 1e-13)
+        update = Sampled(event.second_rate, event.noise_multiplier)
+        norms = wanted / (2 * event.first_multiplier**2) * (1 + 1e-13)
         return tuple((norms + round_rdp(update, orders)).tolist())
-    limit = _quadrature_limit(event)
+    pair = PlanePair.of(event)
+    limit = _quadrature_limit(pair)
     whole = wanted == np.round(wanted)
     near = ~whole & (wanted <= limit)
     far = ~whole & ~near
     moments = np.empty_like(wanted)
     if near.any():
-        moments[near] = _log_moments_by_quadrature(event, wanted[near])
+        moments[near] = _log_moments_by_quadrature(pair, wanted[near])
     if whole.any():
-        moments[whole] = _log_moments_at_integers(event, _as_integers(wanted[whole]))
+        moments[whole] = _log_moments_at_integers(pair, _as_integers(wanted[whole]))
     if far.any():
         below = np.floor(wanted[far])
-        ends = _log_moments_at_integers(event, _as_integers(np.concatenate([below, below + 1])))
+        ends = _log_moments_at_integers(pair, _as_integers(np.concatenate([below, below + 1])))
         low, high = ends[: len(below)], ends[len(below) :]
         moments[far] = low + (wanted[far] - below) * (high - low)
     # Rounding errors of the sums, charged: about 1e-16 for each unit in the exponents.
@@ -90,9 +107,10 @@ def composed_rdp(spent: Spent, orders: tuple[float, ...] = ORDERS) -> Floats:
     """The zero-out RDP of these rounds together: costs add (Mironov 2017, Proposition 1). A round
     that was chosen among several costs at most the largest of them at each order."""
     total = np.zeros(len(orders))
-    for event, count in itertools.starmap(as_coins, spent):
+    for event, count in spent:
         if count:
-            each = [round_rdp(one, orders) for one in rounds_of(event)]
+            choices = event.choices if isinstance(event, Chosen) else (event,)
+            each = [round_rdp(one, orders) for one in choices]
             total += count * np.max(each, axis=0)
     return total
 
@@ -144,12 +162,6 @@ def rdp_epsilon(
     return epsilon_from_rdp(orders, composed_rdp(spent, orders), delta)
 
 
-def _shifts(event: SampledRound) -> tuple[float, float]:
-    """(a, c): the client's largest shift of x and of y, in standard deviations."""
-    norm = 0.0 if event.norm_multiplier is None else 1 / event.norm_multiplier
-    return norm, 1 / event.noise_multiplier
-
-
 def _as_integers(orders: Floats) -> tuple[int, ...]:
     return tuple(int(order) for order in orders)
 
@@ -180,25 +192,24 @@ def _log_binomial_moments(rate: float, log_moments: Floats, orders: Sequence[int
 
 
 @lru_cache(maxsize=64)
-def _log_moments_at_integers(event: SampledRound, orders: tuple[int, ...]) -> Floats:
+def _log_moments_at_integers(pair: PlanePair, orders: tuple[int, ...]) -> Floats:
     """ln E_Q[L^alpha] at integers.
 
     sum_j binom(alpha, j) (1-q)^(alpha-j) q^j e^(j(j-1) a^2/2) A_j, with
     A_j = sum_l binom(j, l) (1-p)^(j-l) p^l e^(l(l-1) c^2/2).
     """
-    norm, vector = _shifts(event)
     j = np.arange(max(orders) + 1, dtype=np.float64)
-    inner = j * (j - 1) / 2 * vector**2
-    if event.norm_multiplier is not None and event.upload_probability < 1:
-        inner = _log_binomial_moments(event.upload_probability, inner, range(len(j)))
-    return _log_binomial_moments(event.rate, inner + j * (j - 1) / 2 * norm**2, orders)
+    inner = j * (j - 1) / 2 * pair.c**2
+    if pair.p < 1:
+        inner = _log_binomial_moments(pair.p, inner, range(len(j)))
+    return _log_binomial_moments(pair.q, inner + j * (j - 1) / 2 * pair.a**2, orders)
 
 
-def _quadrature_limit(event: SampledRound) -> float:
+def _quadrature_limit(pair: PlanePair) -> float:
     """The largest order whose grid is small enough; 1 when none is (a multiplier far below 0.1)."""
     for limit, most in ((48, 3e4), (24, 3e4), (13, 3e4), (6, 3e4), (3, 3e4), (2, 2e5)):
         points = math.prod(
-            (limit * shift + 20) / _step(shift) for shift in _shifts(event) if shift > 0
+            (limit * shift + 20) / _step(shift) for shift in (pair.a, pair.c) if shift > 0
         )
         if points <= most:
             return float(limit)
@@ -216,9 +227,9 @@ def _grid(shift: float, largest: float) -> tuple[Floats, float]:
     return np.arange(-10.0, high + step, step), step
 
 
-def _log_moments_by_quadrature(event: SampledRound, orders: Floats) -> Floats:
+def _log_moments_by_quadrature(pair: PlanePair, orders: Floats) -> Floats:
     """ln E_Q[L^alpha] at real orders by the trapezoid rule, in logarithms."""
-    norm, vector = _shifts(event)
+    q, norm, p, vector = pair
     largest = float(orders.max())
     y, step = _grid(vector, largest)
     weight = (-(y**2) / 2 + math.log(step / math.sqrt(2 * math.pi)))[None, :]
@@ -226,11 +237,10 @@ def _log_moments_by_quadrature(event: SampledRound, orders: Floats) -> Floats:
     x = np.zeros(1)
     if norm > 0:
         x, step = _grid(norm, largest)
-        p = event.upload_probability
         inner = np.logaddexp(_log(1 - p), math.log(p) + inner)
         inner = (norm * x - norm**2 / 2)[:, None] + inner
         weight = (-(x**2) / 2 + math.log(step / math.sqrt(2 * math.pi)))[:, None] + weight
-    log_ratio = np.logaddexp(_log(1 - event.rate), math.log(event.rate) + inner)
+    log_ratio = np.logaddexp(_log(1 - q), math.log(q) + inner)
     result = np.empty(len(orders))
     for position, order in enumerate(orders):
         # 10 standard deviations beyond its own end, which is that of the largest order at most

@@ -20,10 +20,12 @@ Only Python floats enter, and never dp_accounting's relation REPLACE_ONE, which 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from locksfl.methods.events import Chosen, Exact, Filtered, Message, Rounds, Sampled, Seen, Turns
 from locksfl.privacy.dp_sums import (
     REACH,
     Coins,
@@ -33,10 +35,8 @@ from locksfl.privacy.dp_sums import (
     merged,
     parts_of,
     pld_epsilon,
-    poisson,
     rdp_epsilon,
 )
-from locksfl.privacy.terms import Term
 
 # How far a printed epsilon may be below a recomputed one, and how far above: what is printed is the
 # best of a few ways to compose, too, and a little more than necessary does no harm. Measured on 478
@@ -71,17 +71,17 @@ class Recomputed:
 
 
 def recomputed(
-    terms: Sequence[Term],
+    seen: Seen,
     delta: float,
     relation: str,
     accountant: str,
     printed: float,
     rough: bool = False,
 ) -> Recomputed:
-    """Epsilon of all these terms together, against one observer.
+    """Epsilon of all these rounds together, against one observer.
 
     Args:
-        terms: of one arm, or of several that are composed; all from one trust.
+        seen: all that one observer sees, of one arm or of several that are composed.
         delta, relation, accountant: those of the printed epsilon.
         printed: decides only what is looked at if the first result is not near it: this program
             prints the smaller of two bounds.
@@ -90,14 +90,13 @@ def recomputed(
     Returns:
         What was found, and by what.
     """
-    kinds = {term["mechanism"] for term in terms}
-    if "exact" in kinds:
+    if any(isinstance(event, Exact) for event, _ in seen):
         return Recomputed(math.inf, "none")
-    if kinds <= {"gaussian", "filtered-gaussian", "turns"}:
-        mu_squared = math.fsum(_mu_squared(term, relation) for term in terms)
+    if all(isinstance(event, Message | Filtered | Turns) for event, _ in seen):
+        mu_squared = math.fsum(_mu_squared(one, relation) for one in seen)
         return Recomputed(_gaussian(math.sqrt(mu_squared), delta), "gaussian")
-    coins = as_coins(terms)
-    if accountant == "rdp" or "chosen" in kinds:
+    coins = as_coins(seen)
+    if accountant == "rdp" or any(isinstance(event, Chosen) for event, _ in seen):
         return _by_rdp(coins, delta, relation, printed, rough)
     if any(is_joint(one) for choices, _ in coins for one in choices):
         return _by_ours(coins, delta, relation, "pld", rough)
@@ -122,36 +121,39 @@ def _gaussian(mu: float, delta: float) -> float:
     return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta))
 
 
-def _mu_squared(term: Term, relation: str) -> float:
-    rounds = term["rounds"]
-    if term["mechanism"] == "filtered-gaussian":
-        return _filtered(term, relation)
-    if term["mechanism"] == "turns":
-        turns = -(-rounds // term["separation"])
-        return turns * float((SENSITIVITY["update"][relation] / term["noise_multiplier"]) ** 2)
-    moved = SENSITIVITY[term["release"]][relation] / term["noise_multiplier"]
-    return float(rounds * moved**2 / term.get("uploaders", 1))
+def _mu_squared(seen: Rounds, relation: str) -> float:
+    match seen.event:
+        case Filtered() as event:
+            return _filtered(event, seen.rounds, relation)
+        case Turns(separation=separation, noise_multiplier=noise):
+            return float(
+                -(-seen.rounds // separation) * (SENSITIVITY["update"][relation] / noise) ** 2
+            )
+        case Message(release=release, noise_multiplier=noise, uploaders=uploaders):
+            moved = SENSITIVITY[release][relation] / noise
+            return float(seen.rounds * moved**2 / (uploaders or 1))
+    raise TypeError(f"{type(seen.event).__name__}: not a Gaussian")
 
 
-def _filtered(term: Term, relation: str) -> float:
+def _filtered(event: Filtered, rounds: int, relation: str) -> float:
     """The most that a client can spend before its budget, of another relation perhaps, is spent: a
     search over how many norms and updates it has sent, never more updates than norms."""
     import dp_accounting
 
-    sigma = dp_accounting.get_sigma_gaussian(term["budget_epsilon"], term["budget_delta"])
-    budget, rounds = sigma**-2 * (1 + 1e-9), term["rounds"]
+    sigma = dp_accounting.get_sigma_gaussian(event.budget_epsilon, event.budget_delta)
+    budget, norm = sigma**-2 * (1 + 1e-9), event.norm_multiplier
 
     def spent(norms: int, updates: int, by: str) -> float:
-        total = updates * (SENSITIVITY["update"][by] / term["update_multiplier"]) ** 2
-        if "norm_multiplier" in term:
-            total += norms * (SENSITIVITY["norm"][by] / term["norm_multiplier"]) ** 2
+        total = updates * (SENSITIVITY["update"][by] / event.update_multiplier) ** 2
+        if norm is not None:
+            total += norms * (SENSITIVITY["norm"][by] / norm) ** 2
         return float(total)
 
-    kept = term["budget_relation"]
+    kept = event.budget_relation
     if relation == kept:
-        return min(sigma**-2, spent(rounds, rounds, kept))
+        return float(min(sigma**-2, spent(rounds, rounds, kept)))
     worst, one = 0.0, spent(0, 1, kept)
-    for norms in range(rounds + 1) if "norm_multiplier" in term else [rounds]:
+    for norms in range(rounds + 1) if norm is not None else [rounds]:
         if (left := budget - spent(norms, 0, kept)) >= 0:
             worst = max(worst, spent(norms, min(norms, int(left / one)), relation))
     return worst
@@ -173,20 +175,13 @@ def _by_rdp(coins: Coins, delta: float, relation: str, printed: float, rough: bo
 
 def _by_ours(coins: Coins, delta: float, relation: str, accountant: Any, rough: bool) -> Recomputed:
     """By this program's accountant, with what dp_accounting knows of its parts."""
-    from locksfl.methods.releases import RatedRound, SampledRound
-    from locksfl.privacy.accountant import central_epsilon
+    from locksfl.privacy.accountant import epsilon_of
 
-    def ours(term: Term) -> SampledRound:
-        if term["mechanism"] == "poisson-gaussian":
-            return SampledRound(term["sampling_rate"], term["noise_multiplier"])
-        names = ("sampling_rate", "noise_multiplier", "first_multiplier", "second_rate")
-        return SampledRound(*(term[name] for name in names))
-
-    spent = [
-        (ours(choices[0]) if len(choices) == 1 else RatedRound(tuple(map(ours, choices))), rounds)
+    seen = [
+        Rounds(choices[0] if len(choices) == 1 else Chosen(choices), rounds)
         for choices, rounds in coins
     ]
-    epsilon = central_epsilon(spent, delta, relation, accountant)  # type: ignore[arg-type]
+    epsilon = epsilon_of(seen, delta, relation, accountant).epsilon  # type: ignore[arg-type]
     if rough:
         return Recomputed(epsilon, f"locks {accountant}")
     return Recomputed(epsilon, f"locks {accountant}", *_bounds(coins, delta, relation, accountant))
@@ -197,18 +192,18 @@ def _bounds(coins: Coins, delta: float, relation: str, accountant: str) -> tuple
     bounds, and of chosen rounds nothing."""
     if any(len(choices) > 1 for choices, _ in coins):
         return 0.0, math.inf
-    parts = [(parts_of(term), rounds) for (term,), rounds in coins]
+    parts = [(parts_of(one), rounds) for (one,), rounds in coins]
     first = tuple((each[0], rounds) for each, rounds in parts)
     second = tuple((each[-1], rounds) for each, rounds in parts)
     below = [pld_epsilon(one, delta, "zero-out") for one in (first, second)]
     low = max((one for one in below if math.isfinite(one)), default=0.0)  # infinite: out of range
     if accountant == "pld":
-        names = ("sampling_rate", "first_multiplier", "second_rate", "noise_multiplier")
         above = tuple(
-            (tuple(float(term[n]) for n in names) if is_joint(term) else each[0], rounds)
-            for ((term,), rounds), (each, _) in zip(coins, parts, strict=True)
+            (msgspec.structs.astuple(one) if is_joint(one) else each[0], rounds)
+            for ((one,), rounds), (each, _) in zip(coins, parts, strict=True)
         )
         return low, pld_epsilon(above, delta, relation)
-    one = [poisson(each[0][0], merged(*(z for _, z in each))) for each, _ in parts]
-    together: Coins = [((term,), rounds) for term, (_, rounds) in zip(one, parts, strict=True)]
+    together: Coins = [
+        ((Sampled(each[0][0], merged(*(z for _, z in each))),), rounds) for each, rounds in parts
+    ]
     return low, rdp_epsilon(together, delta, relation)[0]

@@ -34,18 +34,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from locksfl._tables import or_infinite, or_null
 from locksfl.arm import Arm
-from locksfl.methods.releases import (
-    NORM,
-    OBSERVERS,
-    RELATIONS,
-    UPDATE,
-    Accountant,
-    Observer,
-    Relation,
-)
+from locksfl.methods.events import Rounds, Sent, Terms
+from locksfl.methods.releases import OBSERVERS, RELATIONS, Accountant, Observer, Relation
 from locksfl.privacy import gdp
-from locksfl.privacy.accountant import central_epsilon
+from locksfl.privacy.accountant import Charged, epsilon_of
+from locksfl.privacy.budget import message_mu_squared, messages
+from locksfl.privacy.terms import LedgerArm, terms_of
 
 
 @dataclass(frozen=True)
@@ -60,19 +56,19 @@ class Cost:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which has no infinity: null."""
-        return asdict(self) | {"epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
+        return asdict(self) | {"epsilon": or_null(self.epsilon)}
 
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> Cost:
         """The inverse."""
-        return cls(**{**told, "epsilon": math.inf if told["epsilon"] is None else told["epsilon"]})
+        return cls(**{**told, "epsilon": or_infinite(told["epsilon"])})
 
 
 @dataclass(frozen=True)
 class Counts:
     """What the clients of an arm have released so far, one entry per client."""
 
-    arm: Arm
+    arm: LedgerArm
     rounds: int  # played
     norms: npt.NDArray[np.integer[Any]]
     uploads: npt.NDArray[np.integer[Any]]
@@ -81,12 +77,12 @@ class Counts:
     def mu_squared(self, observer: Observer, relation: Relation) -> npt.NDArray[np.float64]:
         """Each client's sum of (sensitivity/std)^2 in local trust."""
         credited = observer == "PUBLIC" and self.arm.credited
-        sent = np.asarray(self.shares if credited else self.uploads, np.float64)
-        total = sent * (UPDATE.sensitivity(relation) / (self.arm.noise_multiplier)) ** 2
-        if self.arm.releases_norms:
-            norm = NORM.sensitivity(relation) / (self.arm.norm_multiplier)
-            total = total + np.asarray(self.norms, np.float64) * norm**2
-        return total
+        sent = {"update": self.shares if credited else self.uploads, "norm": self.norms}
+        each = [
+            np.asarray(sent[one.release], np.float64) * message_mu_squared(one, relation)
+            for one in messages(self.arm.terms[observer])
+        ]
+        return np.sum(each, axis=0)
 
 
 def guarantee(
@@ -107,15 +103,17 @@ def guarantee(
     Returns:
         One cost for each observer and relation.
     """
+    return promised([terms_of(arm, most) for arm in arms], delta, accountant)
 
-    def local(observer: Observer, relation: Relation) -> float:
-        return sum(planned_mu_squared(arm, observer, relation, most) for arm in arms)
 
-    def central(relation: Relation) -> float:
-        rounds = [(arm.sampled_round(), arm.rounds) for arm in arms]
-        return central_epsilon(rounds, delta, relation, accountant)
+def promised(terms: Sequence[Terms], delta: float, accountant: Accountant = "pld") -> list[Cost]:
+    """The cost of these terms together; arguments and result as for `guarantee`."""
 
-    return _costs(arms, delta, accountant, local, central)
+    def one(observer: Observer, relation: Relation) -> Charged:
+        seen = [each for of_arm in terms for each in of_arm[observer]]
+        return epsilon_of(seen, delta, relation, accountant)
+
+    return _costs(one, terms, delta)
 
 
 def spent(arms: Sequence[Counts], delta: float, accountant: Accountant) -> list[Cost]:
@@ -128,57 +126,25 @@ def spent(arms: Sequence[Counts], delta: float, accountant: Accountant) -> list[
     Returns:
         One cost for each observer and relation.
     """
+    terms = [counts.arm.terms for counts in arms]
 
-    def local(observer: Observer, relation: Relation) -> float:
-        total = sum(counts.mu_squared(observer, relation) for counts in arms)
-        return float(np.max(total))
+    def one(observer: Observer, relation: Relation) -> Charged:
+        seen = [(counts, each) for counts in arms for each in counts.arm.terms[observer]]
+        if any(isinstance(each.event, Sent) for _, each in seen):
+            total = sum(counts.mu_squared(observer, relation) for counts in arms)
+            return Charged(gdp.epsilon_from_mu(math.sqrt(float(np.max(total))), delta), "gdp")
+        played = [Rounds(each.event, counts.rounds) for counts, each in seen]
+        return epsilon_of(played, delta, relation, accountant)
 
-    def central(relation: Relation) -> float:
-        rounds = [(counts.arm.sampled_round(), counts.rounds) for counts in arms]
-        return central_epsilon(rounds, delta, relation, accountant)
-
-    return _costs([counts.arm for counts in arms], delta, accountant, local, central)
-
-
-def planned_mu_squared(
-    arm: Arm, observer: Observer, relation: Relation, most: tuple[int, int] | None = None
-) -> float:
-    """The most mu^2 of one client in local trust, as planned; `most`: see `guarantee`."""
-    if arm.budget is not None:
-        return arm.budget.worst_mu_squared(arm, relation)
-    norms, uploads = most or (arm.rounds, arm.rounds)
-    whole = arm.client_releases(uploads, norms).mu_squared(relation)
-    together = arm.everyone_uploads and uploads == arm.rounds  # a cap lets clients take turns
-    if observer == "PUBLIC" and arm.credited and together:
-        return whole / arm.clients
-    return whole
+    return _costs(one, terms, delta)
 
 
 def _costs(
-    arms: Sequence[Arm],
-    delta: float,
-    accountant: str,
-    local: Callable[[Observer, Relation], float],
-    central: Callable[[Relation], float],
+    one: Callable[[Observer, Relation], Charged], terms: Sequence[Terms], delta: float
 ) -> list[Cost]:
-    """The cost against each observer, from what is released to it: anything without noise is
-    infinite, noise on sums over a secret cohort is amplified, noise on each message is not."""
-    arm = arms[0]
-    if any(one.ladder for one in arms):  # there is no other accountant of chosen rounds
-        accountant = "rdp"
-    if all(one.separation for one in arms):  # turns are exact, by mu
-        accountant = "gdp"
-
-    def one(observer: Observer, relation: Relation) -> tuple[float, str]:
-        seen = [release for release in arm.releases() if release.observer == observer]
-        if not all(release.noise_multiplier for release in seen):
-            return math.inf, "none"
-        if all(release.summed for release in seen):
-            return central(relation), accountant
-        return gdp.epsilon_from_mu(math.sqrt(local(observer, relation)), delta), "gdp"
-
+    """For every observer of these arms, which have one trust, and every relation."""
     costs = []
-    for observer in OBSERVERS:
+    for observer in [who for who in OBSERVERS if not terms or who in terms[0]]:
         for relation in RELATIONS:
             epsilon, by = one(observer, relation)
             costs.append(Cost(observer, relation, epsilon, delta, by))
@@ -199,19 +165,21 @@ def most_rounds(arm: Arm, epsilon: float, delta: float, relation: Relation, by: 
         by: the accountant.
     """
 
-    def fits(rounds: int) -> bool:
-        return central_epsilon([(event, rounds)], delta, relation, by) <= epsilon
+    def cost(rounds: int) -> float:
+        return epsilon_of([Rounds(event, rounds)], delta, relation, by).epsilon
 
-    event, low, high = arm.sampled_round(), 0, arm.rounds
+    def fits(rounds: int) -> bool:
+        return cost(rounds) <= epsilon
+
+    event, low, high = arm.event(), 0, arm.rounds
     if fits(high):
         return high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     if low == 0:
-        one = central_epsilon([(event, 1)], delta, relation, by)
         raise ValueError(
-            f"max_epsilon = {epsilon!r}: less than the cost of one round, {one:.4g}; expected "
+            f"max_epsilon = {epsilon!r}: less than the cost of one round, {cost(1):.4g}; expected "
             "more, or larger multipliers (nothing was spent)"
         )
     return low

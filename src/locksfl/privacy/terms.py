@@ -1,97 +1,112 @@
-"""The public terms of an arm: what it releases to each observer, in the words of mechanisms.
+"""What the rounds of an arm release to each observer: its terms, made of public settings alone.
 
-A statement has them beside its epsilons, so that anybody can compute these again with a program of
-their own (docs/verify.md). They are made of what the accountants read (`Arm.releases`,
-`Arm.sampled_round`, `Arm.client_releases`, `Arm.budget`), and a kind of round that is not described
-here is refused: it is never left out. All values are public settings, and no data enter.
-
-    exact                   something leaves without noise: epsilon is infinite
-    poisson-gaussian        noise on a sum over clients drawn by independent coins, so many rounds
-    joint-poisson-gaussian  two sums of each round: one over the clients drawn, then one over those
-                            of them that a second coin draws, of at most `second_rate`
-    chosen                  every round is one of `choices`, whichever earlier releases decide on
-    turns                   noise on sums over groups that take turns in public
-    gaussian                a client's own noisy messages, so many
-    filtered-gaussian       the same, until a client's own budget is spent
+Whoever charges an arm reads these: the guarantee, calibration, the statement, ledgers, the journal
+of a population. `verify` recomputes the printed epsilons from them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
+from locksfl._validate import count
 from locksfl.arm import Arm
-from locksfl.methods.releases import (
-    NORM,
-    OBSERVERS,
-    UPDATE,
-    CyclicRound,
-    Observer,
-    RatedRound,
-    Round,
-    SampledRound,
+from locksfl.methods.events import (
+    Event,
+    Filtered,
+    Message,
+    Sent,
+    Terms,
+    for_rounds,
+    terms_from_json,
+    terms_to_json,
+    with_matrix,
 )
-
-Term = dict[str, Any]
-Terms = dict[str, list[Term]]
-
-
-def terms_of(arm: Arm) -> Terms:
-    """What all rounds of an arm release, by observer: what `privacy.guarantee` charges."""
-    return {observer: _seen_by(observer, arm) for observer in OBSERVERS}
+from locksfl.methods.releases import OBSERVERS
+from locksfl.methods.trusts import Most
 
 
-def _seen_by(observer: Observer, arm: Arm) -> list[Term]:
-    seen = [release for release in arm.releases() if release.observer == observer]
-    if not all(release.noise_multiplier for release in seen):
-        return [{"mechanism": "exact"}]
-    if all(release.summed for release in seen):
-        return [_sums(arm.sampled_round(), arm)]
-    return _messages(observer, arm)
+@dataclass(frozen=True)
+class PlannedArm:
+    """What one arm will release, by observer."""
+
+    name: str
+    clients: int
+    rounds: int
+    terms: Terms
+
+    @classmethod
+    def of(cls, arm: Arm) -> Self:
+        """That of an arm whose noise is known."""
+        return cls(arm.name, arm.clients, arm.rounds, terms_of(arm))
+
+    def for_rounds(self, rounds: int) -> Self:
+        """The same with so many rounds."""
+        return replace(self, rounds=rounds, terms=for_rounds(self.terms, rounds))
+
+    @property
+    def filtered(self) -> Filtered | None:
+        """What the server sees of a client that keeps a budget; None if it keeps none."""
+        event = self.terms["SERVER"][0].event
+        return event if isinstance(event, Filtered) else None
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Self:
+        """The inverse of `as_dict`."""
+        return cls(**{**table, "terms": terms_from_json(table["terms"])})
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self), "terms": terms_to_json(self.terms)}
 
 
-def _sums(event: Round, arm: Arm) -> Term:
-    """The rounds of an arm whose server adds the noise."""
-    if isinstance(event, CyclicRound):
-        found = {"separation": event.separation, "noise_multiplier": event.noise_multiplier}
-        bands = {"bands": arm.bands, "strategy": list(arm.strategy)}
-        return {"mechanism": "turns", **found, **bands, "rounds": arm.rounds}
-    if isinstance(event, RatedRound):
-        choices = [_coins(one) for one in event.rungs]
-        return {"mechanism": "chosen", "choices": choices, "rounds": arm.rounds}
-    if isinstance(event, SampledRound):
-        return {**_coins(event), "rounds": arm.rounds}
-    raise TypeError(f"{type(event).__name__}: a kind of round without public terms")
+@dataclass(frozen=True)
+class LedgerArm(PlannedArm):
+    """An arm in a ledger's header: with these, counts become epsilons, and no method is needed."""
+
+    asks_norms: bool  # of every client that a round is reserved for
+    credited: bool  # PUBLIC sees sums: an upload among |Z| counts 1/|Z|
+    claimed_epsilon: float | None = None  # as printed in the paper, no guarantee
+
+    def __post_init__(self) -> None:
+        """Refuse what would be charged for less than it releases."""
+        count(clients=self.clients, rounds=self.rounds)
+        if set(self.terms) != set(OBSERVERS) or not all(self.terms.values()):
+            raise ValueError(f"terms: expected what each of {', '.join(OBSERVERS)} sees")
+        if not (type(self.asks_norms) is type(self.credited) is bool):
+            raise ValueError("asks_norms, credited: expected true or false")
+        norms = any(_asks_norm(event) for event, _ in self.terms["SERVER"])
+        if self.charges_each and self.asks_norms != norms:
+            raise ValueError(f"asks_norms = {self.asks_norms}: the terms say otherwise")
+
+    @classmethod
+    def of(cls, arm: Arm, claimed: float | None = None) -> Self:
+        """That of an arm, which claims this epsilon without a guarantee, or none."""
+        counted = (arm.releases_norms, arm.credited, claimed)
+        return cls(arm.name, arm.clients, arm.rounds, terms_of(arm), *counted)
+
+    @property
+    def charges_each(self) -> bool:
+        """Whether clients are charged one by one, for messages that carry their own noise;
+        otherwise all of them are charged for every round."""
+        return isinstance(self.terms["SERVER"][0].event, Sent)
 
 
-def _coins(event: SampledRound) -> Term:
-    if event.norm_multiplier is None:
-        noise = {"sampling_rate": event.rate, "noise_multiplier": event.noise_multiplier}
-        return {"mechanism": "poisson-gaussian", **noise}
+def _asks_norm(event: Event) -> bool:
+    if isinstance(event, Filtered):
+        return event.norm_multiplier is not None
+    return isinstance(event, Message) and event.release == "norm"
+
+
+def terms_of(arm: Arm, most: Most = None) -> Terms:
+    """What all rounds of an arm release, by observer: its trust says so (`Trust.terms`)."""
+    return arm.parts[2].terms(arm, most)
+
+
+def with_strategy(terms: Terms, arm: Arm) -> Terms:
+    """The same with the matrix that correlates the noise of rounds, for a statement: it takes
+    seconds to find, and costs nothing."""
     return {
-        "mechanism": "joint-poisson-gaussian",
-        "sampling_rate": event.sampling_rate,
-        "first_multiplier": event.norm_multiplier,
-        "second_rate": event.upload_probability,
-        "noise_multiplier": event.noise_multiplier,
+        who: tuple(with_matrix(one, arm.strategy) for one in seen) for who, seen in terms.items()
     }
-
-
-def _messages(observer: Observer, arm: Arm) -> list[Term]:
-    """One client's own messages, of the client that sends most; `uploaders`: PUBLIC sees only sums
-    in which the noise of so many adds up."""
-    sent = arm.client_releases(arm.rounds)
-    noise: Term = {UPDATE.name: sent.noise_multiplier}
-    if sent.norm_multiplier is not None:
-        noise[NORM.name] = sent.norm_multiplier
-    if arm.budget is not None:
-        budget = {name: getattr(arm.budget, name) for name in ("epsilon", "delta", "relation")}
-        multipliers = {f"{what}_multiplier": each for what, each in noise.items()}
-        mechanism = {"mechanism": "filtered-gaussian", "rounds": arm.rounds}
-        return [{**mechanism, **multipliers, **{f"budget_{k}": v for k, v in budget.items()}}]
-    together = observer == "PUBLIC" and arm.credited and arm.everyone_uploads
-    share = {"uploaders": arm.clients} if together else {}
-    return [
-        {"mechanism": "gaussian", "release": what, "noise_multiplier": z, "rounds": arm.rounds}
-        | share
-        for what, z in noise.items()
-    ]

@@ -14,24 +14,29 @@
 Every function here is pure and takes arrays with one entry per client: a simulator's chunk of
 clients, a whole cohort, or a single device. Uniform sampling is the same round with p_i = b / m and
 no first release. An empty cohort, or no uploaders at all, is a round like any other: noise only.
+
+`play`, at the end, has the order of these steps, for every run. What differs between a simulation
+and a secret run is only what a sum is, its noise and its rounding: an `Arithmetic`, which is
+`FloatSums` (floats.py) or, in whole numbers, `ExactSums` (exact.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from locksfl.arm import Dials
 from locksfl.methods import Method
+from locksfl.methods.dials import Dials
 from locksfl.methods.estimators import within
-from locksfl.round.draws import Members, ServerDraws, second_sample
+from locksfl.round.draws import Members, second_sample
 
 Total = Callable[[Array], Array]  # a sum over every client of the round, on every device
+Everyone = Callable[[Any], Any]  # the sum of the sums of all devices
 Facts = dict[str, Array]  # of every member, by their names in `rules.FACTS`
 # a function of all members' entries at once, on whichever device; each device gets its own part
 Together = Callable[..., Array]
@@ -40,6 +45,18 @@ Together = Callable[..., Array]
 def here(function: Callable[..., Array], *entries: Array) -> Array:
     """`Together` where all members are on one device."""
     return function(*entries)
+
+
+def one_device(sums: Any) -> Any:
+    """`Everyone` where all members are on one device."""
+    return sums
+
+
+class Released(NamedTuple):
+    """The release of stage 1."""
+
+    shown: Array  # what the trust shows the rule of each member's norm, or score
+    summed: Array  # their sum, as released
 
 
 class Norms(NamedTuple):
@@ -59,6 +76,14 @@ class Uploads(NamedTuple):
     scale: Array  # norm bound of the contribution, the unit of its noise
     expected_weight: Array  # p_i times the weight: the share of g_i that arrives on average
     within_clip: Any = False  # whether |u_i| <= C: of every member, asked for if C adapts
+
+
+class WeightedSum(NamedTuple):
+    """The sum of what the members contribute, on all devices."""
+
+    summed: Any  # without noise of the server, as its arithmetic has it
+    uploads: Uploads  # of every member here
+    norms: Any = None  # the true norms, a secret, of a simulation
 
 
 class RoundResult(NamedTuple):
@@ -96,16 +121,59 @@ def asked_values(method: Method, norms: Array, facts: Facts, dials: Dials) -> Ar
     return jnp.where(found > 0, jnp.minimum(found, dials.clip_norm), 0.0)
 
 
+class Arithmetic(Protocol):
+    """What a sum over the clients of a round is: its numbers, its noise and its rounding."""
+
+    def total(self, values: Array) -> Array:
+        """A `Total` of numbers that are released, or whose sum is."""
+
+    def release_norms(
+        self, method: Method, values: Array, members: Members, dials: Dials
+    ) -> Released:
+        """Release what the rule asked of each member: values from 0 to C."""
+
+    def release_pair(self, method: Method, k: int, pair: Sequence[Array], dials: Dials) -> Array:
+        """[2] the two sums of refinement k as they are released: of each member's p if that is
+        below 1, and of whether p is 1. A member's presence moves the pair by 1 at most; of who is
+        absent, both are 0."""
+
+    def at_public(self, public: Array, dials: Dials) -> Arithmetic:
+        """The same once K' is released; `dials` are those of before."""
+
+    def zero(self, method: Method, size: int) -> Any:
+        """The sum of no contributions, of so many parameters."""
+
+    def contributions(self, trace: Any, uploads: Uploads) -> Any:
+        """What some clients contribute, by the trace of their updates and what they chose."""
+
+    def add(self, method: Method, summed: Any, more: Any, uploads: Uploads, start: Array) -> Any:
+        """A sum with the `contributions` of the members from slot `start` on."""
+
+    def everyone(self, summed: Any) -> Any:
+        """The sum over all devices."""
+
+    def noised(self, method: Method, summed: Any, std: Array, bound: Array) -> Array:
+        """The sum as it is released, in floats: with noise of this std, in units of this public
+        bound of a contribution."""
+
+    def signal(self, summed: Any, divisor: Array) -> Array:
+        """The norm of the update without noise; NaN where that is a secret."""
+
+    def count_noise(self, dials: Dials) -> Array:
+        """The noise on the number of uploads."""
+
+    def release_bits(self, method: Method, bits: Array, dials: Dials) -> Array:
+        """The sum of b_i - 1/2 as it is released, by that of 2 b_i - 1."""
+
+
 def query_norms(
     method: Method,
     norms: Array,
     members: Members,
-    server_noise: Array,
+    arithmetic: Arithmetic,
     dials: Dials,
-    total: Total,
     facts: Facts | None = None,
     together: Together = here,
-    refine_noise: Any = None,
 ) -> Norms:
     """Stage 1: release the clipped norms, or scores, and derive the one public number K'.
 
@@ -113,33 +181,28 @@ def query_norms(
         method: rule, estimator and trust.
         norms: |u_i| of every member, before clipping.
         members: the members' own draws.
-        server_noise: one standard normal number, for trusts under which the server adds noise.
+        arithmetic: of the sums, with the server's noise.
         dials: the arm's numbers.
-        total: sums over every client of the round.
         facts: that the rule's score needs.
         together: applies a function to the entries of all members at once.
-        refine_noise: [refinements, 2] as `server_noise`; there is no going on without it where
-            the server adds noise to sums that refine K'.
 
     Returns:
         The scores of the members, the released sum, and K'.
     """
-    rule, _, trust = method.parts
     values = asked_values(method, norms, facts or {}, dials)
-    scores, released = trust.release_norms(values, members, server_noise, dials, total, jnp)
-    found = settle_norms(method, scores, released, dials)
-    if rule.compares:
+    released = arithmetic.release_norms(method, values, members, dials)
+    found = settle_norms(method, released, dials)
+    if method.parts[0].compares:
         return compare_norms(method, found, members, dials, together)
-    pairs = jnp.zeros((rule.refined(trust.server_adds_noise), 2))
-    if trust.server_adds_noise:
-        pairs = dials.sum_noise * checked_refine_noise(method, refine_noise)
-    return refine_norms(
-        method, found, members, dials, lambda k, *each: jnp.stack([*map(total, each)]) + pairs[k]
-    )
+
+    def release(k: int, *pair: Array) -> Array:
+        return arithmetic.release_pair(method, k, pair, dials)
+
+    return refine_norms(method, found, members, dials, release)
 
 
-def checked_refine_noise(method: Method, noise: Any) -> Any:
-    """The server's noise on the sums that refine K', refused unless each sum has its own."""
+def check_refine_noise(method: Method, noise: Any) -> None:
+    """Refuse the server's noise on the sums that refine K' unless each sum has its own."""
     shape = (method.parts[0].refinements, 2)
     if shape[0] and (noise is None or jnp.shape(noise) != shape):
         given = "none" if noise is None else f"shape {jnp.shape(noise)}"
@@ -147,13 +210,12 @@ def checked_refine_noise(method: Method, noise: Any) -> Any:
             f"refine_noise: {given}; rule {method.rule!r} under trust {method.trust!r} releases "
             f"sums that the server noises; expected numbers of shape {shape}"
         )
-    return jnp.zeros(shape) if noise is None else noise
 
 
-def settle_norms(method: Method, scores: Array, released: Array, dials: Dials) -> Norms:
+def settle_norms(method: Method, released: Released, dials: Dials) -> Norms:
     """Derive K' from the released sum, as the rule defines it."""
     rule, _, _ = method.parts
-    return Norms(scores, released, rule.settle(released, dials, jnp))
+    return Norms(released.shown, released.summed, rule.settle(released.summed, dials, jnp))
 
 
 def no_norms(members: Members, dials: Dials) -> Norms:
@@ -273,8 +335,7 @@ def contribution_bounds(method: Method, p: Array, norm_sum: Array, dials: Dials)
 
 def _each(function: Callable[..., Any], *entries: Array) -> Array:
     """A function of one client's numbers, for each client: it is never shown those of others."""
-    found: Array = jnp.vectorize(lambda *one: jnp.reshape(function(*one), ()))(*entries)
-    return found
+    return jnp.vectorize(lambda *one: jnp.reshape(function(*one), ()))(*entries)
 
 
 def contribution_bound(method: Method, norm_sum: Array, dials: Dials) -> Array:
@@ -342,49 +403,41 @@ def bounded_weight(weight: Array, bound: Array, clipped: Array) -> Array:
 
 
 def aggregate(
-    method: Method,
-    summed: Array,
-    uploads: Uploads,
-    norms: Norms,
-    update_noise: Array,
-    dials: Dials,
-    total: Total,
-    count_noise: Any = 0.0,
+    method: Method, sent: WeightedSum, norms: Norms, arithmetic: Arithmetic, dials: Dials
 ) -> RoundResult:
     """The noisy sum divided by a public constant, never by the realised sample size.
 
     Args:
         method: rule, estimator and trust.
-        summed: the sum of coefficient_i u_i over all clients.
-        uploads: what stage 2 decided for each client.
+        sent: the sum of coefficient_i u_i, and what stage 2 decided for each client.
         norms: the result of stage 1.
-        update_noise: standard normal, one number per parameter.
-        dials: the arm's numbers.
-        total: sums over every client of the round.
-        count_noise: standard normal, one number.
+        arithmetic: of the sums, with the server's noise; of this K'.
+        dials: the arm's numbers; of this K'.
     """
     _, estimator, trust = method.parts
-    bound = contribution_bound(method, norms.used, dials)
-    std = trust.noise_std(uploads.scale, bound, uploads.uploaded, dials, total, jnp)
+    uploads, bound = sent.uploads, contribution_bound(method, norms.used, dials)
+    std = trust.noise_std(uploads.scale, bound, uploads.uploaded, dials, arithmetic.total, jnp)
     divisor = estimator.divisor(dials)
+    update = arithmetic.noised(method, sent.summed, std, bound) / divisor
     return RoundResult(
-        update=(summed + std * update_noise) / divisor,
+        update=update,
         released_norm_sum=norms.released,
         used_norm_sum=norms.used,
-        signal=jnp.linalg.norm(summed) / divisor,
-        noise=std * math.sqrt(update_noise.size) / divisor,
-        released_count=release_count(method, uploads, dials.count_noise * count_noise, total),
+        signal=arithmetic.signal(sent.summed, divisor),
+        noise=std * math.sqrt(update.size) / divisor,
+        released_count=release_count(method, uploads, arithmetic, dials),
         refined=norms.refined,
     )
 
 
-def release_count(method: Method, uploads: Uploads, noise: Array, total: Total) -> Array:
+def release_count(method: Method, uploads: Uploads, arithmetic: Arithmetic, dials: Dials) -> Array:
     """The number of uploads with noise, if the rule releases it. Everybody's are counted, so that
     it is a coordinate of the released sum."""
     rule, _, _ = method.parts
     if not rule.count_share:
         return jnp.full((), jnp.nan)
-    return (total(uploads.uploaded) + noise).astype(jnp.float32)
+    count = arithmetic.total(uploads.uploaded) + arithmetic.count_noise(dials)
+    return count.astype(jnp.float32)
 
 
 def facts_of_last(last: Array, clients: int) -> Facts:
@@ -400,30 +453,39 @@ def facts_of_updates(updates: Array, last: Array) -> Facts:
     return {"along": along, "sum": jnp.sum(updates, axis=-1), **facts_of_last(last, len(updates))}
 
 
+class Measured(NamedTuple):
+    """What every member found out about its own update."""
+
+    norms: Array  # |u_i|, 0 if the update is not finite; in a secret run never less (`safe_norms`)
+    facts: Facts  # those that were asked for
+    kept: Any = None  # what is needed to avoid recomputing u_i; None: nothing was kept
+
+
+# (norms, arrays with one entry per member) of some members, to what they do
+Choose = Callable[[Array, Any], Uploads]
+
+
 class Clients(Protocol):
     """What an engine can do with the cohort: ask every member, all at once or in chunks."""
 
-    def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
-        """|u_i| of every member (0 if the update is not finite), the facts of these names, and what
-        is needed to avoid recomputing u_i."""
+    def measure(self, facts: tuple[str, ...] = ()) -> Measured:
+        """The norms of all members, and their facts of these names."""
 
     def weighted_sum(
-        self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
-    ) -> tuple[Array, Uploads, Array]:
+        self, choose: Choose, each: Any, kept: Any, arithmetic: Arithmetic
+    ) -> WeightedSum:
         """Add up coefficient_i u_i.
 
         Args:
-            choose: maps (norms, each) of some members to their Uploads.
+            choose: what each member does.
             each: arrays with one entry per member, passed on to `choose`.
-            kept: what `measure` returned besides norms and facts, or None.
-
-        Returns:
-            The sum, the uploads of every member, and the true norms.
+            kept: by `measure`, or None.
+            arithmetic: of the sum.
         """
 
 
 class GivenClients:
-    """Clients with given raw updates, as used by the audit and the theory problems.
+    """Clients with given raw updates, as used by the audit and the theory problems: in floats.
 
     `last` is the last released update, `given` has the facts that updates do not tell.
     """
@@ -434,7 +496,7 @@ class GivenClients:
         self.updates, self.norms = updates, jnp.linalg.norm(updates, axis=1)
         self.last, self.given = last, given or {}
 
-    def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
+    def measure(self, facts: tuple[str, ...] = ()) -> Measured:
         """The norms of the updates and their facts; nothing is kept."""
         known = {"norm": self.norms, "size": jnp.ones_like(self.norms), **self.given}
         if not known.keys() >= set(facts):
@@ -442,59 +504,65 @@ class GivenClients:
             known = facts_of_updates(self.updates, last) | known
         if missing := [name for name in facts if name not in known]:
             raise ValueError(f"clients with given updates: expected their {', '.join(missing)}")
-        return self.norms, {name: known[name] for name in facts}, None
+        return Measured(self.norms, {name: known[name] for name in facts})
+
+    def combined(self, coefficient: Array) -> Array:
+        """The sum of coefficient_i u_i."""
+        return coefficient @ self.updates
 
     def weighted_sum(
-        self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
-    ) -> tuple[Array, Uploads, Array]:
+        self, choose: Choose, each: Any, kept: Any, arithmetic: Arithmetic
+    ) -> WeightedSum:
         """The sum of coefficient_i u_i, the uploads, and the norms."""
-        del kept
+        del kept, arithmetic
         uploads = choose(self.norms, each)
-        return uploads.coefficient @ self.updates, uploads, self.norms
+        return WeightedSum(self.combined(uploads.coefficient), uploads, self.norms)
+
+
+class Round(NamedTuple):
+    """A round that was played."""
+
+    result: RoundResult
+    uploads: Uploads  # of every member: a secret, unless every member adds its own noise
+    norms: Any  # the true norms, a secret; None in a secret run
 
 
 def play(
     method: Method,
     clients: Clients,
     members: Members,
-    server_draws: ServerDraws,
+    arithmetic: Arithmetic,
     dials: Dials,
-    total: Total = jnp.sum,
     together: Together = here,
     adapts: bool = False,
-) -> tuple[RoundResult, Uploads, Array]:
+) -> Round:
     """Play a whole round.
 
     Args:
-        method: rule, estimator and trust.
+        method: rule, estimator and trust; private, in a secret run.
         clients: the cohort, able to compute its updates.
         members: the members' own draws.
-        server_draws: the server's own noise.
+        arithmetic: of the sums, with the noise of the round.
         dials: the arm's numbers.
-        total: sums over every client of the round.
         together: applies a function to the entries of all members at once.
         adapts: whether the clip norm adapts, so that bits are released.
-
-    Returns:
-        The update for the server's step and the log of the round, what each member uploaded, and
-        the true norms (a secret).
     """
     rule, _, _ = method.parts
     if rule.released or rule.jointly:  # jointly without a release: only where there is no noise
-        measured, facts, kept = clients.measure(rule.facts)
-        noise, more = server_draws.norm_noise, server_draws.refine_noise
-        norms = query_norms(method, measured, members, noise, dials, total, facts, together, more)
+        measured = clients.measure(rule.facts)
+        asked = (measured.norms, members, arithmetic, dials, measured.facts, together)
+        norms, kept = query_norms(method, *asked), measured.kept
     else:  # nothing is released at the cohort stage, and clients are visited only once
-        kept, norms = None, no_norms(members, dials)
+        norms, kept = no_norms(members, dials), None
+    arithmetic = arithmetic.at_public(norms.used, dials)
     dials = dials.at_public(norms.used, jnp)
 
     def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:
         return choose_uploads(method, client_norms, *each, norms.used, dials)
 
-    summed, uploads, client_norms = clients.weighted_sum(choose, (members, norms.scores), kept)
-    noises = server_draws.update_noise, dials, total, server_draws.count_noise
-    result = aggregate(method, summed, uploads, norms, *noises)
+    sent = clients.weighted_sum(choose, (members, norms.scores), kept, arithmetic)
+    result = aggregate(method, sent, norms, arithmetic, dials)
     if adapts:
-        noise = dials.clip_multiplier * method.parts[2].server_adds_noise * server_draws.clip_noise
-        result = result._replace(released_bits=(sum_of_bits(uploads, members, total) + noise) / 2)
-    return result, uploads, client_norms
+        bits = sum_of_bits(sent.uploads, members, arithmetic.total)
+        result = result._replace(released_bits=arithmetic.release_bits(method, bits, dials))
+    return Round(result, sent.uploads, sent.norms)

@@ -48,7 +48,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from locksfl.arm import Dials
+from locksfl.methods.dials import Dials
 from locksfl.round.client import Asked, Chunk, LocalWork, gradient_update
 
 
@@ -80,8 +80,7 @@ def updates(asked: Asked, anchor: Anchor, chunk: Chunk, clients: Array) -> Array
     def difference() -> Array:
         return here - gradient_update(model, anchor.weights, records, chunk)
 
-    found: Array = jax.lax.cond(_is_anchor(work, t), lambda: here, difference)
-    return found
+    return jax.lax.cond(_is_anchor(work, t), lambda: here, difference)
 
 
 def after(

@@ -150,8 +150,7 @@ def permutation(key: Array, size: Array, length: int) -> Array:
     Element i of a uniform draw depends on its key and on i only, so padding changes nothing.
     """
     draws = jax.random.uniform(key, (length,))
-    order: Array = jnp.argsort(jnp.where(jnp.arange(length) < size, draws, 2.0))
-    return order
+    return jnp.argsort(jnp.where(jnp.arange(length) < size, draws, 2.0))
 
 
 def take(records: Records, rows: Array) -> tuple[Array, Array]:
@@ -258,10 +257,8 @@ def _slice(arrays: Any, start: Array, length: int) -> Any:
 def _each(function: Any, *arrays: Array) -> Array:
     """vmap over clients; a chunk of one is not batched, which is faster on a CPU."""
     if arrays[0].shape[0] == 1:
-        alone: Array = function(*(a[0] for a in arrays))[None]
-        return alone
-    together: Array = jax.vmap(function)(*arrays)
-    return together
+        return function(*(a[0] for a in arrays))[None]
+    return jax.vmap(function)(*arrays)
 
 
 class Visit(NamedTuple):

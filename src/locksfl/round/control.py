@@ -14,7 +14,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from locksfl.arm import Arm, Dials
+from locksfl.arm import Arm
+from locksfl.methods.dials import Dials
 from locksfl.round import anchor, scaffold
 from locksfl.round.client import LocalWork
 from locksfl.round.server import Server, ServerState
@@ -76,10 +77,11 @@ def first_state(
     """The state before an arm's first round: with a clip norm if that adapts, the last update if
     the rule asks about it, the noise of the rounds before if that is correlated, and the state of a
     control variate; the first clip norm is the arm's if it is not given."""
-    clip = arm.first_clip if clip_norm is None else clip_norm
+    if arm.clip_quantile is not None and clip_norm is None:
+        clip_norm = arm.clip_norm
     earlier, control = len(arm.strategy) - 1, control_of(work)
     return server.init(weights)._replace(
-        clip_norm=None if clip is None else jnp.asarray(clip, jnp.float32),
+        clip_norm=None if clip_norm is None else jnp.asarray(clip_norm, jnp.float32),
         last=jnp.zeros_like(weights) if arm.parts[0].remembers else None,
         recent_noise=jnp.zeros((earlier, *weights.shape)) if earlier > 0 else None,
         control=None if control is None else control.first(work, weights, arm.clients),

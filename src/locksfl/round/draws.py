@@ -17,7 +17,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from locksfl.arm import Arm
-from locksfl.methods.cyclic import correlated, group_of
+from locksfl.methods.cyclic import correlated
 from locksfl.round.noise import SystemNoise
 from locksfl.round.randomness import Purpose, Randomness, Stream, client_keys, draw_key, normal
 
@@ -57,14 +57,21 @@ def draw_cohort(rng: np.random.Generator, clients: int, sampling_rate: float) ->
 
 def cohort_of(randomness: Randomness, arm: Arm, round_index: int) -> np.ndarray:
     """The cohort of a round: sorted client numbers."""
-    if arm.separation:
-        return group_of(arm.clients, arm.separation, round_index)
+    scheme = arm.scheme
+    group = scheme.group and scheme.group(arm, round_index)
+    if group is None:
+        return _joining(randomness, arm, round_index, arm.clients)
+    return group[_joining(randomness, arm, round_index, group.size)] if scheme.secret else group
+
+
+def _joining(randomness: Randomness, arm: Arm, round_index: int, clients: int) -> np.ndarray:
+    """Which of so many clients join, each by a coin of its own."""
+    rate = arm.scheme.rate(arm)
     if randomness.simulated:
-        rng = randomness.host(arm.name, round_index, Purpose.COHORT)
-        return draw_cohort(rng, arm.clients, arm.sampling_rate)
-    coins = randomness.stream(arm.name, round_index, Purpose.COHORT).words(arm.clients)
-    least = int(Fraction(arm.sampling_rate) * 2**64)  # rounded down: nobody is drawn too often
-    joins = coins < np.uint64(least) if least < 2**64 else np.ones(arm.clients, bool)
+        return draw_cohort(randomness.host(arm.name, round_index, Purpose.COHORT), clients, rate)
+    coins = randomness.stream(arm.name, round_index, Purpose.COHORT).words(clients)
+    least = int(Fraction(rate) * 2**64)  # rounded down: nobody is drawn too often
+    joins = coins < np.uint64(least) if least < 2**64 else np.ones(clients, bool)
     return np.flatnonzero(joins).astype(np.int32)
 
 

@@ -20,33 +20,16 @@ post-processing. What a client contributes is computed from its own data and pub
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from locksfl.arm import Dials
 from locksfl.methods import Method
-from locksfl.round.algorithm import (
-    Facts,
-    Norms,
-    RoundResult,
-    Together,
-    Total,
-    Uploads,
-    asked_values,
-    checked_refine_noise,
-    choose_uploads,
-    compare_norms,
-    contribution_bound,
-    no_norms,
-    refine_norms,
-    release_count,
-    settle_norms,
-    sum_of_bits,
-)
+from locksfl.methods.dials import Dials
+from locksfl.round.algorithm import Everyone, Released, Uploads, check_refine_noise, one_device
 from locksfl.round.draws import Grid, Members
 
 MOST_PARAMETERS = 2**24 - 1  # so that squares are summed exactly
@@ -148,143 +131,99 @@ class Noise(NamedTuple):
     norm: Array
     update: Array
     counted: Array  # on the number of uploads
-    bits: Any = None  # if the clip norm adapts
-    refine: Any = None  # [refinements, 2], of the server
+    bits: Array  # on the sum of bits, read if the clip norm adapts
+    refine: Array  # [refinements, 2], of the server
 
 
-class ExactClients(Protocol):
-    """What an engine can do with the cohort of a secret run."""
+class ExactSums(NamedTuple):
+    """The `Arithmetic` of whole numbers. Of what a simulation can see besides, nothing is told."""
 
-    def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
-        """`safe_norms` of every member (0 if the update is not finite), the facts of these names,
-        and what is needed to avoid recomputing its update."""
+    noise: Noise
+    grid: Grid  # with the steps of every rung until K' is released, and of its own from then on
+    everyone: Everyone = one_device
 
-    def exact_sum(
-        self,
-        choose: Callable[[Array, Any], Uploads],
-        each: Any,
-        kept: Any,
-        steps: Array,
-        messages: Array | None,
-    ) -> tuple[Any, Uploads]:
-        """Add up the contributions.
+    def total(self, values: Array) -> Array:
+        """The sum over every client of the round: of released floats, or of counts."""
+        return self.everyone(jnp.sum(values))
 
-        Args:
-            choose, each, kept: as for `algorithm.Clients.weighted_sum`.
-            steps: in the bound of a contribution.
-            messages: the noise of each member's message, or None.
+    def _in_steps(self, values: Array) -> Array:
+        """Rounded down, and none of more than a whole C."""
+        return jnp.clip(jnp.floor(values), 0.0, self.grid.norm).astype(jnp.int32)
 
-        Returns:
-            The sum of all members on all devices and the uploads of every member. Words, not yet
-            noised without `messages`; floats if members have bounds of their own, hence steps of
-            different sizes.
-        """
+    def _noised_total(self, steps: Array, noise: Any) -> Array:
+        """The exact sum over every client, with noise, as floats."""
+        here = Words(*(part.astype(jnp.int32) for part in total_counts(steps)))
+        return add(self.everyone(here), words(noise)).value
 
+    def release_norms(
+        self, method: Method, values: Array, members: Members, dials: Dials
+    ) -> Released:
+        """Each client's noisy value from 0 to C, or their noisy sum, on the grid."""
+        step = dials.clip_norm / self.grid.norm
+        steps = jnp.where(members.present, self._in_steps(values / step), 0)
+        if not method.parts[2].clients_add_noise:
+            return Released(values, self._noised_total(steps, self.noise.norm) * step)
+        sent = jnp.clip(steps + self.noise.norm, 0, self.grid.norm)
+        sent = jnp.where(members.present, sent, 0)
+        return Released(sent * step, self._noised_total(sent, jnp.int32(0)) * step)
 
-def play_exact(
-    method: Method,
-    clients: ExactClients,
-    members: Members,
-    noise: Noise,
-    grid: Grid,
-    dials: Dials,
-    total: Total,
-    everyone: Callable[[Words], Words],
-    together: Together,
-) -> tuple[RoundResult, Uploads]:
-    """Play a whole round, as `algorithm.play` does with floats.
+    def release_pair(self, method: Method, k: int, pair: Sequence[Array], dials: Dials) -> Array:
+        """Of what members have released, as it is; else with the server's noise, on the grid."""
+        del dials
+        if method.parts[2].clients_add_noise:
+            return jnp.stack([self.total(one) for one in pair])
+        check_refine_noise(method, self.noise.refine)
+        steps = (self._in_steps(one * self.grid.norm) for one in pair)
+        each = zip(steps, self.noise.refine[k], strict=True)
+        return jnp.stack([self._noised_total(*one) / self.grid.norm for one in each])
 
-    Args:
-        method: rule, estimator and trust, which must be private.
-        clients: the cohort, able to compute its updates.
-        members: the members, with coins of 64 bits.
-        noise: of the round.
-        grid: the public grids.
-        dials: the arm's numbers.
-        total: sums floats over every client of the round; for released numbers only.
-        everyone: sums Words over all devices.
-        together: applies a function to the entries of all members at once.
+    def at_public(self, public: Array, dials: Dials) -> ExactSums:
+        """With the steps of its rung, where the noise follows K'."""
+        if dials.ladder is None:
+            return self
+        steps = self.grid.update[dials.rung(public, jnp)]
+        return self._replace(grid=self.grid._replace(update=steps))
 
-    Returns:
-        The update for the server's step, and what each member uploaded (a secret, unless every
-        member adds its own noise). What a simulation can see besides is NaN.
-    """
-    rule, estimator, trust = method.parts
-    each, kept = trust.clients_add_noise, None
-    norms = no_norms(members, dials)
-    if rule.released:
-        measured, facts, kept = clients.measure(rule.facts)
-        values = asked_values(method, measured, facts, dials)
-        norms = _release_norms(
-            method, values, members, noise, grid, dials, total, everyone, together
-        )
-    steps = grid.update if dials.ladder is None else grid.update[dials.rung(norms.used, jnp)]
-    dials = dials.at_public(norms.used, jnp)
+    def zero(self, method: Method, size: int) -> Any:
+        """Words; floats if members have bounds of their own, hence steps of different sizes."""
+        zero = jnp.zeros(size, jnp.int32)
+        return zero.astype(jnp.float32) if method.parts[1].own_bound else Words(zero, zero)
 
-    def choose(client_norms: Array, each: tuple[Members, Array]) -> Uploads:
-        return choose_uploads(method, client_norms, *each, norms.used, dials)
+    def contributions(self, trace: Any, uploads: Uploads) -> Array:
+        """Each client's, in steps of its own bound."""
+        return contribution_steps(trace, uploads.coefficient, uploads.scale, self.grid.update)
 
-    messages = noise.update if each else None
-    summed, uploads = clients.exact_sum(choose, (members, norms.scores), kept, steps, messages)
-    bound = contribution_bound(method, norms.used, dials)
-    if not each:
-        summed = add(summed, words(noise.update))
-    if not estimator.own_bound:  # whole numbers: PUBLIC is told the sum, not how it was rounded
-        summed = summed.value * (bound / steps)
-    divisor = estimator.divisor(dials)
-    std = trust.noise_std(uploads.scale, bound, uploads.uploaded, dials, total, jnp)
-    result = RoundResult(
-        update=summed / divisor,
-        released_norm_sum=norms.released,
-        used_norm_sum=norms.used,
-        signal=jnp.full((), jnp.nan),
-        noise=std * math.sqrt(noise.update.shape[-1]) / divisor,
-        released_count=release_count(method, uploads, noise.counted, total),
-        refined=norms.refined,
-    )
-    if noise.bits is not None:
-        whole = sum_of_bits(uploads, members, total) * grid.bits.astype(jnp.int32) + noise.bits
-        result = result._replace(released_bits=whole / (2 * grid.bits))
-    return result, uploads
+    def add(self, method: Method, summed: Any, more: Any, uploads: Uploads, start: Array) -> Any:
+        """Of what every member released, where members add noise."""
+        _, estimator, trust = method.parts
+        if trust.clients_add_noise:
+            noise = jax.lax.dynamic_slice_in_dim(self.noise.update, start, more.shape[0])
+            more = jnp.where(uploads.uploaded[:, None], more + noise, 0)
+        if estimator.own_bound:
+            return summed + jnp.sum(more * (uploads.scale / self.grid.update)[:, None], axis=0)
+        return add(summed, total_steps(more))
 
+    def noised(self, method: Method, summed: Any, std: Array, bound: Array) -> Array:
+        """With the server's noise in whole numbers: PUBLIC is told the sum, not how it was
+        rounded."""
+        del std
+        _, estimator, trust = method.parts
+        if not trust.clients_add_noise:
+            summed = add(summed, words(self.noise.update))
+        return summed if estimator.own_bound else summed.value * (bound / self.grid.update)
 
-def _release_norms(
-    method: Method,
-    values: Array,
-    members: Members,
-    noise: Noise,
-    grid: Grid,
-    dials: Dials,
-    total: Total,
-    everyone: Callable[[Words], Words],
-    together: Together,
-) -> Norms:
-    """Stage 1 in steps: each member's noisy norm or score, or the noisy sums."""
-    rule, _, trust = method.parts
-    step = dials.clip_norm / grid.norm
-    if trust.server_adds_noise:
-        checked_refine_noise(method, noise.refine)
+    def signal(self, summed: Any, divisor: Array) -> Array:
+        """NaN."""
+        del summed, divisor
+        return jnp.full((), jnp.nan)
 
-    def in_steps(each: Array) -> Array:
-        whole = jnp.clip(jnp.floor(each), 0.0, grid.norm).astype(jnp.int32)
-        return jnp.where(members.present, whole, 0)
+    def count_noise(self, dials: Dials) -> Array:
+        """A whole number."""
+        del dials
+        return self.noise.counted
 
-    def summed(steps: Array, noise: Array) -> Array:
-        whole = everyone(Words(*(part.astype(jnp.int32) for part in total_counts(steps))))
-        return add(whole, words(noise)).value
-
-    def release(k: int, *each: Array) -> Any:
-        if trust.clients_add_noise:  # of what they have released
-            return jnp.stack([*map(total, each)])
-        pairs = zip(each, noise.refine[k], strict=True)
-        return jnp.stack([summed(in_steps(one * grid.norm), own) / grid.norm for one, own in pairs])
-
-    steps = in_steps(values / step)
-    if trust.clients_add_noise:
-        told = jnp.where(members.present, jnp.clip(steps + noise.norm, 0, grid.norm), 0)
-        found = settle_norms(method, told * step, summed(told, jnp.int32(0)) * step, dials)
-    else:
-        found = settle_norms(method, values, summed(steps, noise.norm) * step, dials)
-    if rule.compares:
-        return compare_norms(method, found, members, dials, together)
-    return refine_norms(method, found, members, dials, release)
+    def release_bits(self, method: Method, bits: Array, dials: Dials) -> Array:
+        """With the server's noise, on the grid."""
+        del method, dials
+        whole = bits * self.grid.bits.astype(jnp.int32) + self.noise.bits
+        return whole / (2 * self.grid.bits)

@@ -72,8 +72,7 @@ def _losses(seen: Visited) -> Array:
         features, labels = read(seen.records, rows)
         return losses(seen.model, seen.model.apply(unpacked, features), labels)
 
-    found: Array = jax.vmap(one)(seen.chunk.rows)
-    return found
+    return jax.vmap(one)(seen.chunk.rows)
 
 
 def _spread(seen: Visited) -> Array:

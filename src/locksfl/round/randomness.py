@@ -151,5 +151,4 @@ def normal(key: jax.Array, size: int) -> jax.Array:
 
 def client_keys(key: jax.Array, clients: jax.Array) -> jax.Array:
     """One key per client: a client's draws do not depend on the other clients."""
-    keys: jax.Array = jax.vmap(jax.random.fold_in, (None, 0))(key, clients)
-    return keys
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, clients)

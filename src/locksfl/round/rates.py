@@ -59,7 +59,4 @@ class RateControl:
         return max(LEAST_MEMORY, (b + now.count_noise**2) / (STEADY * b) ** 2)
 
 
-@lru_cache(maxsize=32)
-def _rungs(arm: Arm) -> tuple[Arm, ...]:
-    """The arm of every rung of the ladder."""
-    return tuple(arm.at_rung(number) for number in range(len(arm.rungs)))
+_rungs = lru_cache(maxsize=32)(Arm.at_rungs)

@@ -41,7 +41,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from locksfl.arm import Dials
+from locksfl.methods.dials import Dials
 from locksfl.round.client import Asked, Chunk, LocalWork, epochs_update
 
 

@@ -17,10 +17,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from locksfl.arm import Dials
 from locksfl.methods import Method
+from locksfl.methods.dials import Dials
 from locksfl.models.build import Model
-from locksfl.round.algorithm import Facts, Uploads, adapted_clip, play
+from locksfl.round.algorithm import (
+    Arithmetic,
+    Choose,
+    Measured,
+    Uploads,
+    WeightedSum,
+    adapted_clip,
+    play,
+)
 from locksfl.round.client import (
     NO_LIMIT,
     PRECISIONS,
@@ -35,17 +43,9 @@ from locksfl.round.client import (
 )
 from locksfl.round.control import control_of
 from locksfl.round.draws import Grid, Members, correlate, draw_members, draw_server
-from locksfl.round.exact import (
-    Noise,
-    Words,
-    add,
-    carried,
-    contribution_steps,
-    play_exact,
-    safe_norms,
-    total_steps,
-)
+from locksfl.round.exact import ExactSums, Noise, Words, carried, safe_norms
 from locksfl.round.facts import Visited, measure_facts
+from locksfl.round.floats import FloatSums
 from locksfl.round.randomness import Purpose, client_keys, draw_key
 from locksfl.round.server import Server, ServerState
 from locksfl.simulate.layout import Layout
@@ -78,12 +78,8 @@ class Secrets(NamedTuple):
     members in the slots that they have on each device. All is whole numbers."""
 
     coins: Array  # [rounds, devices, slots, 2]
-    norm_noise: Array  # [rounds], or [rounds, devices, slots]
-    update_noise: Array  # [rounds, size], or [rounds, devices, slots, size]
-    count_noise: Array  # [rounds]
+    noise: Noise  # [rounds, ...] each; of members, [rounds, devices, slots, ...]
     grid: Grid
-    clip_noise: Array  # [rounds]
-    refine_noise: Array  # [rounds, refinements, 2]
 
 
 class Log(NamedTuple):
@@ -100,6 +96,7 @@ class Log(NamedTuple):
     accuracy: Array  # or the task's other score; NaN where the model was not evaluated
     loss: Array
     clip_norm: Array  # C of the round
+    refined: Array  # [rounds, refinements, 2] the sums by which the rule refined its public number
 
 
 class ChunkedClients:
@@ -127,7 +124,7 @@ class ChunkedClients:
                 none = members.present & False
                 self.sent = (jnp.zeros((*none.shape, program.model.size)), none)
 
-    def measure(self, facts: tuple[str, ...] = ()) -> tuple[Array, Facts, Any]:
+    def measure(self, facts: tuple[str, ...] = ()) -> Measured:
         """The norms and facts of all members and, if memory allows, the trace of each chunk."""
         found = [self._visit_shapes(number) for number in range(len(self.program.layout))]
         size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(found))
@@ -145,76 +142,45 @@ class ChunkedClients:
 
             seen, mine = self._sweep(number, step, (seen, _zeros(shapes) if keeps else None))
             kept.append(mine)
-        return *seen, kept if keeps else None
+        return Measured(*seen, kept if keeps else None)
 
     def weighted_sum(
-        self, choose: Callable[[Array, Any], Uploads], each: Any, kept: Any
-    ) -> tuple[Array, Uploads, Array]:
-        """Sum of coefficient_i u_i on all devices, and what was chosen for each member here."""
-        norms = jnp.zeros(self.members.present.shape)
-        chosen = Uploads(norms, norms > 1, norms, norms, norms > 1)
-        summed = jnp.zeros(self.program.model.size)
-        for number, bucket in enumerate(self.program.layout):
+        self, choose: Choose, each: Any, kept: Any, arithmetic: Arithmetic
+    ) -> WeightedSum:
+        """Sum of the contributions on all devices, and what was chosen for each member here."""
+        program, nothing = self.program, jnp.zeros(self.members.present.shape)
+        chosen = Uploads(nothing, nothing > 1, nothing, nothing, nothing > 1)
+        norms = None if program.exact else nothing
+        summed = arithmetic.zero(program.method, program.model.size)
+        for number, bucket in enumerate(program.layout):
 
-            def step(
-                k: Array, start: Array, carry: Any, number: int = number, size: int = bucket.chunk
-            ) -> Any:
-                parts, chosen, norms, sent = carry
+            def contribute(
+                k: Array, start: Array, number: int = number, size: int = bucket.chunk
+            ) -> tuple[Visit, Uploads, Any]:
                 visit = self._recall(number, k, start, kept)
                 now = choose(visit.norms, _slice(each, start, size))
-                more = combine_parts(visit.trace, now.coefficient)
-                seen = jnp.where(visit.finite, visit.norms, jnp.nan)
-                parts = jax.tree.map(jnp.add, parts, more)
-                sent = _keep(sent, visit, now, start)
-                return parts, _put(chosen, now, start), _put(norms, seen, start), sent
-
-            carry = (_zeros(self._sum_shapes(number)), chosen, norms, self.sent)
-            parts, chosen, norms, self.sent = self._sweep(number, step, carry)
-            summed += flat(parts)
-        return jax.lax.psum(summed, AXIS), chosen, norms
-
-    def exact_sum(
-        self,
-        choose: Callable[[Array, Any], Uploads],
-        each: Any,
-        kept: Any,
-        steps: Array,
-        messages: Array | None,
-    ) -> tuple[Any, Uploads]:
-        """Sum of the contributions on all devices, and what was chosen for each member here; with
-        `messages`, the sum of what every member released. In whole numbers, unless members have
-        steps of their own."""
-        own_steps = self.program.method.parts[1].own_bound
-        nothing = jnp.zeros(self.members.present.shape)
-        chosen = Uploads(nothing, nothing > 1, nothing, nothing, nothing > 1)
-        zero = jnp.zeros(self.program.model.size, jnp.int32)
-        summed: Any = zero.astype(jnp.float32) if own_steps else Words(zero, zero)
-        for number, bucket in enumerate(self.program.layout):
+                return visit, now, arithmetic.contributions(visit.trace, now)
 
             def step(
-                k: Array, start: Array, carry: Any, number: int = number, size: int = bucket.chunk
+                k: Array, start: Array, carry: Any, contribute: Callable[..., Any] = contribute
             ) -> Any:
-                summed, chosen, sent = carry
+                parts, chosen, norms, sent = carry
+                visit, now, more = self._rounded_alike(contribute, k, start)
+                parts = arithmetic.add(program.method, parts, more, now, start)
+                if norms is not None:
+                    norms = _put(norms, jnp.where(visit.finite, visit.norms, jnp.nan), start)
+                return parts, _put(chosen, now, start), norms, _keep(sent, visit, now, start)
 
-                def contribute(k: Array, start: Array) -> tuple[Visit, Uploads, Array]:
-                    visit = self._recall(number, k, start, kept)
-                    now = choose(visit.norms, _slice(each, start, size))
-                    whole = contribution_steps(visit.trace, now.coefficient, now.scale, steps)
-                    return visit, now, whole
+            # floats: the parts of a class are added up, and made one vector once
+            parts = summed if program.exact else _zeros(self._sum_shapes(number))
+            carry = (parts, chosen, norms, self.sent)
+            parts, chosen, norms, self.sent = self._sweep(number, step, carry)
+            summed = parts if program.exact else summed + flat(parts)
+        return WeightedSum(arithmetic.everyone(summed), chosen, norms)
 
-                visit, now, whole = _alone(contribute, k, start)
-                if messages is not None:
-                    told = whole + _slice(messages, start, size)
-                    whole = jnp.where(now.uploaded[:, None], told, 0)
-                if own_steps:
-                    summed += jnp.sum(whole * (now.scale / steps)[:, None], axis=0)
-                else:
-                    summed = add(summed, total_steps(whole))
-                return summed, _put(chosen, now, start), _keep(sent, visit, now, start)
-
-            carry = (summed, chosen, self.sent)
-            summed, chosen, self.sent = self._sweep(number, step, carry)
-        return (jax.lax.psum(summed, AXIS) if own_steps else everyone(summed)), chosen
+    def _rounded_alike(self, function: Callable[..., Any], *places: Array) -> Any:
+        """function(*places); in a secret run, what it rounds is rounded alike in every program."""
+        return _alone(function, *places) if self.program.exact else function(*places)
 
     def _recall(self, number: int, k: Array, start: Array, kept: Any) -> Visit:
         """What stage 1 kept of a chunk, or the same computed again."""
@@ -224,9 +190,7 @@ class ChunkedClients:
 
     def _visit(self, number: int, start: Array) -> Visit:
         """Ask one chunk of clients for their updates."""
-        if not self.program.exact:
-            return self._ask(number, start)
-        return _alone(lambda start: self._ask(number, start), start)
+        return self._rounded_alike(lambda start: self._ask(number, start), start)
 
     def _ask(self, number: int, start: Array) -> Visit:
         program, bucket = self.program, self.program.layout[number]
@@ -273,9 +237,10 @@ class ChunkedClients:
         )
 
 
-def everyone(summed: Words) -> Words:
-    """The sum over all devices."""
-    return carried(*jax.lax.psum(summed, AXIS))
+def everyone(sums: Any) -> Any:
+    """The sum of the sums of all devices."""
+    summed = jax.lax.psum(sums, AXIS)
+    return carried(*summed) if isinstance(sums, Words) else summed
 
 
 def _slice(tree: Any, start: Array, length: int) -> Any:
@@ -376,7 +341,7 @@ def play_block(
     plan = plan[:, 0]
 
     def total(values: Array) -> Array:
-        return jax.lax.psum(jnp.sum(values), AXIS)
+        return everyone(jnp.sum(values))
 
     def together(function: Callable[..., Array], *entries: Array) -> Array:
         size = entries[0].shape[0]
@@ -394,6 +359,7 @@ def play_block(
         return expected / jnp.maximum(1, total(members.present))
 
     adapts = state.clip_norm is not None
+    sums = (program.method.parts[0].refined(program.method.parts[2].server_adds_noise), 2)
     control = control_of(program.work)
     fixed = dials
 
@@ -408,42 +374,28 @@ def play_block(
             clients = jnp.where(can_pay(spending, clients, asks_norms), clients, -1)
         mine = weights[clients] if weights.ndim else jnp.broadcast_to(weights, clients.shape)
         keys = client_keys(draw_key(arm_key, t, Purpose.LOCAL), clients)
+        arithmetic: Arithmetic
         if secrets is None:
             members = draw_members(arm_key, t, clients, mine)
-            cohort = ChunkedClients(program, state, records, members, keys, t)
             refinements = program.method.parts[0].refinements
             server_draws = draw_server(arm_key, t, program.model.size, refinements)
             server_draws, recent = correlate(server_draws, state.recent_noise, program.strategy)
             state = state._replace(recent_noise=recent)
-            result, uploads, norms = play(
-                program.method, cohort, members, server_draws, dials, total, together, adapts
-            )
-            if program.strategy:  # its size differs from round to round
-                size = jnp.sqrt(jnp.mean(jnp.square(server_draws.update_noise)))
-                result = result._replace(noise=result.noise * size)
+            arithmetic = FloatSums(server_draws, everyone)
         else:
             drawn = (secrets.coins[r, 0], jnp.zeros(clients.shape))
             members = Members(clients, clients >= 0, mine, *drawn)
-            cohort = ChunkedClients(program, state, records, members, keys, t)
-            numbers = (secrets.norm_noise, secrets.update_noise, secrets.count_noise)
-            noise = Noise(*(drawn[r] for drawn in numbers))
-            noise = noise._replace(refine=secrets.refine_noise[r])
-            if adapts:
-                noise = noise._replace(bits=secrets.clip_noise[r])
+            noise = jax.tree.map(lambda rounds: rounds[r], secrets.noise)
             if each_noises:  # this device's
                 noise = noise._replace(norm=noise.norm[0], update=noise.update[0])
-            result, uploads = play_exact(
-                program.method,
-                cohort,
-                members,
-                noise,
-                secrets.grid,
-                dials,
-                total,
-                everyone,
-                together,
-            )
-            norms = jnp.full(clients.shape, jnp.nan)
+            arithmetic = ExactSums(noise, secrets.grid, everyone)
+        cohort = ChunkedClients(program, state, records, members, keys, t)
+        result, uploads, norms = play(
+            program.method, cohort, members, arithmetic, dials, together, adapts
+        )
+        if secrets is None and program.strategy:  # its size differs from round to round
+            size = jnp.sqrt(jnp.mean(jnp.square(server_draws.update_noise)))
+            result = result._replace(noise=result.noise * size)
         update = result.update
         if control is not None:
             given = (t, state.weights, update, dials, sent_by(members, cohort.sent))
@@ -462,7 +414,7 @@ def play_block(
         due = ((t + 1) % program.evaluate_every == 0) | (t + 1 == program.server.rounds)
         accuracy, loss = jax.lax.cond(due, score, lambda: (jnp.full((), jnp.nan),) * 2)
         row = Log(
-            norms=norms[None],
+            norms=jnp.full((1, *clients.shape), jnp.nan) if norms is None else norms[None],
             uploaded=uploads.uploaded[None] & shown,
             released_norm_sum=result.released_norm_sum,
             used_norm_sum=result.used_norm_sum,
@@ -473,6 +425,7 @@ def play_block(
             accuracy=accuracy,
             loss=loss,
             clip_norm=dials.clip_norm,
+            refined=jnp.zeros(sums) if result.refined is None else result.refined,
         )
         if program.filtered:
             spending = charge(spending, members, uploads.uploaded, asks_norms)
@@ -481,6 +434,6 @@ def play_block(
     most, slots = plan.shape
     per_slot = jnp.zeros((most, 1, slots))
     a_round = jnp.zeros(most)
-    log = Log(per_slot, per_slot > 1, *[a_round] * 9)
+    log = Log(per_slot, per_slot > 1, *[*[a_round] * 9, jnp.zeros((most, *sums))])
     state, log, _ = jax.lax.fori_loop(0, rounds, one_round, (state, log, spending))
     return state, log

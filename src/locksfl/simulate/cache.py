@@ -68,7 +68,7 @@ def keep_compiled() -> Path | None:
         return None
     root = Path(chosen) if chosen else Path(pooch.os_cache("locks-fl")) / "compiled"
     # a program for one processor may not run on another that shares the home folder
-    folder = root / _processor()
+    folder = root / hashlib.sha256(processor().encode()).hexdigest()[:12]
     try:
         # private, because anyone who can write here can run code as this user
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,11 +84,11 @@ def keep_compiled() -> Path | None:
     return folder
 
 
-def _processor() -> str:
-    """A name for what this processor can do."""
+def processor() -> str:
+    """What this processor can do, in words."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         able = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     except OSError:
         able = platform.processor()
-    return hashlib.sha256(f"{platform.machine()} {able}".encode()).hexdigest()[:12]
+    return f"{platform.machine()} {able}"

@@ -27,9 +27,11 @@ from locksfl.arm import Arm
 from locksfl.data.population import Population
 from locksfl.models.build import Model, records_at_once
 from locksfl.privacy.budget import Filter
+from locksfl.privacy.terms import PlannedArm
 from locksfl.round.client import NO_LIMIT, LocalWork, Records, SizeClass, uses_errors
 from locksfl.round.control import check_arm, control_of, first_state
 from locksfl.round.draws import SecretDraws, cohort_of, grid_of
+from locksfl.round.exact import Noise
 from locksfl.round.randomness import Randomness
 from locksfl.round.rates import RateControl
 from locksfl.round.server import Server, ServerState
@@ -78,16 +80,16 @@ class RoundLog:
     a secret run tells none that was not released, a simulation says what it shows."""
 
     round: int
-    cohort: np.ndarray | None  # client numbers; None: a secret
-    uploaded: np.ndarray | None  # whether each of them uploaded
-    norms: np.ndarray | None  # true norms before clipping; NaN for an update that was not finite
     released_norm_sum: float
     used_norm_sum: float
-    signal: float
     noise: float
-    expected_weight: float  # of a member: 1 if the estimator is unbiased
     accuracy: float | None  # or the task's other score
     loss: float | None
+    cohort: np.ndarray | None = None  # client numbers; None: a secret
+    uploaded: np.ndarray | None = None  # whether each of them uploaded
+    norms: np.ndarray | None = None  # true ones before clipping; NaN for what was not finite
+    signal: float = math.nan
+    expected_weight: float = math.nan  # of a member: 1 if the estimator is unbiased
     clip_norm: float | None = None  # C of the round, known to everybody
     exhausted: int | None = None  # clients that could not pay, with a filter
     received: np.ndarray | None = None  # in a federation: whether its update arrived
@@ -95,6 +97,7 @@ class RoundLog:
     released_count: float | None = None  # the number of uploads, if the rule releases it
     expected_cohort: float | None = None  # under rate control, by which it is public
     counts: tuple[int, int] | None = None  # of members and uploads, where a sweep keeps no more
+    refined: list[list[float]] | None = None  # the sums by which the rule refined its public number
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ class Simulator:
         self.check_control(work)
         kept = None
         if plan.budget is not None:
-            kept = Filter(plan, plan.budget, *(released or ()))
+            kept = Filter(PlannedArm.of(plan), *(released or ()))
         control = None
         if plan.controlled:
             if len(counts) != first_round:
@@ -285,12 +288,13 @@ class Simulator:
         if program.together > 1:
             axes = (0, None, None, None, 0, 0, 0, None, None, None, None)
             block, slots = jax.vmap(block, axes, axis_name=SETTINGS), P(None, None, AXIS)
-        logs: Any = Log(*[slots] * 2, *[P()] * 9)  # type: ignore[arg-type]
+        logs: Any = Log(*[slots] * 2, *[P()] * 10)  # type: ignore[arg-type]
         tests: Any = TestData(split, split, P(), P(), P())
         secrets = None
         if program.exact:  # noise of the server is everywhere, that of members in their slots
             noise = slots if program.method.parts[2].clients_add_noise else P()
-            secrets = Secrets(slots, noise, noise, *[P()] * 4)  # type: ignore[arg-type]
+            noises: Any = Noise(noise, noise, *[P()] * 3)  # type: ignore[arg-type]
+            secrets = Secrets(slots, noises, P())  # type: ignore[arg-type]
         mapped = jax.shard_map(
             block,
             mesh=self.mesh,
@@ -325,15 +329,14 @@ class Simulator:
             spec = P(None, AXIS) if in_slots else P()
             return jax.device_put(room, NamedSharding(self.mesh, spec))
 
-        return Secrets(
-            put("coins", True),
-            put("norm_noise", secret.each),
-            put("update_noise", secret.each),
-            put("count_noise", False),
-            self.replicate_tree(grid_of(asked)),
-            put("clip_noise", False),
-            put("refine_noise", False),
+        noise = Noise(
+            norm=put("norm_noise", secret.each),
+            update=put("update_noise", secret.each),
+            counted=put("count_noise", False),
+            bits=put("clip_noise", False),
+            refine=put("refine_noise", False),
         )
+        return Secrets(put("coins", True), noise, self.replicate_tree(grid_of(asked)))
 
     def classes(self, work: LocalWork, exact: bool = False) -> tuple[list[SizeClass], np.ndarray]:
         """The size classes, and the class of every client. Each size class adds a program to the
@@ -539,5 +542,5 @@ def read_numbers(first: int, rounds: int, log: Log) -> list[RoundLog]:
         row = {name: values[r] for name, values in columns.items()}
         for name in ("accuracy", "loss", "released_count"):  # not evaluated, not released
             row[name] = None if np.isnan(row[name]) else row[name]
-        found.append(RoundLog(first + r, None, None, None, **row))
+        found.append(RoundLog(first + r, **row))
     return found

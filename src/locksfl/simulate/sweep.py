@@ -183,7 +183,7 @@ def _together(
     keys, dials, state = simulator.replicate_tree((keys, dials, state))
     public = simulator.replicate_tree(jnp.float32(1.0))
     # settings that differ in clip or step have the same cohorts: drawn, packed and sent once
-    draws = [(source, p.name, p.sampling_rate, p.separation) for p, source in group]
+    draws = [(source, p.name, p.sampling, p.sampling_rate, p.separation) for p, source in group]
     unique = list(dict.fromkeys(draws))
     which = np.array([unique.index(one) for one in draws])
     rounds: list[list[RoundLog]] = [[] for _ in settings]

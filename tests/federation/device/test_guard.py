@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checks import charged_arm, std_is
+from checks import charged_arm, client_cost, filter_of, std_is
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused, RoundTerms
 from locksfl.federation.device.view import ledger_view
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.privacy import Budget, epsilon_from_mu
-from locksfl.privacy.budget import Filter, mu_squared
-from locksfl.privacy.journal import header
+from locksfl.privacy.budget import mu_squared
+from locksfl.privacy.journal import Header
 from locksfl.round.noise import SystemNoise
 
 POLICY = Policy(
@@ -105,7 +105,7 @@ def test_a_round_is_reserved_whole_then_committed_or_refunded(guard):
 def test_it_stops_at_the_same_round_as_the_simulators_filter(tmp_path, uploads):
     """A client of the simulator and a device with the same budget are asked the same rounds."""
     terms = charged_arm("local", "norm", 1, 40, 1.0, 1.0, noise_multiplier=4.0, norm_multiplier=8.0)
-    simulated = Filter(terms, Budget(2.0, 1e-5))
+    simulated = filter_of(terms, Budget(2.0, 1e-5))
     DeviceLedger.create(tmp_path / "l.db").close()
     with Guard.open(POLICY, tmp_path / "l.db", Counted()) as guard:
         for number, drawn in enumerate(uploads[:40], 1):
@@ -118,8 +118,8 @@ def test_it_stops_at_the_same_round_as_the_simulators_filter(tmp_path, uploads):
             if drawn:
                 guard.release_update(asks(number), np.ones(3), 1.0)
         guard.end_round("one", 40)
-        last = terms.client_releases(int(simulated.uploads[0]), int(simulated.norms[0]))
-        assert spent(guard) == last.mu_squared()
+        last = client_cost(terms, int(simulated.uploads[0]), int(simulated.norms[0]))
+        assert spent(guard) == pytest.approx(last, rel=1e-15)
 
 
 def test_the_budget_spans_runs_and_restarts(path):
@@ -346,7 +346,7 @@ def test_a_missing_or_foreign_ledger_is_no_new_budget(tmp_path, path):
         DeviceLedger.create(path)
     terms = charged_arm("local", "norm", 3, 8, 2.0, 2.0, 0.0, 1.0, 4.0, 8.0)
     arms = [(terms, None)]
-    first = header("e", arms, delta=1e-5, relation="zero-out", accountant="pld")
+    first = Header.of("e", arms, delta=1e-5, relation="zero-out", accountant="pld")
     ServerLedger.create(tmp_path / "s.db", first).close()
     with pytest.raises(ValueError, match="not the ledger of a device"):
         Guard.open(POLICY, tmp_path / "s.db")

@@ -18,10 +18,11 @@ from locksfl.federation import flower
 from locksfl.federation.device import Policy, Refusal, RoundTerms, Witness
 from locksfl.federation.device.answering import Device
 from locksfl.federation.device.client_app import client_app
-from locksfl.federation.messages import NUMBERS, TYPES, numbers, to_answer, to_content, to_question
+from locksfl.federation.messages import NUMBERS, TYPES, numbers, to_answer, to_question
 from locksfl.federation.post import fold, name_of, names_within, unfold
 from locksfl.federation.wire import Answer, Later, Question
 from locksfl.round import noise
+from memory_network import to_content
 
 POLICY = Policy(1.0, 1.0, 100, 1e5, 1e-5, min_norm_multiplier=1.0)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -15,18 +13,19 @@ from locksfl.federation.device.answering import Device
 from locksfl.federation.device.files import DeviceFiles
 from locksfl.federation.device.update import Declared
 from locksfl.federation.server.engine import Federation
-from locksfl.federation.wire import MemoryNetwork, Question
+from locksfl.federation.wire import Question
 from locksfl.models.build import softmax
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
+from memory_network import MemoryNetwork
 
 SIZE = 21  # softmax of 6 features and 3 classes
 POLICY = Policy(1.0, 20.0, 50, 1e4, 1e-5, min_norm_multiplier=30.0)
-PLAN = Arm(
+PLAN = Arm.of(
     "arm", rule="norm", trust="local", clients=4, rounds=2, cohort=4.0, uploads=2.0, clip_norm=1.0,
     step=0.1, floor=0.2, norm_low=0.6, noise_multiplier=60.0, norm_multiplier=80.0,
 )  # fmt: skip
-PLAIN = replace(PLAN, rule="uniform", uploads=4.0, floor=0.0, norm_low=None, norm_multiplier=0.0)
+PLAIN = PLAN.changed(rule="uniform", uploads=4.0, floor=0.0, norm_low=None, norm_multiplier=0.0)
 
 
 def device(folder, name, update):

@@ -1,7 +1,11 @@
-"""A device's node and a server that misbehaves, without sockets: `tests/federation` has those."""
+"""A device's node and a server that misbehaves, most of it without sockets."""
 
 from __future__ import annotations
 
+import socket
+import ssl
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -11,16 +15,16 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import Message, RecordDict
+from typer.testing import CliRunner
 
+from locksfl.cli.main import app
 from locksfl.federation import certificates, flower, post
 from locksfl.federation.device import consent
 from locksfl.federation.device.calls import Calls
 from locksfl.federation.device.node import (
     RETRY_SECONDS,
     Node,
-    _sign_on,
-    _TurnedAway,
-    _WrongClock,
+    check,
     tell_left,
 )
 from locksfl.federation.post import fold, name_of
@@ -94,7 +98,7 @@ def test_a_stage_that_is_over_does_not_end_the_node(node, monkeypatch):
     assert [call for call, _ in server.calls] == ["work", "reply", "work"]
 
 
-@pytest.mark.parametrize("status", [401, 408, 429, 502, None])
+@pytest.mark.parametrize("status", [302, 401, 403, 404, 408, 429, 502, None])
 def test_a_reply_that_was_not_taken_is_sent_again_as_it_is(node, monkeypatch, status):
     """It is paid for, and no second one can be had. The question is not asked for again."""
     asked, sent, answered = question(monkeypatch), [], []
@@ -141,7 +145,9 @@ def test_a_server_that_lets_nobody_wait_is_not_asked_without_end(node, monkeypat
         (b"<html>a hotel's page</html>", lambda calls: calls.work("")),
         (bytes(8) * 100, lambda calls: calls.work("")),  # a hundred parts of nothing
         (bytes(2 * post.UNASKED + 1), lambda calls: calls.work("")),
-        (bytes(2000), lambda calls: calls.hello()),
+        (b"x", lambda calls: calls.hello()),
+        (b"x", lambda calls: calls.reply("name", [])),
+        (b"x", lambda calls: calls.leave()),
         (bytes(8) * 2, lambda calls: calls.objects(["a"])),
     ],
 )
@@ -192,7 +198,7 @@ def test_a_server_is_told_that_a_device_has_left_or_why_not(
         Server(status=status, date=format_datetime(there, usegmt=True)).hello()
 
     monkeypatch.setattr(Calls, "leave", leave)
-    monkeypatch.setattr(certificates, "check_connection", lambda *_: True)
+    monkeypatch.setattr(certificates, "check_connection", lambda *_: None)
     files = (node.address, tmp_path / certificates.CA, node.key)
     if told is None:
         tell_left(*files)
@@ -207,45 +213,131 @@ def test_a_key_is_used_by_one_process(tmp_path):
         Node("localhost:1", tmp_path / certificates.CA, tmp_path / "device.key", answer)
 
 
-def test_a_server_of_another_version_is_one_line():
-    with pytest.raises(ValueError, match="expected a server of the same version"):
-        _sign_on(Server(status=404))
+class Port:
+    """A TLS server on loopback that gives everybody the same bytes, whatever is asked."""
+
+    def __init__(self, folder, answer):
+        self.answer, self.calls = answer, 0
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(folder / "server.pem", folder / "server.key")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"localhost:{self._listener.getsockname()[1]}"
+
+    def __enter__(self):
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._listener.close()
+
+    def _serve(self):
+        while True:
+            try:
+                plain, _ = self._listener.accept()
+            except OSError:
+                return
+            with suppress(OSError), plain, self._context.wrap_socket(plain, True) as secure:
+                if secure.recv(65536):  # the device looks at the certificate first
+                    self.calls += 1
+                    secure.sendall(self.answer)
+                    secure.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"), [(30, "30 s ahead of"), (-400, "400 s behind"), (0, None), (-60, None)]
-)
-def test_a_wrong_clock_gets_the_true_reason(seconds, told):
-    """The server answers 401 to a wrong time and to an unknown key; its own time tells which."""
-    there = datetime.now(UTC) - timedelta(seconds=seconds)
-    server = Server(status=401, date=format_datetime(there.replace(microsecond=0), usegmt=True))
-    with pytest.raises(_TurnedAway if told is None else _WrongClock) as caught:
-        _sign_on(server)
-    if told is not None:
-        shown = str(caught.value).replace(f"{abs(seconds) + 1} s", f"{abs(seconds)} s")
-        assert shown.replace("399 s", "400 s").startswith(f"this device's clock is {told} the")
+def http(status, body=b"", *headers):
+    lines = [f"HTTP/1.1 {status} X", f"content-length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def test_a_node_with_a_wrong_clock_says_so_once_and_waits(node, monkeypatch):
-    """It is not told that its key is unknown, and does not end."""
-    said, tries = [], []
+REJECTED = "the server rejected this node; expected its public key to be registered there"
+WRONG = [  # whatever a port may answer, and what is said of it
+    (http(302, b"", "location: http://portal.example/"), "it answered 302"),
+    (http(302, b"", "location: mailto:x"), "the connection was lost"),
+    (http(302, b"", "location: http://xn--/"), "the connection was lost"),
+    (http(200, b"<html>a hotel's page</html>"), "the connection was lost"),
+    (http(403), REJECTED),
+    (http(404), "has no /v1/locks/hello; expected a server of the same version"),
+    (http(503), "the server has no place for this node now"),
+    (http(502), "it answered 502"),
+    (http(401), "it answered 401"),
+    (http(401, b"", ahead := "date: Thu, 01 Jan 2099 00:00:00 GMT"), "this device's clock is"),
+    (http(401, b"", ahead.replace("2099", "2020")), "this device's clock is"),
+    (http(401, b"", "date: yesterday"), "it answered 401"),
+    (http(401, b"", f"{ahead[:-3]}+{10**20}"), "it answered 401"),
+    (b"SSH-2.0-dropbear\r\n", "the connection was lost"),
+    (b"", "the connection was lost"),
+]
 
-    def activate(_):
-        tries.append(1)
-        if len(tries) == 9:
+
+def said_of(node, monkeypatch, times=7):
+    """What a client says, started where nothing is right, until it has waited so many times."""
+    said, waited = [], []
+
+    def wait(seconds):
+        assert seconds == RETRY_SECONDS
+        waited.append(seconds)
+        if len(waited) == times:
             raise KeyboardInterrupt
-        raise _WrongClock("this device's clock is 30 s ahead")
 
-    monkeypatch.setattr("locksfl.federation.device.node._sign_on", activate)
-    monkeypatch.setattr(certificates, "check_connection", lambda *_: True)
-    monkeypatch.setattr("locksfl.federation.device.node.RETRY_SECONDS", 0.0)
-    with pytest.raises(KeyboardInterrupt):
-        node.serve(said.append)
-    assert said == ["localhost:1: this device's clock is 30 s ahead; waiting"]
+    with monkeypatch.context() as patched:
+        patched.setattr("locksfl.federation.device.node.time.sleep", wait)
+        with pytest.raises(KeyboardInterrupt):
+            node.serve(said.append)
+    return said
 
 
-@pytest.mark.parametrize(("status", "error"), [(403, _TurnedAway), (502, httpx.HTTPStatusError)])
-def test_only_a_server_that_knows_us_turns_us_away(status, error):
-    """A proxy whose server is not there yet is waited for."""
-    with pytest.raises(error):
-        _sign_on(Server(status=status))
+@pytest.mark.parametrize(("bytes_", "told"), WRONG, ids=range(len(WRONG)))
+def test_no_answer_of_a_port_ends_a_device_and_each_is_one_line(
+    node, tmp_path, monkeypatch, bytes_, told
+):
+    """Finds what only ends a service for good: a redirect, a rejection or another version taken
+    for something that a person has to correct on this machine."""
+    with Port(tmp_path, bytes_) as port:
+        node.address = port.address
+        (line,) = said_of(node, monkeypatch)
+        assert port.calls == 7
+        with pytest.raises(ValueError, match=told) as once:
+            check(port.address, node.ca, node.key)  # for a person: at once, and an error
+    assert line.startswith(f"{port.address}: {told}")
+    assert line.endswith("; waiting")
+    assert str(once.value).startswith(f"{port.address}: {told}")
+
+
+def test_a_device_waits_for_its_own_server_at_the_address(node, tmp_path, monkeypatch):
+    """Another certificate, no TLS, nobody: said once each, also when one follows the other."""
+    other = tmp_path / "other"
+    certificates.make_server(other, ["localhost"], days=1)
+    with Port(other, http(200)) as port, socket.create_server(("127.0.0.1", 0)) as plain:
+        node.address = port.address
+        (line,) = said_of(node, monkeypatch)
+        assert "its certificate does not verify against" in line
+        assert port.calls == 0  # nothing was sent
+        threading.Thread(target=lambda: plain.accept()[0].sendall(b"HTTP/1.1 400\r\n")).start()
+        node.address = f"localhost:{plain.getsockname()[1]}"
+        (line,) = said_of(node, monkeypatch, times=1)
+        assert "does not speak TLS" in line
+    node.address = "localhost:1"
+    assert said_of(node, monkeypatch) == [
+        "localhost:1: no server there (Connection refused); waiting"
+    ]
+
+
+def test_a_check_that_finds_everything_in_order_says_so(node, tmp_path):
+    with Port(tmp_path, http(200)) as port:
+        told = CliRunner().invoke(app, checking(port.address, node))
+        assert (told.exit_code, told.stderr) == (0, "")
+    assert "the server is there and knows this device" in told.output
+
+
+def test_a_check_that_fails_is_one_line_and_exit_code_2(node, tmp_path):
+    with Port(tmp_path, http(403)) as port:
+        told = CliRunner().invoke(app, checking(port.address, node))
+    assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
+    assert REJECTED in told.stderr
+    told = CliRunner().invoke(app, checking("name.invalid", node))
+    assert told.exit_code == 2
+    assert told.stderr.startswith("locks: name.invalid:8000: no server there (")
+
+
+def checking(address, node):
+    files = ["--ca", str(node.ca), "--key", str(node.key)]
+    return ["federation", "check", address, *files]

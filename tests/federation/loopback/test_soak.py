@@ -155,10 +155,10 @@ def server_ledger(loop, books):
     (arm,) = found.arms
     for number in range(NODES):
         asked, refunded = (books.at_server(kind, number) for kind in ("reserve", "refund"))
-        assert arm.counts.norms[number] == len(asked) <= ROUNDS
-        assert arm.counts.uploads[number] == len(asked) - len(refunded)
-        assert len(books.reserved(number)) <= arm.counts.norms[number]
-        assert len(books.committed(number)) <= arm.counts.uploads[number]
+        assert arm.norms[number] == len(asked) <= ROUNDS
+        assert arm.uploads[number] == len(asked) - len(refunded)
+        assert len(books.reserved(number)) <= arm.norms[number]
+        assert len(books.committed(number)) <= arm.uploads[number]
     start = "from locksfl.cli.main import main; main()"
     command = [sys.executable, "-c", start, "privacy", "account", str(loop.run), "--json"]
     told = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)

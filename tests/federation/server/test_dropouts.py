@@ -8,12 +8,13 @@ import pytest
 
 from locksfl.arm import Arm
 from locksfl.federation.server.rounds import draw_round, play_round, round_terms
-from locksfl.federation.wire import Answer, MemoryNetwork
+from locksfl.federation.wire import Answer
 from locksfl.round.randomness import Randomness
+from memory_network import MemoryNetwork
 
 CLIENTS, SIZE, ROUNDS = 300, 2, 60
 VECTORS = np.random.default_rng(1).normal(size=(CLIENTS, SIZE)) * 0.1 + [0.3, 0.1]
-PLAN = Arm(
+PLAN = Arm.of(
     "arm",
     rule="norm",
     trust="central",

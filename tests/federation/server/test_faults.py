@@ -26,15 +26,16 @@ from locksfl.federation.device import Guard, Witness, answering
 from locksfl.federation.device.answering import Device
 from locksfl.federation.server.engine import Federation
 from locksfl.federation.server.ledger import ServerLedger
-from locksfl.federation.wire import Answer, MemoryNetwork
+from locksfl.federation.wire import Answer
 from locksfl.models.build import softmax
 from locksfl.privacy.ledger import LEDGER
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
+from memory_network import MemoryNetwork
 
 CLIENTS, SIZE = 6, 21
 KINDS = ("kill", "delay", "garbage", "replay", "reorder", "bad answer", "drop")
-PLAN = Arm(
+PLAN = Arm.of(
     "arm",
     rule="norm",
     trust="local",
@@ -235,7 +236,7 @@ def test_200_faults_through_the_server_loop(tmp_path):
         norms = np.zeros(CLIENTS, int)
         for log in rounds:
             norms[log.cohort] += 1
-        np.testing.assert_array_equal(arm.counts.norms, norms)
+        np.testing.assert_array_equal(arm.norms, norms)
 
 
 class PaysNothing(Guard):

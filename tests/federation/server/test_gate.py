@@ -165,7 +165,9 @@ def test_a_key_is_revoked_and_another_added_while_it_runs(house):
     (house.folder / "broken.pub").write_text("no key")  # and does not let the others down
     assert call(house, PULL, signed(alice))[0] == 200
     os.rename(house.folder, house.folder.with_name("gone"))
-    assert call(house, PULL, signed(alice))[0] == 403
+    # nobody passes, and nobody is told that their key was revoked
+    told = {"detail": "the folder of keys cannot be read"}
+    assert call(house, PULL, signed(alice)) == (500, told)
 
 
 def test_bodies_have_limits(house):
@@ -429,5 +431,6 @@ def test_a_handshake_that_is_cut_is_a_server_that_is_away(tmp_path):
         thread = threading.Thread(target=cut)
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        assert not certificates.check_connection(address, tmp_path / "ca.pem")
+        with pytest.raises(certificates.NobodyThere, match="the connection was cut"):
+            certificates.check_connection(address, tmp_path / "ca.pem")
         thread.join()

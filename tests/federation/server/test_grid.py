@@ -16,12 +16,13 @@ import httpx
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
-from locksfl.federation.messages import TYPES, to_answer, to_content, to_question, to_reply
+from locksfl.federation.messages import TYPES, to_answer, to_question, to_reply
 from locksfl.federation.post import fold, name_of, pack, unfold, unpack
 from locksfl.federation.server.grid import GridNetwork
 from locksfl.federation.server.mail import COLLECT, Mail
 from locksfl.federation.server.superlink import SuperLink
 from locksfl.federation.wire import Answer, Question
+from memory_network import to_content
 
 
 class Room:

@@ -17,12 +17,13 @@ from locksfl.federation.server.engine import Federation
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.server.liars import Scores, length_limit, threshold
 from locksfl.federation.server.rounds import check_norms, check_updates
-from locksfl.federation.wire import Answer, MemoryNetwork
+from locksfl.federation.wire import Answer
 from locksfl.models.build import softmax
 from locksfl.privacy.ledger import LEDGER
 from locksfl.round.noise import SYSTEM, add_noise
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
+from memory_network import MemoryNetwork
 
 # --- The limit ------------------------------------------------------------------------------------
 
@@ -51,7 +52,7 @@ def test_honest_lengths_pass_at_the_stated_rate(monkeypatch):
     assert 1e-4 < long < 1e-2 + 5 * math.sqrt(1e-2 / 20_000)
 
 
-PLAN = Arm(
+PLAN = Arm.of(
     "arm", rule="uniform", trust="local", clients=30, rounds=4, cohort=30.0, clip_norm=1.0,
     step=0.1, noise_multiplier=2.0,
 )  # fmt: skip
@@ -237,4 +238,4 @@ def test_flagged_devices_are_in_the_records_and_left_out_if_the_operator_says_so
         commits = [e.uploaders for e in ledger.entries() if e.kind == "commit"]
         (arm,) = ledger.books.arms
     assert set(commits) == ({1} if exclude else {30})
-    np.testing.assert_array_equal(arm.counts.uploads[:4], [1, 1, 1, 4] if exclude else [4] * 4)
+    np.testing.assert_array_equal(arm.uploads[:4], [1, 1, 1, 4] if exclude else [4] * 4)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 from dataclasses import replace
+from pathlib import Path
+from unittest import mock
 
 import jax
 import numpy as np
@@ -16,10 +19,10 @@ from locksfl.experiment.config import PrivacyConfig
 from locksfl.federation.device import DeviceLedger, Policy, Witness
 from locksfl.federation.device.answering import Device
 from locksfl.federation.device.local_update import local_update
+from locksfl.federation.server import rounds
 from locksfl.federation.server.engine import Federation
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.server.rounds import Draws, _settle
-from locksfl.federation.wire import MemoryNetwork
 from locksfl.methods import RULES
 from locksfl.models.build import softmax
 from locksfl.privacy import calibrate
@@ -27,10 +30,12 @@ from locksfl.privacy.budget import Budget
 from locksfl.privacy.ledger import LEDGER
 from locksfl.round.client import LocalWork
 from locksfl.round.draws import draw_members, draw_server
+from locksfl.round.noise import SYSTEM
 from locksfl.round.randomness import Purpose, Randomness, client_keys, draw_key
 from locksfl.round.rates import RateControl
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
+from memory_network import MemoryNetwork
 
 CLIENTS, ROUNDS = 12, 5
 SEED = Randomness.seeded(11)
@@ -91,7 +96,7 @@ def plan_for(trust, rule, **other):
         settings["norm_multiplier"] = 0.0
     if rule == "coin":  # of one rate; its norms differ more
         settings |= {"uploads": None, "clip_norm": 1.0}
-    return Arm("arm", rule=rule, trust=trust, **(settings | other))
+    return Arm.of("arm", rule=rule, trust=trust, **(settings | other))
 
 
 def policy_for(trust):
@@ -178,8 +183,8 @@ def test_the_same_draws_give_the_same_model_and_ledgers(tmp_path, rule, trust):
     if trust == "local":
         with ServerLedger.open_for(tmp_path / LEDGER, "x") as ledger:
             (arm,) = ledger.books.arms
-        np.testing.assert_array_equal(arm.counts.norms, norms)
-        np.testing.assert_array_equal(arm.counts.uploads, uploads)
+        np.testing.assert_array_equal(arm.norms, norms)
+        np.testing.assert_array_equal(arm.uploads, uploads)
 
 
 @pytest.mark.parametrize("uploads", [None, 3.0])
@@ -188,7 +193,7 @@ def test_devices_flip_the_coin(tmp_path, uploads):
     rate control."""
     plan = plan_for("central", "coin", uploads=uploads)
     if uploads:
-        plan = calibrate(replace(plan, noise_multiplier=0.0), 100.0, 1e-3)
+        plan = calibrate(plan.changed(noise_multiplier=0.0), 100.0, 1e-3)
         assert len({RateControl(plan, [0.0] * t).arm.cohort for t in range(ROUNDS)}) > 1
     population, model = ragged(SIZES), softmax(6, 3)
     expected, wanted = play(Simulator(population, model), plan, WORK)
@@ -226,6 +231,43 @@ def test_without_a_seed_the_count_is_a_whole_number(tmp_path):
     # chi-square at 1e-6, both sides; a seventh of the noise is turned away
     assert std_is(beyond, plan.count_noise)
     assert not std_is(0.15 * beyond, plan.count_noise)
+
+
+def test_without_a_seed_every_rate_has_its_own_noise():
+    """What the server asks of the exact sampler, for update and count, under rate control: only
+    here is the noise of a federation without a seed that of the round, and not the plan's."""
+    plan = calibrate(plan_for("central", "coin", uploads=3.0, noise_multiplier=0.0), 100.0, 1e-3)
+    with tempfile.TemporaryDirectory() as folder:
+        check_its_own_noise(plan, federate(Path(folder), plan))
+
+
+def check_its_own_noise(plan, federation):
+    real = rounds.add_noise
+    for number, device in federation.network.devices.items():
+        flip = type("", (), {"__call__": lambda _, size: os.urandom(size), "round": 0})()
+        federation.network.devices[number] = replace(device, entropy=flip)
+    updates, counts, logs = [], [], []
+
+    class Asked:
+        def steps(self, std, grid, size):
+            if grid == 1.0:
+                counts.append(std)
+            return SYSTEM.steps(std, grid, size)
+
+    def noised(values, std, noise):
+        updates.append(std)
+        return real(values, std, noise)
+
+    with mock.patch.multiple(rounds, SYSTEM=Asked(), add_noise=noised):
+        secret = Randomness(2**99, simulated=False)
+        for block in federation.play(plan, WORK, Server(rounds=ROUNDS), secret):
+            logs += block.rounds
+    share = RULES["coin"].count_share
+    z = [plan.ladder[plan.rungs.index(log.expected_cohort)] for log in logs]
+    wanted = np.array(z) * math.hypot(1.0, share)
+    np.testing.assert_allclose(updates, wanted * plan.clip_norm, rtol=1e-6)
+    np.testing.assert_allclose(counts, wanted / share, rtol=1e-6)
+    assert min(wanted) < 0.95 * plan.update_multiplier
 
 
 def test_local_epochs_agree_too(tmp_path):

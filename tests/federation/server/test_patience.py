@@ -20,11 +20,12 @@ from locksfl.federation.server.engine import Federation
 from locksfl.federation.server.grid import GridNetwork
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.server.patience import LONGEST_REST, Patience
-from locksfl.federation.wire import Answer, MemoryNetwork, Question
+from locksfl.federation.wire import Answer, Question
 from locksfl.models.build import softmax
 from locksfl.privacy.ledger import LEDGER
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
+from memory_network import MemoryNetwork
 
 DEADLINE, NEVER = 60.0, float("inf")
 
@@ -201,7 +202,7 @@ def test_the_deadline_holds_after_a_quorum_too(monkeypatch):
 
 @pytest.mark.parametrize("credits", [False, True])
 def test_over_a_network_nobody_gets_credit_for_the_noise_of_others(tmp_path, credits):
-    plan = Arm(
+    plan = Arm.of(
         "arm", rule="uniform", trust="local", clients=4, rounds=2, cohort=4.0, uploads=4.0,
         clip_norm=1.0, step=1.0, noise_multiplier=2.0,
     )  # fmt: skip

@@ -19,10 +19,11 @@ from locksfl.federation.device.answering import Device
 from locksfl.federation.server.devices import DEVICES, Watched
 from locksfl.federation.server.ledger import ServerLedger
 from locksfl.federation.server.serving import as_federation, federation_engine
-from locksfl.federation.wire import Answer, MemoryNetwork
+from locksfl.federation.wire import Answer
 from locksfl.privacy import guarantee, ledger
 from locksfl.privacy.ledger import LEDGER
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total
+from memory_network import MemoryNetwork
 
 CLIENTS, ROUNDS = 6, 4
 TEXT = f"""
@@ -105,7 +106,7 @@ def new_folder(tmp_path, config=CONFIG):
 
 def counts_of(folder):
     found = ledger.read_run(folder.path)
-    return {arm.name: arm.counts for arm in found.arms}
+    return {counts.arm.name: counts for counts in found.arms}
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +129,10 @@ def test_a_federated_run_fills_a_run_folder(whole):
     assert (folder.path / "figure.png").is_file()
     with ServerLedger.open_for(folder.path / LEDGER, summary["experiment"]) as journal:
         for arm in journal.books.arms:
-            kept = counts_of(folder)[arm.name]
-            np.testing.assert_array_equal(arm.counts.norms, kept.norms)
-            np.testing.assert_array_equal(arm.counts.uploads, kept.uploads)
-            np.testing.assert_allclose(arm.counts.shares, kept.shares)
+            kept = counts_of(folder)[arm.arm.name]
+            np.testing.assert_array_equal(arm.norms, kept.norms)
+            np.testing.assert_array_equal(arm.uploads, kept.uploads)
+            np.testing.assert_allclose(arm.shares, kept.shares)
 
 
 def test_it_can_be_published(whole, tmp_path):
@@ -155,8 +156,8 @@ def test_no_credit_is_claimed_for_noise_that_may_not_come(whole):
     from locksfl.experiment.plan import plan_arms
 
     simulated = dataclasses.replace(CONFIG, engine=None)
-    plan = plan_arms(simulated)[0]
-    costs = {(c.observer, c.relation): c for c in statement([plan], [ROUNDS], simulated.privacy)}
+    plan = dataclasses.replace(plan_arms(simulated)[0], rounds=ROUNDS)
+    costs = {(c.observer, c.relation): c for c in statement([plan], simulated.privacy)}
     assert costs["PUBLIC", "zero-out"].epsilon < cost["PUBLIC", "zero-out"] / 2
 
 
@@ -181,9 +182,9 @@ def test_a_killed_server_goes_on_and_asks_nobody_twice(tmp_path, whole, killed_b
     kept = counts_of(folder)
     with ServerLedger.open_for(folder.path / LEDGER, summary["experiment"]) as journal:
         for arm in journal.books.arms:
-            np.testing.assert_array_equal(arm.counts.norms, kept[arm.name].norms)
-            np.testing.assert_array_equal(arm.counts.uploads, kept[arm.name].uploads)
-            assert arm.counts.uploads.max() <= ROUNDS
+            np.testing.assert_array_equal(arm.norms, kept[arm.arm.name].norms)
+            np.testing.assert_array_equal(arm.uploads, kept[arm.arm.name].uploads)
+            assert arm.uploads.max() <= ROUNDS
     for i in range(CLIENTS):  # the server charges each device for all that left it
         device = DeviceLedger.open(tmp_path / f"device-{i}.sqlite")
         sent = sum(tally.sent for tally in device.tallies())

@@ -20,6 +20,7 @@ from locksfl.privacy import calibrate, guarantee
 from locksfl.round import algorithm, draws
 from locksfl.round.algorithm import query_norms
 from locksfl.round.draws import draw_server
+from locksfl.round.floats import FloatSums
 from rule_checks import (
     EDGES,
     PAPER_VECTORS,
@@ -114,7 +115,7 @@ def test_local_trust_charges_like_the_rule_norm():
     """One released number for each member, an upload probability of 1 at most."""
     numbers = {"trust": "local", "cohort": 20.0, "uploads": 8.0, "estimator": "literal"}
     own, norm = (
-        calibrate(Arm("a", 100, 10, name, **numbers), 8.0, 1e-5) for name in ("aocs", "norm")
+        calibrate(Arm.of("a", 100, 10, name, **numbers), 8.0, 1e-5) for name in ("aocs", "norm")
     )
     assert own.largest_probability == 1
     assert own.norm_multiplier == norm.norm_multiplier == own.sum_multiplier
@@ -125,13 +126,13 @@ def test_all_sums_of_aocs_cost_one_norm_sum():
     """Five releases of sensitivity 1, each with sqrt(5) times the noise: 1/z^2 adds up."""
     numbers = {"trust": "central", "cohort": 30.0, "uploads": 10.0, "norm_multiplier": 6.0}
     numbers |= {"noise_multiplier": 1.2, "floor": 0.0}
-    aocs = Arm("a", 100, 10, "aocs", **{k: v for k, v in numbers.items() if k != "floor"})
-    norm = Arm("a", 100, 10, "norm", **numbers)
+    aocs = Arm.of("a", 100, 10, "aocs", **{k: v for k, v in numbers.items() if k != "floor"})
+    norm = Arm.of("a", 100, 10, "norm", **numbers)
     assert joint_multiplier(*[aocs.sum_multiplier] * 5) == pytest.approx(6.0, rel=1e-14)
     assert 5 / aocs.sum_multiplier**2 <= 6.0**-2
     assert aocs.largest_probability == norm.largest_probability == 1
-    assert aocs.sampled_round() == norm.sampled_round()
-    assert aocs.releases() == norm.releases()
+    assert aocs.event() == norm.event()
+    assert aocs.messages() == norm.messages()
     assert guarantee([aocs], 1e-5, "pld") == guarantee([norm], 1e-5, "pld")
 
 
@@ -173,8 +174,7 @@ def refined_noise(arm, values, rounds=4000):
     def released(t):
         noise = draw_server(jax.random.key(7), t, 1, rule.refinements)
         members, own = members_of(len(values)), jnp.asarray(values, jnp.float32)
-        noises = {"server_noise": noise.norm_noise, "refine_noise": noise.refine_noise}
-        found = query_norms(arm.method, own, members, dials=arm.dials(), total=jnp.sum, **noises)
+        found = query_norms(arm.method, own, members, FloatSums(noise), arm.dials())
         return found.released, found.refined
 
     first, pairs = (np.asarray(one, float) for one in released(jnp.arange(rounds)))

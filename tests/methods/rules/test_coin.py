@@ -17,11 +17,12 @@ from scipy import special, stats
 from checks import FALSE_ALARM, mean_is, std_is
 from locksfl.arm import Arm
 from locksfl.methods import RULES, Method
-from locksfl.methods.releases import SampledRound
+from locksfl.methods.events import Sampled
 from locksfl.privacy import calibrate, calibrate_central
 from locksfl.privacy.rdp import round_rdp
 from locksfl.round.algorithm import GivenClients, play
 from locksfl.round.draws import Members, ServerDraws
+from locksfl.round.floats import FloatSums
 
 RNG = np.random.default_rng(0)
 N, D, COHORT, CLIP, PLAYED = 30, 3, 12.0, 1.5, 200_000
@@ -29,7 +30,7 @@ VECTORS = RNG.normal(size=(N, D)) * np.geomspace(0.05, 3.0, N)[:, None]
 
 
 def coin(**settings):
-    return Arm("coin", N, 10, rule="coin", cohort=COHORT, clip_norm=CLIP, **settings)
+    return Arm.of("coin", N, 10, rule="coin", cohort=COHORT, clip_norm=CLIP, **settings)
 
 
 # --- By formula -----------------------------------------------------------------------------------
@@ -50,6 +51,30 @@ def test_sampling_variance_is_at_most_that_of_uniform_at_equal_uploads(shares, r
     assert by_coin <= uniform * (1 + 1e-9) + 1e-12
 
 
+@given(st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=20))
+def test_over_a_run_only_the_sum_of_the_variances_is_never_larger(rounds):
+    """Against uniform sampling at one rate, with the uploads of the whole run. A single round can
+    be 7 times worse, and so can a sum that weighs late rounds more: neither is the theorem's."""
+    q, shares = 1e-3, np.array(rounds)
+    if shares.mean() > 1e-6:
+        coin, uniform = variances(q, shares)
+        assert coin.sum() <= uniform.sum() * (1 + 1e-9)
+    falling = np.array([[1.0] * 3] * 99 + [[1 / 7] * 3])
+    coin, uniform = variances(q, falling)
+    assert coin.sum() <= uniform.sum()
+    assert coin[-1] == pytest.approx(7 * uniform[-1], rel=0.02)
+    late = np.arange(100) == 99
+    assert (late * coin).sum() > (late * uniform).sum()
+
+
+def variances(q, shares):
+    """Sampling variance of every round (rows) of the coin at rate q and of uniform sampling at q
+    times the mean of all shares, each from the variance of independent coins."""
+    n, less = shares.shape[1], q * shares.mean()
+    coin = np.sum(q * shares * (1 - q * shares), axis=1) / (n * q) ** 2
+    return coin, np.sum(less * (1 - less) * shares**2, axis=1) / (n * less) ** 2
+
+
 def rdp(rate, z, order):
     """At an integer order, by the expansion of E_Q[(1 + q (e^L - 1))^order] in powers of q."""
     j = np.arange(order + 1)
@@ -66,14 +91,14 @@ def rdp(rate, z, order):
 def test_noise_on_the_mean_falls_with_the_rate_at_integer_orders(order, rate, z, scale):
     """Rate and noise scaled together cost less, so that at equal cost z(q) / q falls."""
     scale = min(scale, 1 / rate)
-    small, large = SampledRound(rate, z), SampledRound(rate * scale, z * scale)
+    small, large = Sampled(rate, z), Sampled(rate * scale, z * scale)
     cost, scaled = (round_rdp(event, (float(order),))[0] for event in (small, large))
     assert scaled <= cost * (1 + 1e-9) + 1e-12
     if rdp(rate, z, order) > 1e-6:  # where the alternating sum has digits left
         assert cost == pytest.approx(rdp(rate, z, order), rel=1e-5, abs=1e-10)
     # noise that stays as it is while the rate grows costs more: the check can fail
     if scale > 1.01:
-        assert round_rdp(SampledRound(rate * scale, z), (float(order),))[0] > cost
+        assert round_rdp(Sampled(rate * scale, z), (float(order),))[0] > cost
 
 
 def test_noise_on_the_mean_falls_with_the_rate_by_pld_too():
@@ -110,7 +135,7 @@ def played(arm, vectors, rounds=PLAYED, seed=1):
         members = Members(jnp.arange(len(vectors)), there, ones, coins, 0 * ones)
         noise = jax.random.normal(third, (D,))
         draws = ServerDraws(jnp.zeros(()), noise, jax.random.normal(fourth))
-        result, uploads, _ = play(arm.method, given, members, draws, dials)
+        result, uploads, _ = play(arm.method, given, members, FloatSums(draws), dials)
         return result.update, uploads.uploaded, result.released_count
 
     found = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(seed), rounds))
@@ -164,7 +189,7 @@ def test_an_upload_has_the_length_of_the_clip_norm_or_is_nothing():
     given = GivenClients(jnp.asarray(vectors, jnp.float32))
     always = Members(jnp.arange(11), jnp.ones(11, bool), jnp.ones(11), jnp.zeros(11), jnp.zeros(11))
     draws = ServerDraws(jnp.zeros(()), jnp.zeros(D))
-    _, uploads, norms = play(arm.method, given, always, draws, arm.dials())
+    _, uploads, norms = play(arm.method, given, always, FloatSums(draws), arm.dials())
     uploaded = np.asarray(uploads.uploaded)
     assert not uploaded[:5].any()
     assert uploaded[5:].all()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 
 import jax
@@ -16,30 +15,34 @@ from scripts.make_methods import AUDITED, strongest
 
 import reference
 from checks import mean_is, ragged, std_is
-from locksfl.arm import Arm, Dials
+from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.plan import calibrated
 from locksfl.federation.server.rounds import draw_round, play_round, round_terms
-from locksfl.federation.wire import Answer, MemoryNetwork
+from locksfl.federation.wire import Answer
 from locksfl.methods import RULES
-from locksfl.methods.releases import RatedRound
+from locksfl.methods.dials import Dials
+from locksfl.methods.events import Chosen
 from locksfl.models.build import softmax
-from locksfl.privacy import account, calibrate, central_epsilon
+from locksfl.privacy import account, calibrate
+from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.forecast import expected_round
 from locksfl.round.algorithm import GivenClients, play
 from locksfl.round.client import LocalWork
 from locksfl.round.draws import Members, ServerDraws, grid_of
+from locksfl.round.floats import FloatSums
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
 from locksfl.simulate.sweep import Setting, play_alone, play_sweep
+from memory_network import MemoryNetwork
 
 CLIENTS, ROUNDS, UPLOADS, EPSILON, DELTA = 2000, 60, 40.0, 6.0, 1e-5
 
 
 @functools.cache
 def arm(relation="zero-out", **more):
-    plain = Arm("dpis", CLIENTS, ROUNDS, "dpis", uploads=UPLOADS, **more)
+    plain = Arm.of("dpis", CLIENTS, ROUNDS, "dpis", uploads=UPLOADS, **more)
     return calibrate(plain, EPSILON, DELTA, relation=relation)
 
 
@@ -48,7 +51,7 @@ def given_round(found, updates, draws, coins=None):
     n = len(updates)
     ones = jnp.ones(n)
     members = Members(jnp.arange(n), ones > 0, ones, 0 * ones if coins is None else coins, 0 * ones)
-    return play(found.method, GivenClients(updates), members, draws, found.dials())
+    return play(found.method, GivenClients(updates), members, FloatSums(draws), found.dials())
 
 
 # --- The rule -------------------------------------------------------------------------------------
@@ -70,11 +73,11 @@ def test_all_are_scored_and_every_upload_has_one_length():
 def test_a_given_multiplier_is_that_of_every_round():
     """Charged as the rule norm with a cohort of all: norms at rate 1, the update at K_low."""
     noise = {"noise_multiplier": 4.0, "norm_multiplier": 6.0, "norm_low": 0.5}
-    found = Arm("a", 10, 5, "dpis", uploads=3.0, **noise)
-    event = found.sampled_round()
-    assert (event.sampling_rate, event.upload_probability) == (1.0, pytest.approx(3 / 10 / 0.5))
-    norm = Arm("a", 10, 5, "norm", cohort=10.0, uploads=3.0, floor=0.0, **noise)
-    assert norm.sampled_round() == event
+    found = Arm.of("a", 10, 5, "dpis", uploads=3.0, **noise)
+    event = found.event()
+    assert (event.sampling_rate, event.second_rate) == (1.0, pytest.approx(3 / 10 / 0.5))
+    norm = Arm.of("a", 10, 5, "norm", cohort=10.0, uploads=3.0, floor=0.0, **noise)
+    assert norm.event() == event
     assert found.dials().ladder is None
 
 
@@ -124,9 +127,9 @@ def test_every_rung_costs_the_same_and_all_rounds_no_more_than_epsilon():
     total = math.log1p(-1 / order) - (math.log(DELTA) + math.log(order)) / (order - 1)
     assert total + ROUNDS * each[0] == pytest.approx(EPSILON, rel=1e-4)
     # planted: the noise of the next rung, which is for a lower rate
-    less = dataclasses.replace(found, ladder=(*found.ladder[1:], found.ladder[-1]))
+    less = found.changed(ladder=(*found.ladder[1:], found.ladder[-1]))
     assert true_rdp(less, 0, order) > each[0] * (1 + 1e-3)
-    assert central_epsilon([(less.sampled_round(), ROUNDS)], DELTA) > EPSILON
+    assert epsilon_of([(less.event(), ROUNDS)], DELTA).epsilon > EPSILON
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace"])
@@ -147,16 +150,12 @@ def test_norms_that_cost_more_than_all_are_refused():
 
 
 def test_the_charge_is_the_norm_sum_and_the_largest_of_the_updates():
-    event = arm().sampled_round()
-    assert isinstance(event, RatedRound)
-    assert {one.sampling_rate for one in event.rungs} == {1.0}
-    assert {one.norm_multiplier for one in event.rungs} == {arm().norm_multiplier}
-    assert event.rungs[0].upload_probability == 1
-    assert event.rungs[-1].upload_probability == UPLOADS / CLIENTS
-
-
-def test_a_ledger_knows_the_ladder():
-    assert Arm.from_dict(json.loads(json.dumps(arm().as_dict()))) == arm()
+    event = arm().event()
+    assert isinstance(event, Chosen)
+    assert {one.sampling_rate for one in event.choices} == {1.0}
+    assert {one.first_multiplier for one in event.choices} == {arm().norm_multiplier}
+    assert event.choices[0].second_rate == 1
+    assert event.choices[-1].second_rate == UPLOADS / CLIENTS
 
 
 # --- The round ------------------------------------------------------------------------------------
@@ -176,7 +175,7 @@ def test_the_rung_is_below_the_norm_sum_and_no_probability_passes_its_rate():
     assert (above >= public / CLIENTS * (1 - 1e-6)).all()
     at = dials.at_public(public, np)
     np.testing.assert_array_equal(at.noise_multiplier, np.float32(found.ladder)[rung])
-    rates = np.array([one.upload_probability for one in found.sampled_round().rungs])
+    rates = np.array([one.second_rate for one in found.event().choices])
     assert (at.largest_probability.astype(float) <= rates[rung]).all()
     for one in (0.5, 0.0213, 1.0):
         assert (
@@ -217,7 +216,7 @@ def test_noise_is_that_of_the_rung_below_the_norm_sum(share):
 @pytest.mark.parametrize("seeded", [True, False], ids=["seed", "no seed"])
 @pytest.mark.parametrize("share", SHARES)
 def test_a_federation_adds_the_same_noise(share, seeded):
-    found = dataclasses.replace(few(arm()), norm_multiplier=1e-6)
+    found = few(arm()).changed(norm_multiplier=1e-6)
 
     def respond(run, question, kept):
         del run, kept
@@ -285,7 +284,7 @@ def simulator():
 def small(**more):
     """Twenty-four clients; norms that differ, and noise that lets K' move between rungs."""
     usual = {"uploads": 5.0, "clip_norm": 0.6, "step": 0.7, "norm_multiplier": 2.0}
-    return calibrate(Arm("a", len(SIZES), 6, "dpis", **(usual | more)), 60.0, 1e-2)
+    return calibrate(Arm.of("a", len(SIZES), 6, "dpis", **(usual | more)), 60.0, 1e-2)
 
 
 @pytest.mark.parametrize(
@@ -356,11 +355,11 @@ def test_noise_falls_with_the_norms_as_that_of_the_best_rule_for_them():
     """60,000 clients, 60 uploads, 200 rounds, epsilon 8, delta 1e-6: within 15% of the coin that
     knows the mean norm, far below uniform; without the ladder it would be at p_C = 1."""
     many = {"clients": 60_000, "rounds": 200}
-    found = calibrate(Arm("d", rule="dpis", uploads=60.0, **many), 8.0, 1e-6)
-    uniform = calibrate(Arm("u", cohort=60.0, **many), 8.0, 1e-6, accountant="rdp")
+    found = calibrate(Arm.of("d", rule="dpis", uploads=60.0, **many), 8.0, 1e-6)
+    uniform = calibrate(Arm.of("u", cohort=60.0, **many), 8.0, 1e-6, accountant="rdp")
     for share in (0.3, 0.1):
         coin = calibrate(
-            Arm("c", rule="coin", cohort=60 / share, **many), 8.0, 1e-6, accountant="rdp"
+            Arm.of("c", rule="coin", cohort=60 / share, **many), 8.0, 1e-6, accountant="rdp"
         )
         noise = [expected_round(one, 1, share).noise for one in (found, coin, uniform)]
         assert noise[0] < 1.15 * noise[1]

@@ -17,7 +17,7 @@ CLIP = 2.0
 
 def arm_of(rule="gated", **more):
     usual = {"cohort": 6.0, "uploads": 2.0, "clip_norm": CLIP, "norm_low": 0.4}
-    return Arm("a", 10, 5, rule, **(usual | more))
+    return Arm.of("a", 10, 5, rule, **(usual | more))
 
 
 def probabilities(arm, own, public):
@@ -48,7 +48,7 @@ def test_its_own_gate_never_closes_and_costs_what_the_norm_rule_costs():
     arm, norm = (calibrate(arm_of(rule), 8.0, 1e-3, accountant="rdp") for rule in ("gated", "norm"))
     assert arm.gate == 1
     assert arm.warnings() == []
-    assert arm.sampled_round() == norm.sampled_round()
+    assert arm.event() == norm.event()
     for public in (4.8, 8.0, 12.0):
         own = np.linspace(0, CLIP, 5)
         np.testing.assert_array_equal(*(probabilities(a, own, public) for a in (arm, norm)))
@@ -105,7 +105,7 @@ def test_a_gate_at_a_half_makes_the_forecast_no_better(share, trust):
     many = {"cohort": 100.0, "uploads": 10.0, "trust": trust, "norm_low": 0.1}
     noise = {"noise_multiplier": 1.0, "norm_multiplier": 0.5}
     open_, thumb = (
-        expected_round(Arm("a", 1000, 100, "gated", gate=gate, **many, **noise), 10_000, share)
+        expected_round(Arm.of("a", 1000, 100, "gated", gate=gate, **many, **noise), 10_000, share)
         for gate in (1.0, 0.45)
     )
     assert open_.error <= thumb.error * (1 + 1e-9)

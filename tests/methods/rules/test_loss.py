@@ -36,7 +36,7 @@ def test_the_bound_follows_from_the_number_of_classes():
             privacy = {{ trust = "none" }}
             arm = [{{ name = "a", rule = "{rule}", cohort = 6, uploads = 3{more} }}]
         '''
-        return parse_config(text, seed=1).arms()[0].loss_bound
+        return parse_config(text, seed=1).arms[0].loss_bound
 
     for rule in ("loss", "oort", "rank", "power-of-choice"):
         assert bound("mnist-embedded", rule) == pytest.approx(1.1 * np.log(10), abs=1e-3)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from locksfl.methods.releases import ClientReleases, SampledRound
+from checks import sent
+from locksfl.methods.events import Sampled
 from locksfl.paper.theory.bound import Constants, corrected, printed
 from locksfl.paper.theory.rounds import (
     Regime,
@@ -20,7 +21,8 @@ from locksfl.paper.theory.rounds import (
     printed_rounds,
     with_best_step,
 )
-from locksfl.privacy import calibrate_central, central_epsilon, local_epsilon, mu_from_epsilon
+from locksfl.privacy import calibrate_central, mu_from_epsilon
+from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.rdp import round_rdp
 
 S = Regime(
@@ -134,9 +136,9 @@ def test_the_variance_of_the_noise_grows_no_faster_than_the_rounds():
     z/q."""
     orders = (2.0, 3.0, 8.0, 40.0)
     for rate, z in ((0.01, 0.6), (0.2, 1.0), (0.2, 5.0), (0.9, 2.0)):
-        cost = np.array(round_rdp(SampledRound(rate, z), orders))
+        cost = np.array(round_rdp(Sampled(rate, z), orders))
         for k in (1.1, 4.0):
-            assert np.all(k**2 * np.array(round_rdp(SampledRound(rate, k * z), orders)) <= cost)
+            assert np.all(k**2 * np.array(round_rdp(Sampled(rate, k * z), orders)) <= cost)
         assert np.all(np.array(orders) * rate**2 / (2 * z**2) <= cost)
 
 
@@ -178,11 +180,11 @@ def test_the_papers_corollary_keeps_the_noise_and_forgets_the_epsilon():
 def test_the_noise_of_every_number_of_rounds_costs_the_epsilon():
     for rounds in (3, 50):
         c = noised(replace(S, uploads=2000.0), rounds, "central")
-        event = SampledRound(0.1, c.server_noise * 2000.0)
-        assert 0.99 < central_epsilon([(event, rounds)], 1e-5, accountant="rdp") <= 1.0
+        event = Sampled(0.1, c.server_noise * 2000.0)
+        assert 0.99 < epsilon_of([(event, rounds)], 1e-5, accountant="rdp").epsilon <= 1.0
         c = noised(S, rounds, "local")  # everybody uploads every time
-        sent = ClientReleases(c.client_noise, rounds)
-        assert local_epsilon([sent], 1e-5, "replace") == pytest.approx(1.0, rel=1e-6)
+        whole = epsilon_of(sent(c.client_noise, rounds), 1e-5, "replace").epsilon
+        assert whole == pytest.approx(1.0, rel=1e-6)
 
 
 @pytest.mark.parametrize(

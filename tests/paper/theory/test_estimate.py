@@ -161,7 +161,7 @@ def test_the_path_is_the_runs_own():
     arm = experiment.plan_arms(config)[0]
     server = experiment.server_for(config.train, arm.rounds)
     randomness = experiment.Randomness.seeded(config.seed)
-    work = experiment.local_work(config.local)
+    work = config.local.work()
     weights = list(estimate.path(simulator, arm, work, server, randomness))
     assert len(weights) == arm.rounds + 1
     saved = load(run / "model-locks.npz").weights
@@ -218,7 +218,7 @@ def bounded(changes=(), arm=0):
     config = parse_config(SMALL, changes, 0)
     planned = experiment.plan_arms(config)[arm]
     made_up = Estimates(0.9, 1.0, 2.3, 1.0, 1.0, 0.5, 1.0, 0.5, 2.0, 0.1, 0.2, 20, 20, 7850)
-    work, server = experiment.local_work(config.local), experiment.server_for(config.train)
+    work, server = config.local.work(), experiment.server_for(config.train)
     return bounds_by_round(made_up, planned, server, work, exact=True)
 
 

@@ -332,7 +332,7 @@ def test_the_recursion_here_is_that_of_the_real_round(trust):
     centres, curvature, start = rng.normal(size=(20, 3)), np.array([0.3, 0.6, 1.0]), np.zeros(3)
     real = problems.quadratic(centres, curvature, start, clip_norm=1.5)
     noise = {"noise_multiplier": 3.0, "clip_norm": 1.5}
-    arm = Arm("", 20, 15, "uniform", trust=trust, cohort=8.0, step=0.9, **noise)
+    arm = Arm.of("", 20, 15, "uniform", trust=trust, cohort=8.0, step=0.9, **noise)
     constants = with_method(real, arm, sample_spread=0.0)
     nothing = np.zeros((20, 3))
     losses = Losses(np.broadcast_to(curvature, (20, 3)), centres, nothing, nothing, nothing)

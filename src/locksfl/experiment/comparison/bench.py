@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from locksfl._tables import Record
 from locksfl.arm import Arm
 from locksfl.data.task import CLASSES
 from locksfl.experiment.comparison.grid import Case, Comparison
-from locksfl.experiment.comparison.noise import Noise
-from locksfl.experiment.comparison.runner import Record, Run, halves, play_runs
+from locksfl.experiment.comparison.noise import Calibrations
+from locksfl.experiment.comparison.runner import Run, halves, play_runs
 from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED
 from locksfl.experiment.run import open_task
 from locksfl.models.build import scores_of
@@ -39,7 +40,7 @@ class Chosen(NamedTuple):
 class Bench:
     """The data of one label, opened once."""
 
-    def __init__(self, comparison: Comparison, label: str, noise: Noise) -> None:
+    def __init__(self, comparison: Comparison, label: str, noise: Calibrations) -> None:
         self.comparison, self.noise = comparison, noise
         self.stop = threading.Event()  # set: what is being played is the last
         self.tuning: Simulator | None = None
@@ -65,7 +66,7 @@ class Bench:
         if self.stop.is_set():
             raise KeyboardInterrupt
         configs = [self.comparison.config(case, **one._asdict()) for one in tries]
-        arms = self.noise.added([config.arms()[0] for config in configs], configs[0].privacy)
+        arms = self.noise.added([config.arms[0] for config in configs], configs[0].privacy)
         seeds = list(seeds)
         simulator = self.tuning if tuning else self.report
         if simulator is None:
@@ -93,8 +94,8 @@ class Bench:
             "clip_norm": arm.clip_norm,
             "step": arm.step,
             "cohort": arm.cohort,
-            "noise_multiplier": arm.noise_multiplier if arm.private else None,
-            "norm_multiplier": arm.norm_multiplier or None,
+            "noise_multiplier": arm.noise.noise_multiplier,
+            "norm_multiplier": arm.noise.norm_multiplier,
             "accuracy": [outcome["accuracy"][-1] for outcome in outcomes],
             "uploads_measured": [uploads_a_round(arm, outcome) for outcome in outcomes],
             "bytes_up": means["bytes_up"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,16 +12,17 @@ from typing import Any
 import numpy as np
 
 from locksfl._files import write_atomically
-from locksfl._text import epsilon_text, markdown_table, size_text
+from locksfl._tables import Record
+from locksfl._text import markdown_table, size_text
 from locksfl.experiment.comparison.folder import REPORT, TUNING, Folder, Part
 from locksfl.experiment.comparison.grid import QUICK, Case
-from locksfl.experiment.comparison.runner import Record
 from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED, figure_file
 from locksfl.experiment.comparison.statistics import CONFIDENCE, holm, interval, paired
-from locksfl.experiment.costs import OBSERVERS, RELATIONS
+from locksfl.experiment.costs import epsilons_by_observer
 from locksfl.experiment.figures import legend_below, look, plotting, save_figure
 
 LEVEL = 1 - CONFIDENCE
+UNEQUAL = 0.05  # of the wanted uploads: more is not equal
 HEADS = (
     "data", "ε", "rounds", "wanted", "uploads", "method", "accuracy", "clip, step", "cohort",
     "noise", "up", "down", "tried", "ε SERVER", "ε PUBLIC",
@@ -121,7 +123,7 @@ def report_text(folder: Folder, table: Record, figures: Sequence[str]) -> str:
     if comparison.quick:
         parts.append(f"**Quick**, a smaller comparison than the file's: {QUICK}.")
     parts += [
-        "Every method at the same total ε (norms charged) and the same expected uploads; "
+        f"Every method at the same total ε (norms charged){_uploads_text(folder, table['rows'])}; "
         f"{comparison.axes.seeds} seeds, simulated. Accuracy is on held-out records, ± half of the "
         f"{CONFIDENCE:.0%} interval over seeds. Uploads are a round's: wanted, and as they came "
         "out. Bytes are those of a whole run, up and down. ε is zero-out/replace; SERVER sees "
@@ -136,6 +138,24 @@ def report_text(folder: Folder, table: Record, figures: Sequence[str]) -> str:
         failed = (f"* {case.label}: {said}" for case, said in folder.failures.items())
         parts += ["## Failed, and tried again by the same command", "\n".join(failed)]
     return "\n\n".join(parts) + "\n"
+
+
+def _uploads_text(folder: Folder, rows: Sequence[Record]) -> str:
+    """Whether all uploaded as often as was wanted and, if not, which methods differ."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        wanted, came = row["uploads"], row["uploads_measured"]
+        chance = 4 * math.sqrt(wanted / (row["rounds"] * row["seeds"]))  # four standard errors
+        if folder.comparison.methods[row["method"]].rule.everyone:
+            found.setdefault((row["method"], "all clients"), []).append(came)
+        elif abs(came - wanted) > max(UNEQUAL * wanted, chance):
+            found.setdefault((row["method"], f"{wanted:g} wanted"), []).append(came)
+    each = []
+    for (name, why), came in found.items():
+        ends = dict.fromkeys(f"{end:.1f}" for end in (min(came), max(came)))
+        each.append(f"{name} {' to '.join(ends)} ({why})")
+    apart = f"; apart from {', '.join(each)}" if each else ""
+    return f" and the same expected uploads{apart}"
 
 
 def _tuning_text(folder: Folder) -> str:
@@ -155,7 +175,7 @@ def _tuning_text(folder: Folder) -> str:
 
 def cells(row: Record) -> list[str]:
     """A row for people."""
-    wide = "" if row["low"] is None else f" ± {100 * (row['high'] - row['low']) / 2:.2f}"
+    wide = "" if row["low"] is None else f" ± {_wide(row):.2f}"
     edge = f" (edge: {', '.join(row['edge'])})" if row["edge"] else ""
     noise = "-" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.3g}"
     if row["norm_multiplier"] is not None:
@@ -174,13 +194,8 @@ def cells(row: Record) -> list[str]:
         size_text(row["bytes_up"]),
         size_text(row["bytes_down"]),
         f"{row['tried'] or '-'}{edge}",
-        *(_epsilons(row, observer) for observer in OBSERVERS),
+        *epsilons_by_observer(row["privacy"]),
     ]
-
-
-def _epsilons(row: Record, observer: str) -> str:
-    costs = {c["relation"]: c["epsilon"] for c in row["privacy"] if c["observer"] == observer}
-    return "/".join(epsilon_text(costs[relation]) for relation in RELATIONS)
 
 
 def _differences_text(found: Sequence[Record]) -> str:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -24,13 +24,12 @@ from typing import Any, NamedTuple
 
 from locksfl._files import write_atomically
 from locksfl._loading import in_one_line
+from locksfl._tables import Record
 from locksfl.experiment.comparison.grid import Case, Comparison, parse_comparison
-from locksfl.experiment.comparison.runner import Record
-from locksfl.experiment.folder import RunFolder, append_lines, held, read_lines
+from locksfl.experiment.folder import RunFolder, append_lines, held, json_lines, read_lines
 
 VERSION = metadata.version("locks-fl")
 TUNING, REPORT = "tuning", "report"
-FILES = ("comparison.toml", "comparison.json", "cells.jsonl", "failures.jsonl")
 
 
 class Part(NamedTuple):
@@ -73,7 +72,7 @@ class Folder:
         }
         _check_new(path)
         if not (path / "comparison.json").is_file():
-            path.mkdir(parents=True, exist_ok=True)
+            RunFolder.make(path)
             write_atomically(path / "comparison.json", (json.dumps(told) + "\n").encode())
         there = _told(path)
         for name, is_another in (
@@ -116,11 +115,9 @@ class Folder:
         lines = read_lines(self.path / "cells.jsonl", resumed=True)
         return {_key(line): line for line in lines}
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> AbstractContextManager[None]:
         """Nobody else may play in this folder meanwhile."""
-        with held(self.path / "comparison.toml"):
-            yield
+        return held(self.path / "comparison.toml")
 
     @property
     def cases(self) -> list[Case]:
@@ -163,13 +160,13 @@ class Folder:
 
     def _write_failures(self) -> None:
         lines = [{**case.key, "error": said} for case, said in self._failed.items()]
-        write_atomically(self.path / "failures.jsonl", _text(lines))
+        write_atomically(self.path / "failures.jsonl", json_lines(lines))
 
     def settle(self) -> None:
         """Put the lines in the order of the cases, so that a finished folder does not show in which
         order, on how many machines or how often interrupted it was played."""
         stages = [self.line(stage, case) for case in self.cases for stage in (TUNING, REPORT)]
-        write_atomically(self.path / "cells.jsonl", _text([one for one in stages if one]))
+        write_atomically(self.path / "cells.jsonl", json_lines([one for one in stages if one]))
 
 
 def merge(paths: Sequence[Path], out: Path) -> Folder:
@@ -248,10 +245,6 @@ def _hash(text: str) -> str:
 
 def _key(line: Record) -> tuple[Any, ...]:
     return tuple(line[name] for name in ("stage", "data", "epsilon", "rounds", "uploads", "method"))
-
-
-def _text(lines: Sequence[Record]) -> bytes:
-    return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
 
 
 def _told(path: Path) -> Record:

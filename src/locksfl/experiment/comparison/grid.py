@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from locksfl._tables import build_table
+from locksfl._tables import build_table, toml_table
 from locksfl._validate import one_of
 from locksfl.arm import Arm
 from locksfl.experiment.comparison.settings import (
@@ -95,7 +94,7 @@ class Comparison:
     def _cases(self) -> Iterator[Case]:
         for label, config in self.configs.items():
             entry = self._entry(label)
-            clients = clients_of(config)
+            clients = config.clients
             in_all = entry.uploads is None and entry.uploads_in_all is not None
             wanted = entry.uploads or entry.uploads_in_all or [float(clients)]
             for epsilon in entry.epsilons or self.axes.epsilons:
@@ -114,15 +113,10 @@ class Comparison:
         return self._with_axes(entries.get(label, DataEntry(label)))
 
     def _with_axes(self, mine: DataEntry) -> DataEntry:
-        given = {name: getattr(mine, name) for name in ("epsilons", "rounds")}
+        missing = [name for name in ("epsilons", "rounds") if getattr(mine, name) is None]
         if mine.uploads is None and mine.uploads_in_all is None:
-            mine = dataclasses.replace(
-                mine, uploads=self.axes.uploads, uploads_in_all=self.axes.uploads_in_all
-            )
-        return dataclasses.replace(
-            mine,
-            **{name: value or getattr(self.axes, name) for name, value in given.items()},
-        )
+            missing += ["uploads", "uploads_in_all"]
+        return dataclasses.replace(mine, **{name: getattr(self.axes, name) for name in missing})
 
     def tuning(self, method: str) -> TuningConfig | None:
         """The grid of a method."""
@@ -171,16 +165,12 @@ class Comparison:
         if axes.quick is not None and self.small is not None:
             entry, config = self._with_axes(axes.quick), self.small
         finite = [e for e in entry.epsilons or axes.epsilons if math.isfinite(e)]
-        uploads = {
-            name: values[:2]
-            for name in ("uploads", "uploads_in_all")
-            if (values := getattr(entry, name)) is not None
-        }
         small = dataclasses.replace(
             entry,
-            epsilons=[max(finite) if finite else math.inf],
-            rounds=None if entry.rounds is None else [min(entry.rounds)],
-            **uploads,
+            epsilons=[max(finite, default=math.inf)],
+            rounds=entry.rounds and [min(entry.rounds)],
+            uploads=entry.uploads and entry.uploads[:2],
+            uploads_in_all=entry.uploads_in_all and entry.uploads_in_all[:2],
         )
 
         def thinned(grid: TuningConfig | None) -> TuningConfig | None:
@@ -213,7 +203,7 @@ class Comparison:
         """The arm of a case before it is tuned."""
         train = self.configs[case.data].train
         pair = {"clip_norm": train.clip_norm, "step": train.optimizer.step}
-        (arm,) = self.config(case, **pair, cohort=self.first_cohort(case)).arms()
+        (arm,) = self.config(case, **pair, cohort=self.first_cohort(case)).arms
         return arm
 
     def first_cohort(self, case: Case) -> float:
@@ -222,7 +212,7 @@ class Comparison:
         times = method.cohort_per_upload
         if here is not None and times > 1 and not method.uploads_follow_data:
             times = here
-        return min(float(clients_of(self.configs[case.data])), times * case.uploads)
+        return min(float(self.configs[case.data].clients), times * case.uploads)
 
     def find(self, named: DifferenceConfig) -> tuple[Case, Case]:
         """The two cases of a named difference."""
@@ -250,13 +240,6 @@ class Comparison:
         return found[0]
 
 
-def clients_of(config: Config) -> int:
-    """n, which `config_of` has filled in."""
-    if config.data.clients is None:
-        raise AssertionError("an experiment without clients")
-    return config.data.clients
-
-
 def read_comparison(path: Path) -> Comparison:
     """The comparison in a TOML file."""
     return parse_comparison(read_text(path), str(path))
@@ -264,10 +247,7 @@ def read_comparison(path: Path) -> Comparison:
 
 def parse_comparison(text: str, source: str = "comparison") -> Comparison:
     """The comparison in a TOML text."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{source}: not valid TOML: {error}") from None
+    table = toml_table(text, source)
     for name, why in OF_THE_FILE.items():
         if name in table:
             raise ValueError(f"{name}: not in the file of a comparison; {why}")
@@ -276,11 +256,10 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
     axes: CompareConfig = build_table(CompareConfig, table.pop("compare"), "compare")
     everyone = next(name for name, rule in RULES.items() if rule.everyone)
     placeholder = {**table, "arm": [{"name": "all", "rule": everyone}]}
-    for label, change in ((e.label, change) for e in axes.entries_and_quick for change in e.set):
+    for entry, change in ((e, change) for e in axes.entries_and_quick for change in e.set):
         table_name = re.split(r"[.=]", change)[0].strip()
-        if table_name in OF_THE_FILE:
-            reason = OF_THE_FILE[table_name]
-            raise ValueError(f"compare.data.set = {change!r} of {label!r}: {reason}")
+        if reason := OF_THE_FILE.get(table_name):
+            raise ValueError(f"compare.data.set = {change!r} of {entry.label!r}: {reason}")
     experiments = [config_of(placeholder, e.set) for e in axes.entries_and_quick]
     configs = {e.label: config for e, config in zip(axes.entries, experiments, strict=False)}
     small = experiments[-1] if axes.quick else None
@@ -305,7 +284,7 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
     if len({arm_number(name) for name in names}) < len(names):
         raise ValueError(f"method names {names}: two would share their noise; rename one")
     found = Comparison(text, axes, {method.name: method for method in methods}, configs, small)
-    _check_uploads(axes, found)
+    _check_uploads(found)
     for one in (found, found.quickened()):
         for case in one.cases:
             _check_case(one, case)
@@ -314,7 +293,8 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
     return found
 
 
-def _check_uploads(axes: CompareConfig, found: Comparison) -> None:
+def _check_uploads(found: Comparison) -> None:
+    axes = found.axes
     tables: list[CompareConfig | DataEntry] = [axes, *axes.entries_and_quick]
     for table in tables:
         if table.uploads is not None and table.uploads_in_all is not None:
@@ -331,7 +311,7 @@ def _check_uploads(axes: CompareConfig, found: Comparison) -> None:
 
 def _check_case(found: Comparison, case: Case) -> None:
     """Refuse what can never be played."""
-    clients = clients_of(found.configs[case.data])
+    clients = found.configs[case.data].clients
     if case.uploads > clients:
         raise ValueError(
             f"compare.uploads = {case.uploads:g}: expected at most the {clients} clients"

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 from locksfl.arm import Arm
@@ -23,7 +22,7 @@ from locksfl.experiment.plan import calibrated
 ENOUGH_CORES = 4  # with fewer, other processes would take them from the training
 
 
-class Noise:
+class Calibrations:
     """Calibrations and costs, kept by what they depend on."""
 
     def __init__(self) -> None:
@@ -41,12 +40,7 @@ class Noise:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -63,14 +57,12 @@ class Noise:
             privacy.check_noise(arm)
         asked = [self._ask(calibrated, _plain(arm), privacy) for arm in arms]
         return [
-            replace(one.result(), clip_norm=arm.clip_norm, step=arm.step)
-            for arm, one in zip(arms, asked, strict=True)
+            replace(arm, noise=one.result().noise) for arm, one in zip(arms, asked, strict=True)
         ]
 
     def costs(self, arm: Arm, privacy: PrivacyConfig) -> list[dict[str, Any]]:
         """What the arm's rounds cost, for each observer and relation."""
-        found: list[dict[str, Any]] = self._ask(_costs, _plain(arm), privacy).result()
-        return found
+        return self._ask(_costs, _plain(arm), privacy).result()
 
     def _ask(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         key = (function.__name__, *arguments)
@@ -95,4 +87,4 @@ def _plain(arm: Arm) -> Arm:
 
 
 def _costs(arm: Arm, privacy: PrivacyConfig) -> list[dict[str, Any]]:
-    return [cost.as_dict() for cost in statement([arm], [arm.rounds], privacy)]
+    return [cost.as_dict() for cost in statement([arm], privacy)]

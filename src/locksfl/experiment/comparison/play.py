@@ -16,7 +16,7 @@ import jax
 from locksfl.experiment.comparison.bench import Bench, Chosen
 from locksfl.experiment.comparison.folder import REPORT, TUNING, Folder
 from locksfl.experiment.comparison.grid import Case, Comparison
-from locksfl.experiment.comparison.noise import Noise
+from locksfl.experiment.comparison.noise import Calibrations
 from locksfl.experiment.comparison.tuning import tune
 
 MOST_THREADS = 8
@@ -35,7 +35,7 @@ def play(folder: Folder, on_stage: OnStage, say: Callable[[str], None]) -> None:
     folder.forget_failures()
     missing = folder.missing
     labels = list(dict.fromkeys(case.data for case in missing))
-    with Noise() as noise:
+    with Calibrations() as noise:
         for case in missing:  # in other processes, while the data are opened
             noise.ask(comparison.arm(case), comparison.privacy(case))
         for label, bench in _opened(comparison, labels, noise, say):
@@ -48,7 +48,7 @@ def play(folder: Folder, on_stage: OnStage, say: Callable[[str], None]) -> None:
 
 
 def _opened(
-    comparison: Comparison, labels: Sequence[str], noise: Noise, say: Callable[[str], None]
+    comparison: Comparison, labels: Sequence[str], noise: Calibrations, say: Callable[[str], None]
 ) -> Iterator[tuple[str, Bench]]:
     """The data of each label; on a GPU the next ones are opened while these are played."""
     ahead = jax.default_backend() != "cpu"

@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from locksfl._tables import Record
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.experiment.folder import append_lines, read_lines
 from locksfl.experiment.records import round_record, totals
-from locksfl.experiment.run import local_work, server_for
+from locksfl.experiment.run import server_for
 from locksfl.round.randomness import Randomness
 from locksfl.simulate.simulator import Simulator
 from locksfl.simulate.sweep import Setting, play_sweep
 
-Record = dict[str, Any]
 MANY = 16  # for fewer runs, one more program to compile would take longer than it saves
 
 
@@ -129,7 +129,7 @@ def play_runs(
     """Play arms with seeds, in the order given. Arms of different numbers of rounds have servers,
     and so programs, of their own. `at_once`, `brief`: see `play_sweep`."""
     found: dict[int, Run] = {}
-    work = local_work(config.local)
+    work = config.local.work()
     for rounds in dict.fromkeys(arm.rounds for arm, _ in runs):
         numbers = [i for i, (arm, _) in enumerate(runs) if arm.rounds == rounds]
         played = play_sweep(

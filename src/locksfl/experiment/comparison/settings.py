@@ -8,9 +8,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any
 
-from locksfl._tables import Count, Positive, Settings, Whole, build_table, typed_value
+from locksfl._tables import (
+    Count,
+    Positive,
+    Settings,
+    Whole,
+    build_table,
+    refuse_unknown,
+    typed_value,
+)
+from locksfl._validate import refuse_unless
 from locksfl.arm import SETTINGS as ARM_SETTINGS
-from locksfl.arm import Arm
 from locksfl.methods import find_rule
 from locksfl.methods.rules import Rule
 
@@ -25,23 +33,17 @@ OF_A_CASE = {  # settings of an arm that follow from the comparison
 
 def epsilon_above_zero(**settings: float) -> None:
     """Refuse what is no epsilon; inf is one."""
-    for name, value in settings.items():
-        if not value > 0:
-            raise ValueError(f"{name} = {value!r}: expected a number > 0, or inf")
+    refuse_unless(settings, lambda value: value > 0, "a number > 0, or inf")
 
 
 def not_empty(**settings: Sequence[float]) -> None:
     """Refuse an axis without a value: it would be taken for one that is not given."""
-    for name, values in settings.items():
-        if not values:
-            raise ValueError(f"{name} = []: expected at least one number")
+    refuse_unless(settings, bool, "at least one number")
 
 
 def finite(**settings: float) -> None:
     """Refuse what nothing can be compared with."""
-    for name, value in settings.items():
-        if not math.isfinite(value):
-            raise ValueError(f"{name} = {value!r}: expected a finite number")
+    refuse_unless(settings, math.isfinite, "a finite number")
 
 
 def figure_file(label: str) -> str:
@@ -51,13 +53,11 @@ def figure_file(label: str) -> str:
 
 def at_least_one(**settings: float) -> None:
     """Refuse a cohort in which not all uploaders have room."""
-    for name, value in settings.items():
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not 1 <= value < math.inf
-        ):
-            raise ValueError(f"{name} = {value!r}: expected a number >= 1")
+    refuse_unless(
+        settings,
+        lambda value: type(value) in (int, float) and 1 <= value < math.inf,
+        "a number >= 1",
+    )
 
 
 Epsilon = Annotated[float, epsilon_above_zero]
@@ -78,8 +78,8 @@ class TuningConfig(Settings, where="compare.tuning"):
 
     def check(self) -> None:
         """Refuse axes that have no order, and so no edge."""
-        for name in ("clip_norm", "reach"):
-            _rising(**{f"{self.where}.{name}": getattr(self, name)})
+        axes = {f"{self.where}.{name}": getattr(self, name) for name in ("clip_norm", "reach")}
+        refuse_unless(axes, _rises, "numbers that rise")
 
     @property
     def pairs(self) -> list[tuple[float, float]]:
@@ -196,9 +196,8 @@ def method_entry(table: Mapping[str, Any], shared: TuningConfig | None) -> Metho
     for key in ("clip_norm", "step"):
         if key in settings and shared is not None:
             raise ValueError(f"{where}.{key} = {settings[key]!r}: compare.tuning chooses it")
+    refuse_unknown(settings, ARM_SETTINGS, where)
     for key, value in settings.items():
-        if key not in ARM_SETTINGS:
-            Arm.from_table({"name": name, key: value})  # refuses it
         typed_value(ARM_SETTINGS[key], value, f"{where}.{key}")
     tuning = None
     if own is not None:
@@ -218,7 +217,5 @@ def method_entry(table: Mapping[str, Any], shared: TuningConfig | None) -> Metho
     return MethodEntry(str(name), settings, float(times), tuning)
 
 
-def _rising(**settings: Sequence[float]) -> None:
-    for name, values in settings.items():
-        if not values or any(b <= a for a, b in pairwise(values)):
-            raise ValueError(f"{name} = {values!r}: expected numbers that rise")
+def _rises(values: Sequence[float]) -> bool:
+    return bool(values) and all(a < b for a, b in pairwise(values))

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from locksfl._tables import Record
 from locksfl.experiment.comparison.bench import unpacked
-from locksfl.experiment.comparison.runner import Record
 
 CONFIDENCE = 0.95
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from locksfl._tables import Record
 from locksfl.experiment.comparison.bench import Bench, Chosen, uploads_a_round
-from locksfl.experiment.comparison.grid import Case, clients_of
-from locksfl.experiment.comparison.runner import Record
+from locksfl.experiment.comparison.grid import Case
 
 PASSES = 3  # with which a cohort finds the wanted uploads
 STEPS = 16  # to a doubling of a found cohort: noise is calibrated once for cohorts that are close
@@ -120,4 +120,4 @@ def _next_cohort(bench: Bench, case: Case, tried: Tried) -> float:
     if abs(math.log2(share)) < 1 / STEPS:
         return tried.cohort
     wanted = 2 ** (round(STEPS * math.log2(tried.cohort / share)) / STEPS)
-    return min(float(clients_of(bench.comparison.configs[case.data])), wanted)
+    return min(float(bench.comparison.configs[case.data].clients), wanted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from locksfl.experiment.page.charts import Chart
 
@@ -15,7 +15,6 @@ class Text:
     """A paragraph; `**` marks what is bold."""
 
     text: str
-    kind: ClassVar[str] = "text"
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,6 @@ class Listing:
     """A list of sentences."""
 
     items: Sequence[str]
-    kind: ClassVar[str] = "list"
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,6 @@ class Table:
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     left: int = 1
-    kind: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,6 @@ class Figure:
 
     chart: Chart
     caption: str
-    kind: ClassVar[str] = "figure"
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,6 @@ class Code:
     """Words for a machine."""
 
     text: str
-    kind: ClassVar[str] = "code"
 
 
 Block = Text | Listing | Table | Figure | Code

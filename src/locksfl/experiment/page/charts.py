@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_args
 
 GREY = "#7d838b"  # readable on white and on black, as the colours are
@@ -73,6 +74,7 @@ def figures_json(charts: dict[str, Chart]) -> dict[str, Any]:
     return {"doc": told, "roots": {numbers[root]: place for root, place in places.items()}}
 
 
+@cache
 def bokeh_script() -> str:
     """BokehJS, the part that draws figures."""
     import bokeh
@@ -213,5 +215,5 @@ def _y_range(chart: Chart) -> Any:
     return Range1d(start=low if chart.from_zero else low - room, end=high + room)
 
 
-def _short(label: str, most: int = 40) -> str:
-    return label if len(label) <= most else f"{label[: most - 1]}…"
+def _short(label: str) -> str:
+    return label if len(label) <= 40 else f"{label[:39]}…"

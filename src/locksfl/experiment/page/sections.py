@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from math import inf, isfinite
+from operator import attrgetter
 
 import tomli_w
 
+from locksfl._tables import Record
 from locksfl._text import epsilon_text, size_text
 from locksfl.experiment.metrics import BASELINES
 from locksfl.experiment.page.blocks import (
@@ -24,30 +26,31 @@ from locksfl.experiment.page.blocks import (
     number_text,
 )
 from locksfl.experiment.page.charts import Chart, Line, level
-from locksfl.experiment.page.story import Record, Story
+from locksfl.experiment.page.story import Pick, Story
 from locksfl.experiment.records import score_of
-from locksfl.methods import TRUSTS
+from locksfl.methods import SAMPLINGS, TRUSTS, sampling_of
 from locksfl.methods.releases import RELATIONS
 
 AGAINST = {  # in the order in which they are shown
     "PUBLIC": ("Against the public", "everybody else: sees the models and the public bundle"),
     "SERVER": ("Against the server", "whoever runs the training"),
 }
-METRICS = (  # name in the summary, in words, and that of a constant answer
+METRICS = (  # name in the summary, in words, and that of a constant answer if it has one
     ("accuracy", "accuracy", "baseline"),
     ("r2", "R²", "baseline"),
-    ("gain", "better than a constant answer by", ""),
-    ("balanced_accuracy", "balanced accuracy", ""),
-    ("auc", "AUC", ""),
-    ("f1", "F1", ""),
-    ("f1_micro", "F1, micro", ""),
-    ("f1_macro", "F1, macro", ""),
+    ("gain", "better than a constant answer by"),
+    ("balanced_accuracy", "balanced accuracy"),
+    ("auc", "AUC"),
+    ("f1", "F1"),
+    ("f1_micro", "F1, micro"),
+    ("f1_macro", "F1, macro"),
     ("exact_match", "exact match", "baseline_exact_match"),
-    ("calibration_error", "calibration error", ""),
+    ("calibration_error", "calibration error"),
     ("rmse", "root mean square error", "baseline_rmse"),
     ("mae", "mean absolute error", "baseline_mae"),
-    ("loss", "loss", ""),
+    ("loss", "loss"),
 )
+ROUND, EPSILON, SENT = map(attrgetter, ("round", "epsilon", "sent"))  # of a point
 WITHHELD = (
     "Accuracy is withheld: it was measured on people who were held out, and no epsilon covers them."
 )
@@ -59,11 +62,7 @@ NOT_A_RELEASE = (
 COUNTS = {  # how the numbers of clients are known
     "own noise": "Every client's messages carry its own noise, so these counts are exact.",
     "no noise": "Nobody added noise, and these counts of the server are exact.",
-    "turns": "Where clients take turns, a public schedule decides who is asked: these are the "
-    "numbers of a whole group, on average.",
-    "not told": "Who took part and how many they were is known to the server only, and where it "
-    "adds the noise it is a secret: these are the expected numbers of clients asked, and uploads "
-    "estimated from what was released, which may fall below zero.",
+    "everybody": "Every client was asked in every round, and uploaded.",
 }
 
 
@@ -107,8 +106,7 @@ def _number(who: str, costs: Sequence[Record], config: Record, together: str) ->
 
 def baseline(story: Story) -> float | None:
     """The score of a constant answer, where it is known."""
-    found: float | None = (story.arms[0].get("metrics") or {}).get("baseline")
-    return found
+    return (story.arms[0].get("metrics") or {}).get("baseline")
 
 
 def promise(story: Story) -> list[Section]:
@@ -155,30 +153,21 @@ def results(stories: Sequence[Story]) -> Section:
         blocks.append(Text(NOT_A_RELEASE))
     name = scored[0].score_name
     firsts = styles(stories)
-    for axis, pick, caption in (
-        ("round", lambda p: p.round, "By round. A click on a name hides its line."),
-        ("epsilon spent", lambda p: p.epsilon, "By what the rounds so far have spent of epsilon."),
+    told = "." if all(story.exact for story in scored) else ", estimated from what is public."
+    sent = [story for story in scored if story.counts_bytes]
+    for axis, pick, of, caption in (
+        ("round", ROUND, scored, "By round. A click on a name hides its line."),
+        ("epsilon spent", EPSILON, scored, "By what the rounds so far have spent of epsilon."),
+        ("sent by all clients (MB)", SENT, sent, f"By what all clients have sent{told}"),
     ):
-        lines = [
-            line
-            for story in scored
-            for line in story.lines(pick, lambda p: p.score, firsts[story.label])
-        ]
-        if lines:
+        if lines := _lines(of, pick, attrgetter("score"), firsts):
             blocks.append(Figure(_scores(axis, name, lines, scored), caption))
-    lines = [line for story in scored for line in story.by_megabyte(firsts[story.label])]
-    if lines:
-        exact = all(story.exact for story in scored)
-        told = "." if exact else ", estimated from what is public."
-        chart = _scores("sent by all clients (MB)", name, lines, scored)
-        blocks.append(Figure(chart, f"By what all clients have sent{told}"))
     return Section("How good the models are", [*blocks, *_metrics(scored)])
 
 
 def _scores_public(story: Story) -> bool:
     """Whether the records are public on which scores are measured."""
-    held_out = story.statement.get("held_out") or {"public": True}
-    return bool(held_out["public"])
+    return bool(story.statement["held_out"]["public"])
 
 
 def styles(stories: Sequence[Story]) -> dict[str, int]:
@@ -188,6 +177,11 @@ def styles(stories: Sequence[Story]) -> dict[str, int]:
         firsts[story.label] = count
         count += len(story.arms)
     return firsts
+
+
+def _lines(stories: Sequence[Story], x: Pick, y: Pick, firsts: dict[str, int]) -> list[Line]:
+    """Those of all stories, each in its style."""
+    return [line for story in stories for line in story.lines(x, y, firsts[story.label])]
 
 
 def _scores(axis: str, name: str, lines: list[Line], stories: Sequence[Story]) -> Chart:
@@ -201,9 +195,9 @@ def _metrics(stories: Sequence[Story]) -> list[Block]:
     columns = [(f"{story.label}{arm['name']}", arm) for story in stories for arm in story.arms]
     found = {label: {**(arm.get("metrics") or {}), **_last(arm)} for label, arm in columns}
     rows = []
-    for name, words, constant in METRICS:
+    for name, words, *constant in METRICS:
         if any(name in told for told in found.values()):
-            same = {told.get(constant) for told in found.values()} if constant else set()
+            same = {told.get(one) for told in found.values() for one in constant}
             beside = decimal_text(same.pop()) if len(same) == 1 else ""
             rows.append((words, *(decimal_text(told.get(name)) for told in found.values()), beside))
     blocks: list[Block] = [Table(("", *found, "a constant answer"), rows)]
@@ -232,8 +226,8 @@ def asked(stories: Sequence[Story]) -> Section:
     firsts = styles(stories)
     for story in stories:
         first = firsts[story.label]
-        lines += story.lines(lambda p: p.round, lambda p: p.uploads, first, ": uploaded")
-        lines += story.lines(lambda p: p.round, lambda p: p.asked, first, ": asked", thin=True)
+        lines += story.lines(ROUND, attrgetter("uploads"), first, ": uploaded")
+        lines += story.lines(ROUND, attrgetter("asked"), first, ": asked", thin=True)
         for arm in story.arms:
             points = story.points[arm["name"]]
             sent = [point.bytes_up for point in points]
@@ -248,26 +242,25 @@ def asked(stories: Sequence[Story]) -> Section:
             )
     heads = ("arm", "asked a round", "uploaded a round", "sent by all")
     figure = Figure(Chart("round", "clients", lines, from_zero=True), "Clients in each round.")
-    kinds = {_known_by(story, arm) for story in stories for arm in story.arms}
-    told = Text(" ".join(text for kind, text in COUNTS.items() if kind in kinds))
+    known = {_known_by(story, arm) for story in stories for arm in story.arms}
+    texts = (*COUNTS.values(), *(scheme.counts for scheme in SAMPLINGS.values()))
+    told = Text(" ".join(text for text in texts if text in known))
     return Section("Who was asked, and who uploaded", [figure, Table(heads, rows), told])
 
 
 def _known_by(story: Story, arm: Record) -> str:
     if story.exact:
         guards = TRUSTS[story.config["privacy"]["trust"]].guards_server
-        return "own noise" if guards else "no noise"
-    return "turns" if arm.get("separation") else "not told"
+        return COUNTS["own noise" if guards else "no noise"]
+    if all(p.uploads == story.config["data"]["clients"] for p in story.points[arm["name"]]):
+        return COUNTS["everybody"]
+    tables = {table["name"]: table for table in story.config["arm"]}
+    return sampling_of(tables[arm["name"]]).counts
 
 
 def budget(stories: Sequence[Story]) -> Section:
     """What the rounds spent, up to the line that they must not cross."""
-    firsts = styles(stories)
-    lines = [
-        line
-        for story in stories
-        for line in story.lines(lambda p: p.round, lambda p: p.epsilon, firsts[story.label])
-    ]
+    lines = _lines(stories, ROUND, EPSILON, styles(stories))
     if not lines:
         none = Text("Nothing was spent that could be counted: no noise was added, and no epsilon.")
         return Section("What the budget was, and what was spent", [none])
@@ -286,7 +279,7 @@ def budget(stories: Sequence[Story]) -> Section:
     )
     blocks: list[Block] = [Figure(chart, caption)]
     for story in stories:
-        if covers := story.statement.get("covers"):
+        if covers := story.statement["covers"]:
             blocks += _population(covers)
     return Section("What the budget was, and what was spent", blocks)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
 from locksfl._files import write_atomically
+from locksfl._tables import Record
 from locksfl.experiment.documents import PAGE
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.page import sections
@@ -22,8 +24,8 @@ from locksfl.experiment.page.blocks import (
     number_text,
 )
 from locksfl.experiment.page.charts import Chart, Line, level
-from locksfl.experiment.page.sheet import Sheet, again, render
-from locksfl.experiment.page.story import Record, Story, of_run
+from locksfl.experiment.page.sheet import again, render, sheet_of
+from locksfl.experiment.page.story import Story, of_run
 from locksfl.privacy.ledger import read_run
 
 SECRET = (
@@ -54,26 +56,16 @@ def draw_page(folder: RunFolder, summary: Record) -> None:
 def server_page(folder: RunFolder, summary: Record | None = None) -> str:
     """The page of a run folder; of one that is about to be finished, with its summary."""
     story = of_run(folder, folder.summary() if summary is None else summary)
-    told = story.statement
-    return render(
-        Sheet(
-            title=told["name"],
-            subtitle="Report of a training run, for whoever ran it",
-            secret=SECRET,
-            summaries=[sections.summary_box(story)],
-            warnings=told["words"]["warnings"],
-            sections=[
-                *sections.promise(story),
-                sections.results([story]),
-                _with_more(sections.asked([story]), _true_counts(folder, story)),
-                _with_more(sections.budget([story]), _ledger(folder)),
-                _norms(folder, story),
-                sections.configuration(story.config),
-                *_environment(folder),
-                _again(story),
-            ],
-        )
-    )
+    more = [
+        _with_more(sections.asked([story]), _true_counts(folder, story)),
+        _with_more(sections.budget([story]), _ledger(folder)),
+        _norms(folder, story),
+        sections.configuration(story.config),
+        *_environment(folder),
+        _again(story),
+    ]
+    about = "Report of a training run, for whoever ran it"
+    return render(replace(sheet_of(story, about, more), secret=SECRET))
 
 
 def _with_more(section: Section, blocks: list[Block]) -> Section:
@@ -109,13 +101,13 @@ def _ledger(folder: RunFolder) -> list[Block]:
     except (OSError, ValueError) as error:
         return [Text(f"The ledger could not be read: {error}.")]
     rows = []
-    for arm in books.arms:
-        plan, uploads = arm.counts.arm, arm.counts.uploads
+    for counts in books.arms:
+        arm, uploads = counts.arm, counts.uploads
         charged = "all clients, every round"
-        if plan.parts[2].guards_server:
+        if arm.charges_each:
             charged = f"{np.median(uploads):g} rounds (most: {np.max(uploads)})"
-        limit = None if plan.budget is None else plan.budget.epsilon
-        rows.append((arm.name, f"{arm.counts.rounds}/{plan.rounds}", charged, number_text(limit)))
+        limit = None if arm.filtered is None else arm.filtered.budget_epsilon
+        rows.append((arm.name, f"{counts.rounds}/{arm.rounds}", charged, number_text(limit)))
     heads = ("arm", "rounds", "charged to a client", "client's budget")
     return [
         Text(
@@ -128,21 +120,19 @@ def _ledger(folder: RunFolder) -> list[Block]:
 
 def _norms(folder: RunFolder, story: Story) -> Section:
     """Norms, clipping, signal and noise: what a simulation knows, or what was released."""
-    path = folder.path / "diagnostics.jsonl"
-    lines = folder.lines("diagnostics.jsonl") if path.is_file() else []
-    by_arm = {
-        arm["name"]: [line for line in lines if line.get("arm") == arm["name"]]
-        for arm in story.arms
-    }
-    blocks: list[Block] = []
-    if not any(by_arm.values()):
-        blocks.append(Text(UNSEEN))
-    else:
-        blocks.append(
-            Text("**Seen by this simulation only, released to nobody.** No epsilon covers it.")
-        )
-        blocks += _seen(by_arm, story)
+    by_arm = _by_arm(folder, "diagnostics.jsonl", story)
+    blocks: list[Block] = [Text(UNSEEN)]
+    if any(by_arm.values()):
+        only = "**Seen by this simulation only, released to nobody.** No epsilon covers it."
+        blocks = [Text(only), *_seen(by_arm, story)]
     return Section("Norms, clipping, and signal to noise", [*blocks, *_released(folder, story)])
+
+
+def _by_arm(folder: RunFolder, name: str, story: Story) -> dict[str, list[Record]]:
+    """The lines of a file that may have been deleted."""
+    lines = folder.lines(name) if (folder.path / name).is_file() else []
+    names = [arm["name"] for arm in story.arms]
+    return {arm: [line for line in lines if line.get("arm") == arm] for arm in names}
 
 
 def _seen(by_arm: dict[str, list[Record]], story: Story) -> list[Block]:
@@ -157,20 +147,24 @@ def _seen(by_arm: dict[str, list[Record]], story: Story) -> list[Block]:
     levels = [level("clip norm", clip, norms) for clip in sorted(clips)] if norms else []
     charts = [
         (
-            Chart("round", "norm of an update", [*norms, *levels], from_zero=True),
+            *("norm of an update", [*norms, *levels]),
             "How large updates are before they are clipped: the median, and 10 to 90% of them.",
         ),
         (
-            Chart("round", "share clipped", _field(by_arm, "clipped_fraction"), from_zero=True),
+            *("share clipped", _field(by_arm, "clipped_fraction")),
             "The share of updates that were longer than the clip norm.",
         ),
         (
-            Chart("round", "signal to noise", _field(by_arm, "signal_to_noise"), from_zero=True),
+            *("signal to noise", _field(by_arm, "signal_to_noise")),
             "The length of the mean update over that of the noise. Below 1, a single round is "
             "mostly noise; many rounds average it out.",
         ),
     ]
-    return [Figure(chart, caption) for chart, caption in charts if chart.lines]
+    return [
+        Figure(Chart("round", name, lines, from_zero=True), caption)
+        for name, lines, caption in charts
+        if lines
+    ]
 
 
 def _field(by_arm: dict[str, list[Record]], field: str) -> list[Line]:
@@ -185,12 +179,8 @@ def _field(by_arm: dict[str, list[Record]], field: str) -> list[Line]:
 
 def _released(folder: RunFolder, story: Story) -> list[Block]:
     """What was released of norms: their noisy sums, and clip norms that follow from releases."""
-    lines = folder.lines("rounds.jsonl")
-    by_arm = {
-        arm["name"]: [line for line in lines if line["arm"] == arm["name"]] for arm in story.arms
-    }
-    sums = _field(by_arm, "released_norm_sum")
-    adapted = story.lines(lambda p: p.round, lambda p: p.clip_norm)
+    sums = _field(_by_arm(folder, "rounds.jsonl", story), "released_norm_sum")
+    adapted = story.lines(sections.ROUND, attrgetter("clip_norm"))
     blocks: list[Block] = []
     if sums:
         chart = Chart("round", "sum of norms, with noise", sums)
@@ -202,14 +192,13 @@ def _released(folder: RunFolder, story: Story) -> list[Block]:
 
 
 def _environment(folder: RunFolder) -> list[Section]:
-    """Versions and devices; runs of version 0.1 may lack them."""
+    """Versions and devices."""
     path = folder.path / "environment.json"
-    if not path.is_file():
+    if not path.is_file():  # it may have been deleted
         return []
     told = json.loads(path.read_text("utf-8"))
-    rows = [(name, str(told.get(name, ""))) for name in ("python", "platform")]
-    rows.append(("devices", ", ".join(told.get("devices", ()))))
-    rows += list(told.get("packages", {}).items())
+    rows = [(name, told[name]) for name in ("python", "platform")]
+    rows += [("devices", ", ".join(told["devices"])), *told["packages"].items()]
     return [Section("Environment", [Table(("", "version"), rows, left=2)])]
 
 

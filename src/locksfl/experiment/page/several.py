@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from locksfl._tables import Record
 from locksfl._text import epsilon_text
 from locksfl.experiment.page import sections
 from locksfl.experiment.page.blocks import Block, Listing, Section, Table, Text, number_text
 from locksfl.experiment.page.sheet import Sheet, render
-from locksfl.experiment.page.story import Record, Story
+from locksfl.experiment.page.story import Story
 
 SECRET = (
     "**The server's own page: do not pass it on.** It was made from run folders. With **--public** "
@@ -52,8 +53,7 @@ def _warnings(stories: Sequence[Story]) -> list[str]:
     if len({story.config["privacy"].get("relation", "zero-out") for story in stories}) > 1:
         said.append("**Not the same relation**: their epsilons compare different things.")
     for story in stories:
-        words = (story.statement.get("words") or {}).get("warnings", ())
-        said += [f"**{story.label}**: {text}" for text in words]
+        said += [f"**{story.label}**: {text}" for text in story.statement["words"]["warnings"]]
     return said
 
 
@@ -106,7 +106,6 @@ def _promises(stories: Sequence[Story]) -> Section:
     """For each run, all its epsilons and what its statement says in short."""
     blocks: list[Block] = []
     for story in stories:
-        words = story.statement.get("words")
-        told = [words["trust"], words["short"], words["scope"]] if words else []
+        told = [story.statement["words"][name] for name in ("trust", "short", "scope")]
         blocks += [Text(f"**{story.label}**"), Listing(told), sections.costs_table(story)]
     return Section("What each of them promises", blocks)

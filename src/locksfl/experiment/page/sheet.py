@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from importlib import metadata, resources
 from typing import Any
 
+from locksfl._tables import Record
 from locksfl.experiment.config import OWN_DATA
 from locksfl.experiment.documents import ELEMENT
 from locksfl.experiment.page import sections
 from locksfl.experiment.page.blocks import Code, Figure, Section, Summary, Text, pieces
 from locksfl.experiment.page.charts import Chart, bokeh_script, figures_json
-from locksfl.experiment.page.story import Record, Story, of_document, understood
+from locksfl.experiment.page.story import Story, of_document, understood
 
 COMMANDS = {  # by engine: what plays an experiment, and with what
     None: ("locks run config.toml", "With config.toml and the same data. "),
@@ -58,21 +59,25 @@ def public_page(document: Record) -> str:
 
 def _public_sheet(document: Record) -> Sheet:
     story = of_document(document)
-    told = story.statement
+    more = [
+        sections.asked([story]),
+        sections.budget([story]),
+        sections.configuration(story.config),
+        again(story, AGAIN),
+    ]
+    about = "Report of a private training run, for the public"
+    return replace(sheet_of(story, about, more), document=document)
+
+
+def sheet_of(story: Story, subtitle: str, more: Sequence[Section]) -> Sheet:
+    """The page of one run: what everybody wants to know first, and more."""
+    statement = story.statement
     return Sheet(
-        title=told["name"],
-        subtitle="Report of a private training run, for the public",
+        title=statement["name"],
+        subtitle=subtitle,
         summaries=[sections.summary_box(story)],
-        warnings=told["words"]["warnings"],
-        sections=[
-            *sections.promise(story),
-            sections.results([story]),
-            sections.asked([story]),
-            sections.budget([story]),
-            sections.configuration(story.config),
-            again(story, AGAIN),
-        ],
-        document=document,
+        warnings=statement["words"]["warnings"],
+        sections=[*sections.promise(story), sections.results([story]), *more],
     )
 
 
@@ -91,13 +96,11 @@ def render(sheet: Sheet) -> str:
         for block in section.blocks:
             if isinstance(block, Figure):
                 charts[f"figure-{len(charts) + 1}"] = block.chart
-    figures = figures_json(charts) if charts else None
     return _template().render(
         sheet=sheet,
         places=iter(charts),
-        figures=None if figures is None else in_script(figures),
-        bokeh=_bokeh() if charts else "",
-        document=None if sheet.document is None else in_script(sheet.document),
+        figures=figures_json(charts) if charts else None,
+        bokeh=bokeh_script,
         document_id=ELEMENT,
         generator=generator(),
         pieces=pieces,
@@ -119,24 +122,15 @@ def generator() -> str:
 
 def drawn_by(page: str) -> str | None:
     """What has drawn a page, by its own word."""
-    found = re.search(r'<meta name="generator" content="([^"]*)">', page)
+    found = re.search(r'<meta name="generator" content="([\w .,+()-]*)">', page)
     return found and found[1]
 
 
-def in_script(value: Any) -> Any:
+def in_script(value: Any) -> str:
     """JSON that can stand in a script element: nothing in it ends the element, or hides its end.
     An infinite setting (privacy.epsilon without privacy) is Python's Infinity."""
-    from markupsafe import Markup
-
     text = json.dumps(value, separators=(",", ":"))
-    return Markup(text.replace("</", "<\\/").replace("<!--", "\\u003c!--"))
-
-
-@cache
-def _bokeh() -> Any:
-    from markupsafe import Markup
-
-    return Markup(bokeh_script())
+    return text.replace("</", "<\\/").replace("<!--", "\\u003c!--")
 
 
 @cache
@@ -147,4 +141,5 @@ def _template() -> Any:
     inside = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    inside.filters["in_script"] = in_script
     return inside.from_string(text)

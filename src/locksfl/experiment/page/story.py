@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from locksfl.experiment import public
+from locksfl._tables import Record
 from locksfl.experiment.config import Config, to_table
 from locksfl.experiment.coverage import covered
 from locksfl.experiment.documents import STATEMENT
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.page.charts import Line
 from locksfl.experiment.records import score_of, shown
-from locksfl.experiment.statement import statement_words, unit_text
+from locksfl.experiment.statement import statement_words
 from locksfl.methods import TRUSTS
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,11 @@ class Point:
     asked: float
     uploads: float
     bytes_up: float | None
+    sent: float  # by all clients so far, in MB
     clip_norm: float | None  # that of the round, if it adapts
+
+
+Pick = Callable[[Point], float | None]
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,7 @@ class Story:
     @property
     def arms(self) -> list[Record]:
         """What each arm came to."""
-        found: list[Record] = self.statement["arms"]
-        return found
+        return self.statement["arms"]
 
     @property
     def score_name(self) -> str:
@@ -63,8 +63,8 @@ class Story:
 
     def lines(
         self,
-        x: Callable[[Point], float | None],
-        y: Callable[[Point], float | None],
+        x: Pick,
+        y: Pick,
         first: int = 0,
         named: str = "",
         **look: Any,
@@ -80,33 +80,30 @@ class Story:
                 found.append(Line(label, xs, ys, style=first + number, **look))
         return found
 
-    def by_megabyte(self, first: int = 0) -> list[Line]:
-        """The score by what all clients have sent, in MB."""
-        sent = {
-            name: list(accumulate((point.bytes_up or 0) / 1e6 for point in points))
-            for name, points in self.points.items()
-        }
-        if any(point.bytes_up is None for points in self.points.values() for point in points):
-            return []
-        whole = {
-            name: [replace(p, bytes_up=total) for p, total in zip(points, sent[name], strict=True)]
-            for name, points in self.points.items()
-        }
-        return replace(self, points=whole).lines(
-            lambda point: point.bytes_up, lambda point: point.score, first
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether every round tells what was sent."""
+        return all(p.bytes_up is not None for points in self.points.values() for p in points)
+
+
+def _points(
+    arms: Sequence[Record], lines: Sequence[Record], counts_of: Callable[[Record], Record]
+) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {arm["name"]: [] for arm in arms}
+    for line in lines:
+        counts, mine = counts_of(line), found[line["arm"]]
+        point = Point(
+            line["round"],
+            score_of(line),
+            line["epsilon"],
+            counts["cohort"],
+            counts["uploads"],
+            counts["bytes_up"],
+            (mine[-1].sent if mine else 0) + (counts["bytes_up"] or 0) / 1e6,
+            line.get("clip_norm"),
         )
-
-
-def _point(line: Record, counts: Record) -> Point:
-    return Point(
-        line["round"],
-        score_of(line),
-        line["epsilon"],
-        counts["cohort"],
-        counts["uploads"],
-        counts["bytes_up"],
-        line.get("clip_norm"),
-    )
+        mine.append(point)
+    return found
 
 
 @contextmanager
@@ -121,14 +118,15 @@ def understood() -> Iterator[None]:
 def of_document(document: Record, label: str = "") -> Story:
     """What a public document tells."""
     statement = document["statement"]
-    points: dict[str, list[Point]] = {arm["name"]: [] for arm in statement["arms"]}
-    for line in document["rounds"]:
-        counts = {
+
+    def counts_of(line: Record) -> Record:
+        return {
             "cohort": line.get("cohort", line["expected_cohort"]),
             "uploads": line.get("uploads", line["upload_estimate"]),
             "bytes_up": line.get("bytes_up", line.get("bytes_up_estimate")),
         }
-        points[line["arm"]].append(_point(line, counts))
+
+    points = _points(statement["arms"], document["rounds"], counts_of)
     exact = TRUSTS[document["config"]["privacy"]["trust"]].guards_server
     return Story(label, statement, document["config"], points, exact)
 
@@ -137,9 +135,7 @@ def of_run(folder: RunFolder, summary: Record, label: str = "") -> Story:
     """What the server knows. Counts are still those that may be shown: it is the sections of the
     server alone that have true ones."""
     config = folder.config
-    points: dict[str, list[Point]] = {arm["name"]: [] for arm in summary["arms"]}
-    for line in folder.lines("rounds.jsonl"):
-        points[line["arm"]].append(_point(line, shown(line)))
+    points = _points(summary["arms"], folder.lines("rounds.jsonl"), shown)
     statement = own_statement(config, summary)
     exact = not TRUSTS[config.privacy.trust].amplified
     return Story(label, statement, to_table(config), points, exact)
@@ -147,19 +143,11 @@ def of_run(folder: RunFolder, summary: Record, label: str = "") -> Story:
 
 def own_statement(config: Config, summary: Record) -> Record:
     """A run's summary with the fields and the words of a public statement."""
-    held_out = public.held_out(summary, config)
     try:
         covers, lost = covered(summary), None
     except (OSError, ValueError) as error:  # the journal is on another machine
         covers, lost = None, f"The journal of the population could not be read ({error})."
-    told = {
-        **summary,
-        "unit": unit_text(config),
-        "held_out": held_out,
-        "classes_public": bool(summary.get("classes_public", held_out["public"])),
-        "released_statistics": summary.get("released_statistics", []),
-        "covers": covers,
-    }
+    told = {**summary, "covers": covers}
     words = statement_words(told, config)
     if lost:
         words["warnings"].append(lost)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import tomli_w
 
+from locksfl._tables import Record
 from locksfl._text import epsilon_text, markdown_table
 from locksfl.experiment.config import config_of
-from locksfl.experiment.tune.task import Record, Task
+from locksfl.experiment.tune.task import Task
 
 REPORT = "report.md"
 SCORE = "The score is the accuracy (for numbers, R^2) on public held-out records."

@@ -6,18 +6,17 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from locksfl._tables import Record
 from locksfl._validate import naming
 from locksfl.arm import Arm
 from locksfl.data.catalogue import NAMES, same_records
 from locksfl.data.datasets import find_folder, has_users
 from locksfl.data.folder import read_header
-from locksfl.experiment.comparison.grid import CHOOSES_NOISE, clients_of
+from locksfl.experiment.comparison.grid import CHOOSES_NOISE
 from locksfl.experiment.config import Config, DataConfig, changed, config_of, to_table
 
 AROUND = (1 / 3, 1.0, 3.0)  # of an arm's own clip norm and reach, where no values are given
-Record = dict[str, Any]
 
 
 def short(value: float) -> float:
@@ -81,8 +80,8 @@ def public_task(
             f"--public {public.data.name}: these are the experiment's own records; expected other "
             "ones, or --private, which charges every trial"
         )
-    mine, theirs = clients_of(config), clients_of(public)
-    if mine != theirs and any(arm.cohort >= mine for arm in config.arms()):
+    mine, theirs = config.clients, public.clients
+    if mine != theirs and any(arm.cohort >= mine for arm in config.arms):
         raise ValueError(
             f"--public {name}: it has {theirs} clients, and an arm that asks everyone would have "
             f"other noise than with {mine}; expected as many (--public-set data.clients={mine})"
@@ -118,8 +117,8 @@ def private_task(
             )
     if epsilon is None:
         raise ValueError("--epsilon is missing: what the trials of each arm may cost together")
-    for arm in config.arms():
-        if not arm.private or arm.rungs or arm.separation or arm.noise_multiplier:
+    for arm in config.arms:
+        if not arm.private or arm.rungs or not arm.scheme.planned or arm.noise_multiplier:
             raise ValueError(
                 f"arm.{arm.name}: --private expects a trust that adds noise, a cohort of coins at "
                 "one rate with one noise, and no noise_multiplier"

@@ -15,17 +15,17 @@ from typing import NamedTuple
 import numpy as np
 
 from locksfl._files import write_atomically
-from locksfl.arm import MULTIPLIERS, Arm
+from locksfl._tables import Record
+from locksfl.arm import Arm
 from locksfl.experiment import coverage, run
-from locksfl.experiment.comparison.grid import clients_of
 from locksfl.experiment.comparison.runner import Cell, Run, play_grid
 from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED
 from locksfl.experiment.comparison.tuning import Pair, edges, widen
-from locksfl.experiment.config import Config, TrainConfig, to_table
+from locksfl.experiment.config import Config, TrainConfig, located, to_table
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import calibrated, plan_arms
 from locksfl.experiment.records import score_of
-from locksfl.experiment.tune.task import Axes, Record, Task, short
+from locksfl.experiment.tune.task import Axes, Task, short
 from locksfl.privacy.journal import experiment_id
 from locksfl.simulate.simulator import Simulator
 
@@ -79,8 +79,7 @@ def begin(path: Path, task: Task) -> None:
         left.unlink(missing_ok=True)
     named = path / NAMED
     if not named.is_file():
-        RunFolder.check_new(path)
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        RunFolder.make(path)
     elif (path / TRIALS).exists() or RunFolder(path / RUN).begun:
         if named.read_text("utf-8") == told:
             return
@@ -127,7 +126,7 @@ def _beside(best: Trial, trials: Sequence[Trial], config: Config) -> Record:
     """The best of an arm, with what the file's own setting came to, if it was tried, and the axes
     at an end of which the best lies."""
     mine = [trial for trial in trials if trial.arm == best.arm]
-    arm = next(arm for arm in config.arms() if arm.name == best.arm)
+    arm = next(arm for arm in config.arms if arm.name == best.arm)
     own = (config.train.rounds, short(arm.clip_norm), short(arm.clip_norm * arm.step))
     before = [trial.score for trial in mine if trial[1:4] == own]
     alike = [(t.clip_norm, t.reach) for t in mine if t.rounds == best.rounds]
@@ -149,7 +148,7 @@ def _publicly(task: Task, public: Config, file: Path, watch: Watch) -> list[Tria
         here = replace(public, train=_of_rounds(public.train, rounds))
         for arm in planned:
             watch.say(f"{arm.name}, {rounds} rounds")
-            alike = replace(arm, clients=clients_of(public))
+            alike = replace(arm, clients=public.clients)
             trials += _searched(simulator, here, alike, task.axes, file, watch)
     return trials
 
@@ -200,7 +199,7 @@ def _outcome(runs: Sequence[Run]) -> Record:
 
 def _pairs(task: Task) -> Iterator[tuple[Arm, list[Pair]]]:
     """The private trials of each arm."""
-    for arm in task.config.arms():
+    for arm in task.config.arms:
         clips, reaches = task.axes.of(arm, private=True)
         yield arm, list(itertools.product(clips, reaches))
 
@@ -211,7 +210,7 @@ def trial_run(task: Task) -> Config:
     privacy, tables = replace(task.config.privacy, epsilon=task.epsilon), []
     for (arm, pairs), table in zip(_pairs(task), task.config.arm, strict=True):
         noisy = calibrated(replace(arm, rounds=len(pairs) * arm.rounds), privacy)
-        noise = {name: value for name in MULTIPLIERS if (value := getattr(noisy, name))}
+        noise = {name: value for name, value in vars(noisy.noise).items() if value}
         for number, (clip, reach) in enumerate(pairs, 1):
             own = {"clip_norm": clip, "step": step_of(clip, reach)}
             tables.append({**table, "name": f"{arm.name[:95]}-{number}", **own, **noise})
@@ -227,7 +226,7 @@ def trial_run(task: Task) -> Config:
 def _privately(task: Task, path: Path, watch: Watch) -> tuple[list[Trial], Record]:
     """The trials as a run that is resumed, debited and closed as any other."""
     watch.say("calibrating the noise of all trials")
-    config, folder = trial_run(task), RunFolder(path)
+    config, folder = located(trial_run(task)), RunFolder(path)
     watch.counted(len(config.arm) * config.train.rounds, 0)
     if not folder.begun:  # nothing was debited
         shutil.rmtree(path, ignore_errors=True)

@@ -45,10 +45,19 @@ from locksfl.experiment.statement import statement_text
 from locksfl.experiment.verify import consistency
 from locksfl.experiment.verify.epsilons import Row, by_ledger, cost_rows, curve_faults, shape_faults
 from locksfl.experiment.verify.own_code import own_code
+from locksfl.methods.events import from_json
 
 SCHEMA = "statement.schema.json"
 MOST_SCHEMA_FAULTS = 5
-# what a document that the schema allows may yet lead to, in places that nobody has thought of
+TAKEN = (
+    "taken as stated, since nothing in a bundle can contradict it: that the training was done as "
+    "the settings say; whether a seed was given, and whether settings were chosen by looking at "
+    "the data; names, the version, and settings that no epsilon depends on, also how turns "
+    "correlate their noise; figures from data (accuracy, loss, metrics, clip norms, counts); whose "
+    "records were held out, and what of the data is public; what is in a model's file, of which "
+    "the statement has the checksum"
+)
+# what a document that the schema allows may yet lead to, in fields that have no check of their own
 BROKEN = (LookupError, TypeError, AttributeError, ArithmeticError, ValueError, RecursionError)
 VALIDATOR = validators.extend(  # 40.0 is a whole number to JSON Schema, and none to what follows
     Draft202012Validator,
@@ -128,17 +137,34 @@ def part_faults(document: Document) -> Iterator[str]:
 def schema_faults(document: Document) -> Iterator[str]:
     """Where a document is not what the schema describes."""
     validator = VALIDATOR({**schema(), "$ref": "#/$defs/document"})
-    errors = sorted(validator.iter_errors(document), key=lambda error: error.json_path)
+    try:
+        errors = sorted(validator.iter_errors(document), key=lambda error: error.json_path)
+    except RecursionError:
+        yield "schema: nested too deeply"
+        return
     for error in errors[:MOST_SCHEMA_FAULTS]:
         told = " ".join(error.message.split())
         yield f"schema: {error.json_path.removeprefix('$.')}: {told[:200]}"
+    if not errors:
+        yield from _kind_faults(document["statement"])
+
+
+def _kind_faults(statement: dict[str, Any]) -> Iterator[str]:
+    """Terms of kinds that are not known, or with other fields than their kind has."""
+    for number, arm in enumerate(statement["arms"]):
+        for who, seen in arm["terms"].items():
+            for at, term in enumerate(seen):
+                try:
+                    from_json(term)
+                except ValueError as error:
+                    told = " ".join(str(error).split())
+                    yield f"schema: statement.arms[{number}].terms.{who}[{at}]: {told[:200]}"
 
 
 def schema() -> dict[str, Any]:
     """The JSON schema of a statement; docs/ has a copy."""
     text = resources.files("locksfl.experiment").joinpath(SCHEMA).read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    return json.loads(text)
 
 
 def _file_faults(path: Path, document: Document) -> Iterator[str]:
@@ -162,6 +188,8 @@ def _file_faults(path: Path, document: Document) -> Iterator[str]:
         yield from _page_faults(folder / PAGE, document)
     else:
         yield f"{PAGE}: missing"
+    if "#" in (folder / CONFIG).read_text("utf-8"):  # no setting may have one in it
+        yield f"{CONFIG}: has comments; this program writes none"
     text = statement_text(document["statement"], consistency.settings_of(document))
     if not (folder / TEXT).is_file() or (folder / TEXT).read_text("utf-8") != text:
         yield f"{TEXT}: not the text of {STATEMENT}"
@@ -191,6 +219,7 @@ def _notes(path: Path, document: Document, demanded: bool) -> Iterator[str]:
             "" if demanded else "; anybody can make a key: ask the operator for theirs (--key)"
         )
         yield f"signed with the key {fingerprint(signature['public_key'])}{anybody}"
+    yield TAKEN
     if is_page(path):
         yield "a page comes without its models: not checked"
     if document["statement"]["simulated"]:
@@ -201,6 +230,13 @@ def _unchecked(path: Path, document: Document) -> Iterator[str]:
     """What was not compared with anything, though it might have been."""
     for name in own_code(document):
         yield f"{name} is code of the operator's own: not imported, its terms taken as stated"
+    if covers := document["statement"]["covers"]:
+        yield (
+            f"the journal of population {covers['population']} is not public: its total and what "
+            "other runs cost are taken as stated; only this run's own cost was compared with them"
+        )
+    for told in document["statement"]["released_statistics"]:
+        yield f"statistics of the data, {told}: not recomputed"
     for arm in document["statement"]["arms"]:
         if "spent_so_far" in arm and by_ledger(arm):
             yield (

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-from locksfl._tables import build_table
+from locksfl._tables import Record, build_table, or_infinite
 from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.data.catalogue import NAMES
 from locksfl.experiment.config import OWN_DATA, Config, DataConfig
@@ -20,19 +19,24 @@ from locksfl.experiment.documents import Document
 from locksfl.experiment.publish import played_arms
 from locksfl.experiment.records import COUNTED
 from locksfl.experiment.statement import statement_words, unit_text
+from locksfl.experiment.verify.covers import cover_faults
+from locksfl.experiment.verify.epsilons import terms_in
 from locksfl.experiment.verify.own_code import is_own, own_term_faults, stand_ins
 from locksfl.methods.cyclic import check_secret
-from locksfl.methods.releases import OBSERVERS
-from locksfl.privacy.recompute import recomputed
-from locksfl.privacy.terms import Term, terms_of
-
-Record = dict[str, Any]
-
-TOGETHER = (  # what an observer may have before them in one trust
-    {"exact"},
-    {"poisson-gaussian", "joint-poisson-gaussian", "chosen", "turns"},
-    {"gaussian", "filtered-gaussian"},
+from locksfl.methods.events import (
+    Correlated,
+    Exact,
+    Rounds,
+    Sampled,
+    Sent,
+    Sum,
+    mechanism,
+    with_matrix,
 )
+from locksfl.privacy.recompute import recomputed
+from locksfl.privacy.terms import terms_of
+
+TOGETHER = (Exact, Sum, Sent)  # what an observer may have before them in one trust
 
 
 def name_faults(document: Document) -> Iterator[str]:
@@ -51,8 +55,7 @@ def name_faults(document: Document) -> Iterator[str]:
 
 def settings_of(document: Document) -> Config:
     """The settings, with something of the program's in place of code of the operator's own."""
-    config: Config = build_table(Config, {**document["config"], "arm": stand_ins(document)}, "")
-    return config
+    return build_table(Config, {**document["config"], "arm": stand_ins(document)}, "")
 
 
 def setting_faults(document: Document) -> Iterator[str]:
@@ -83,9 +86,8 @@ def setting_faults(document: Document) -> Iterator[str]:
     for name, value in expected.items():
         if statement[name] != value:
             yield f"{name} = {statement[name]!r}: the configuration says {value!r}"
-    charged = not statement["simulated"] and privacy.population is not None
-    if (statement["covers"] is not None) != charged:
-        yield f"covers: expected {'the journal of the population' if charged else 'null'}"
+    known = () if any(map(is_own, document["config"]["arm"])) else arms
+    yield from (f"covers: {fault}" for fault in cover_faults(document, config, known))
     if statement["words"] != statement_words(statement, config):
         yield "words: not those of this statement and these settings"
     for told, arm, table in zip(statement["arms"], arms, document["config"]["arm"], strict=True):
@@ -121,8 +123,8 @@ def _planned(document: Document, config: Config) -> list[Arm]:
     """The arms with the noise that is stated; of own code, what stands in, which has no ladder."""
     tables, told = document["config"]["arm"], document["statement"]["arms"]
     arms = {
-        arm.name: replace(arm, noise_multiplier=one["noise_multiplier"] or 0.0)
-        for arm, one, table in zip(config.arms(), told, tables, strict=True)
+        arm.name: arm.changed(noise_multiplier=one["noise_multiplier"])
+        for arm, one, table in zip(config.arms, told, tables, strict=True)
         if is_own(table)
     }
     if ours := [table for table in config.arm if table["name"] not in arms]:
@@ -150,8 +152,7 @@ def _arm_faults(told: Record, arm: Arm, config: Config, table: Record) -> Iterat
             del expected["rounds"]
         noised["norm_multiplier"] = told["norm_multiplier"] is not None
     expected |= {name: table[name] for name in MULTIPLIERS if name in table}
-    if arm.separation:
-        expected |= {"separation": arm.separation, "bands": arm.bands}
+    expected |= {name: getattr(arm, name) for name in arm.scheme.tells}
     for name, value in expected.items():
         if told.get(name) != value:
             yield f"{name} = {told.get(name)!r}: the configuration says {value!r}"
@@ -165,15 +166,11 @@ def _term_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
     del config
     if arm.ladder and told["noise_multiplier"] != arm.ladder[-1]:
         yield f"noise_multiplier = {told['noise_multiplier']!r}: the last of the ladder is another"
-    alone = replace(arm, bands=min(1, arm.bands))  # what correlates noise takes seconds to compute
-    for who, terms in terms_of(alone).items():
-        if _without_bands(told["terms"][who]) != _without_bands(terms):
+    stated = terms_in(told)
+    for who, seen in terms_of(arm).items():
+        # whether the matrix is sound is checked by itself: it costs nothing
+        if [with_matrix(one, ()) for one in stated[who]] != list(seen):
             yield f"terms {who}: not those of the configuration and the stated noise"
-
-
-def _without_bands(terms: list[Term]) -> list[Term]:
-    """Whether the correlation of noise is sound is checked by itself: it costs nothing."""
-    return [{n: v for n, v in term.items() if n not in ("bands", "strategy")} for term in terms]
 
 
 def _claim_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
@@ -190,12 +187,13 @@ def _claim_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
             if cost["epsilon"] is not None and cost["epsilon"] > limit * (1 + 1e-6):
                 yield f"epsilon {cost['epsilon']:.6g}: more than the {limit:g} that was asked for"
         return
-    rate = {"sampling_rate": arm.uploads / arm.clients, "noise_multiplier": arm.noise_multiplier}
-    term = {"mechanism": "poisson-gaussian", **rate, "rounds": arm.rounds}
-    given = math.inf if claimed is None else claimed
+    event = Sampled(arm.uploads / arm.clients, arm.noise_multiplier)
+    given = or_infinite(claimed)
     if privacy.epsilon is not None and given > privacy.epsilon * (1 + 1e-6):
         yield f"claimed_epsilon = {claimed!r}: more than the {privacy.epsilon:g} asked for"
-    found = recomputed([term], privacy.delta, "zero-out", privacy.accountant, given)
+    found = recomputed(
+        [Rounds(event, arm.rounds)], privacy.delta, "zero-out", privacy.accountant, given
+    )
     if problem := found.problem(given):
         yield f"claimed_epsilon = {claimed!r}: {problem}"
 
@@ -235,28 +233,29 @@ def _count_faults(lines: list[Record], arm: Arm, own: bool) -> Iterator[str]:
 def term_faults(document: Document) -> Iterator[str]:
     """Terms that are not those of the rounds that the arm states, or that no formula covers."""
     for arm in document["statement"]["arms"]:
-        for who, terms in arm["terms"].items():
+        for who, seen in terms_in(arm).items():
             where = f"arm {arm['name']}: terms {who}"
-            for term in terms:
-                if term.get("rounds", arm["rounds"]) != arm["rounds"]:
-                    yield f"{where}: {term['rounds']} rounds; the arm has {arm['rounds']}"
-                if term["mechanism"] == "turns":
-                    yield from (f"{where}: {fault}" for fault in _strategy_faults(term, arm))
-    for who in OBSERVERS:
-        arms = document["statement"]["arms"]
-        kinds = {term["mechanism"] for arm in arms for term in arm["terms"][who]}
-        if len([group for group in TOGETHER if kinds & group]) > 1:
-            yield f"terms {who}: {', '.join(sorted(kinds))}: not of one trust"
+            for event, rounds in seen:
+                if not isinstance(event, Exact) and rounds != arm["rounds"]:
+                    yield f"{where}: {rounds} rounds; the arm has {arm['rounds']}"
+                if isinstance(event, Correlated):
+                    yield from (f"{where}: {fault}" for fault in _strategy_faults(event, arm))
+    arms = document["statement"]["arms"]
+    for who in sorted({who for arm in arms for who in arm["terms"]}):
+        events = [event for arm in arms for event, _ in terms_in(arm)[who]]
+        if not any(all(isinstance(event, group) for event in events) for group in TOGETHER):
+            named = ", ".join(sorted({mechanism(type(event)) for event in events}))
+            yield f"terms {who}: {named}: not of one trust"
 
 
-def _strategy_faults(term: Term, arm: Record) -> Iterator[str]:
-    """What the cost of turns rests on: docs/accounting.md."""
-    strategy = term["strategy"]
+def _strategy_faults(event: Correlated, arm: Record) -> Iterator[str]:
+    """What the cost of correlated noise rests on: docs/accounting.md."""
+    strategy = event.strategy
     if math.fsum(c * c for c in strategy) > 1 + 1e-9:
         yield "the squares of the strategy sum to more than 1"
-    if not len(strategy) <= term["bands"] <= term["separation"]:
+    if not len(strategy) <= event.bands <= event.separation:
         yield "the strategy has more coefficients than bands, or more bands than the separation"
-    if any(term[name] != arm.get(name) for name in ("bands", "strategy")):
+    if (event.bands, list(strategy)) != (arm.get("bands"), arm.get("strategy")):
         yield "another strategy than the arm's"
 
 

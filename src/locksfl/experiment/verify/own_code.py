@@ -8,20 +8,32 @@ the texts a rule of the program's stands in, one that they say the same of.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from typing import Any
 
+from msgspec import structs
+
+from locksfl._tables import Record
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.experiment.documents import Document
 from locksfl.experiment.statement import RESERVATIONS
-from locksfl.methods import TRUSTS
-from locksfl.methods.releases import joint_multiplier
-from locksfl.methods.trusts import View
-from locksfl.privacy.terms import Term
+from locksfl.experiment.verify.epsilons import terms_in
+from locksfl.methods import TRUSTS, sampling_of
+from locksfl.methods.events import (
+    Chosen,
+    Correlated,
+    Event,
+    Exact,
+    Filtered,
+    Message,
+    Sampled,
+    SampledTwice,
+    mechanism,
+)
+from locksfl.methods.releases import Observer, joint_multiplier
 
-Record = dict[str, Any]
-
+BUDGET = ("epsilon", "delta", "relation")
 METHODS = ("rule", "estimator")
 OF_RULES = (*METHODS, "floor", "norm_low", "norm_multiplier", "loss_bound", "gate", "weights")
 LADDERS = {"rate_control": "coin", "noise_follows": "dpis"}  # rules with one, by what is said of it
@@ -29,13 +41,17 @@ LADDERS = {"rate_control": "coin", "noise_follows": "dpis"}  # rules with one, b
 
 def own_code(document: Document) -> list[str]:
     """The rules and estimators that are code of the operator's own."""
-    words = (arm.get(part) for arm in document["config"]["arm"] for part in METHODS)
-    return sorted({word for word in words if isinstance(word, str) and ":" in word})
+    return sorted({word for table in document["config"]["arm"] for word in _own(table)})
 
 
 def is_own(table: Record) -> bool:
     """Whether an arm has a rule or an estimator of the operator's own."""
-    return any(isinstance(table.get(part), str) and ":" in table[part] for part in METHODS)
+    return bool(_own(table))
+
+
+def _own(table: Record) -> list[str]:
+    words = (table.get(part) for part in METHODS)
+    return [word for word in words if isinstance(word, str) and ":" in word]
 
 
 def stand_ins(document: Document) -> list[Record]:
@@ -43,16 +59,15 @@ def stand_ins(document: Document) -> list[Record]:
     said = document["statement"]["words"]["reservations"]
     rules = [rule for key, rule in LADDERS.items() if RESERVATIONS[key] in said] or ["coin"]
     clients, found = document["config"]["data"].get("clients"), []
-    ladders = 0
+    of_ladders = itertools.cycle(rules)
     for table, told in zip(document["config"]["arm"], document["statement"]["arms"], strict=True):
         if is_own(table):
             table = {name: value for name, value in table.items() if name not in OF_RULES}
             if "ladder" in told:
-                table["rule"] = rules[ladders % len(rules)]
-                ladders += 1
+                table["rule"] = next(of_ladders)
             if table.get("rule") == "dpis":  # it asks everybody
                 table.pop("cohort", None)
-            elif "separation" not in table:
+            elif sampling_of(table).secret:
                 table.setdefault("cohort", clients)
         found.append(table)
     return found
@@ -61,58 +76,57 @@ def stand_ins(document: Document) -> list[Record]:
 def own_term_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
     """Terms of such an arm that its trust or the stated noise forbids; `arm` stands in."""
     trust = TRUSTS[config.privacy.trust]
-    for who, view in (("SERVER", trust.server), ("PUBLIC", trust.public)):
-        terms = told["terms"][who]
-        kinds = [term["mechanism"] for term in terms]
-        if kinds not in (allowed := _kinds(view, told, arm, config)):
-            either = " or ".join(", ".join(each) for each in allowed)
-            yield f"terms {who}: {', '.join(kinds)}; trust {trust.name!r} leads to {either}"
+    stated = terms_in(told)
+    for who in trust.sees:
+        kinds = [type(event) for event, _ in stated[who]]
+        if kinds not in (allowed := _kinds(who, told, arm, config)):
+            either = " or ".join(", ".join(map(mechanism, each)) for each in allowed)
+            named = ", ".join(map(mechanism, kinds))
+            yield f"terms {who}: {named}; trust {trust.name!r} leads to {either}"
             continue
-        releases = [term["release"] for term in terms if "release" in term]
+        releases = [event.release for event, _ in stated[who] if isinstance(event, Message)]
         if len(set(releases)) < len(releases):
             yield f"terms {who}: a release stands there twice"
-        for term in terms:
-            for name, value in _stated(term, told, arm, config, who).items():
-                if term.get(name) != value:
-                    yield f"terms {who}: {name} {term.get(name)!r}; the arm's is {value!r}"
+        for event, _ in stated[who]:
+            for name, value in _stated(event, told, arm, config, who).items():
+                if getattr(event, name) != value:
+                    yield f"terms {who}: {name} {getattr(event, name)!r}; the arm's is {value!r}"
 
 
-def _kinds(view: View, told: Record, arm: Arm, config: Config) -> list[list[str]]:
-    """The lists of mechanisms that an observer with this view may have before them."""
-    norms = told["norm_multiplier"] is not None
-    if view is View.RAW:
-        return [["exact"]]
-    if view is View.NOISED:
-        filtered = config.privacy.filter
-        return [["filtered-gaussian"] if filtered else ["gaussian"] * (1 + norms)]
-    if arm.separation:
-        return [["turns"]]
+def _kinds(who: Observer, told: Record, arm: Arm, config: Config) -> list[list[type[Event]]]:
+    """The lists of events that an observer may have before them."""
+    norms, trust = told["norm_multiplier"] is not None, arm.parts[2]
+    if trust.guards_server:
+        return [[Filtered] if config.privacy.filter else [Message] * (1 + norms)]
+    if not trust.private or who == "SERVER":
+        return [[Exact]]
+    if arm.scheme.group:
+        return [[type(arm.event())]]
     if "ladder" in told:
-        return [["chosen"]]
-    joint, plain = ["joint-poisson-gaussian"], ["poisson-gaussian"]
+        return [[Chosen]]
     if norms:
-        return [joint]
-    return [plain] if arm.clip_quantile is None else [plain, joint]
+        return [[SampledTwice]]
+    return [[Sampled]] if arm.clip_quantile is None else [[Sampled], [SampledTwice]]
 
 
-def _stated(term: Term, told: Record, arm: Arm, config: Config, who: str) -> Record:
-    """What a term must have, given what the arm states of its noise (`Arm.sampled_round`)."""
+def _stated(event: Event, told: Record, arm: Arm, config: Config, who: str) -> Record:
+    """The fields that an event must have, given what the arm states of its noise (`Arm.event`)."""
     noise, norm = told["noise_multiplier"], told["norm_multiplier"]
     bits = told.get("clip_multiplier")
-    kind, privacy = term["mechanism"], config.privacy
-    if kind == "gaussian":
-        alone = who == "SERVER" or arm.dropouts or "uploaders" not in term
-        share = {"uploaders": None if alone else arm.clients}
-        return {"noise_multiplier": noise if term["release"] == "update" else norm, **share}
-    if kind == "filtered-gaussian":
-        budget = {f"budget_{n}": getattr(privacy, n) for n in ("epsilon", "delta", "relation")}
-        return {"update_multiplier": noise, "norm_multiplier": norm, **budget}
-    if kind == "turns":
-        return {"noise_multiplier": noise, "separation": arm.separation}
-    if kind == "poisson-gaussian":
-        return {"noise_multiplier": joint_multiplier(noise, bits) if bits else noise}
-    if kind == "joint-poisson-gaussian":
-        before = [z for z in (norm, bits) if z]
-        first = joint_multiplier(*before) if len(before) > 1 else before[0]
-        return {"noise_multiplier": noise, "first_multiplier": first}
+    match event:
+        case Message():
+            alone = who == "SERVER" or arm.dropouts or event.uploaders is None
+            share = {"uploaders": None if alone else arm.clients}
+            return {"noise_multiplier": noise if event.release == "update" else norm, **share}
+        case Filtered():
+            kept = {f"budget_{n}": getattr(config.privacy, n) for n in BUDGET}
+            return {"update_multiplier": noise, "norm_multiplier": norm, **kept}
+        case Sampled():
+            return {"noise_multiplier": joint_multiplier(noise, bits) if bits else noise}
+        case SampledTwice():
+            before = [z for z in (norm, bits) if z]
+            first = joint_multiplier(*before) if len(before) > 1 else before[0]
+            return {"noise_multiplier": noise, "first_multiplier": first}
+    if isinstance(event, Correlated):
+        return structs.asdict(arm.event()) | {"strategy": event.strategy}
     return {}

@@ -19,7 +19,6 @@ No network and no JAX here: a device starts a new process for each message.
 | guard.py  | checks, debits, and only then adds noise                                 |
 | ledger.py | every release of the device, for all runs and servers: one SQLite file   |
 | witness.py | the ledger's last head, in memory and beside the key: no old copy passes    |
-| noise.py  | the rounded Gaussian on a public grid, sampled exactly                   |
 | update.py | the adapter for a user's own training code; the part of an update sent   |
 | consent.py | the owner has withdrawn consent: nothing is released any more         |
 | view.py   | what was spent and what is left, for the owner                           |

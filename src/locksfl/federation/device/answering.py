@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,11 +31,10 @@ from locksfl.federation.device.update import (
 )
 from locksfl.federation.device.view import rounds_left
 from locksfl.federation.device.witness import Witness
-from locksfl.federation.wire import Answer, Later, Question
+from locksfl.federation.wire import Answer, Kept, Later, Question
 from locksfl.round.noise import SYSTEM, Entropy, Noise
 
 log = logging.getLogger(__name__)
-Kept = MutableMapping[str, np.ndarray]  # from the first stage of a round to its second: secret
 KEPT, KEPT_ROUND = "clipped", "round"
 
 

@@ -38,7 +38,7 @@ class Calls:
 
     def hello(self) -> None:
         """Whether the server knows this device, and is here: otherwise an error."""
-        self._call(post.HELLO, [], KIB)
+        self._call(post.HELLO, [], 0)
 
     def work(self, last: str) -> list[bytes]:
         """The objects of a question, the message first, if there is one within WAIT_SECONDS; not
@@ -55,11 +55,11 @@ class Calls:
 
     def reply(self, question: str, parts: Sequence[bytes]) -> None:
         """Send the objects of a reply, the message first, to the question of that name."""
-        self._call(post.REPLY, post.pack([question.encode("ascii"), *parts]), KIB)
+        self._call(post.REPLY, post.pack([question.encode("ascii"), *parts]), 0)
 
     def leave(self) -> None:
         """Have the server revoke this device's key."""
-        self._call(post.LEAVE, [], KIB)
+        self._call(post.LEAVE, [], 0)
 
     def _call(self, path: str, pieces: Sequence[bytes], most: int) -> bytes:
         """The answer; an httpx.HTTPError if there is none, or it is too long."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,38 +20,26 @@ from flwr.clientapp import ClientApp
 from locksfl.federation.device import Refusal
 from locksfl.federation.device.files import DeviceFiles
 from locksfl.federation.messages import to_question, to_reply
-from locksfl.federation.wire import Answer, Respond
+from locksfl.federation.wire import Answer, Kept, Respond
 
 log = logging.getLogger(__name__)
-STATE = "locks."
+STATE = "locks"
 
 
-class _State(MutableMapping[str, np.ndarray]):
+@contextmanager
+def _kept(context: Context) -> Iterator[Kept]:
     """A device's memory between the stages, in Flower's Context: it never leaves the device."""
-
-    def __init__(self, context: Context) -> None:
-        self._state = context.state
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        record = self._state[STATE + name]
-        if not isinstance(record, ArrayRecord):
-            raise KeyError(name)
-        (stored,) = record.values()
-        return np.frombuffer(stored.data, stored.dtype)
-
-    def __setitem__(self, name: str, value: np.ndarray) -> None:
-        stored = Array(str(value.dtype), value.shape, "bytes", value.tobytes())
-        self._state[STATE + name] = ArrayRecord({name: stored})
-
-    def __delitem__(self, name: str) -> None:
-        del self._state[STATE + name]
-
-    def __iter__(self) -> Iterator[str]:
-        mine = [name for name in self._state if name.startswith(STATE)]
-        return iter([name.removeprefix(STATE) for name in mine])
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
+    state = context.state
+    stored = state.array_records.get(STATE, ArrayRecord())
+    kept = {name: np.frombuffer(array.data, array.dtype) for name, array in stored.items()}
+    try:
+        yield kept
+    finally:
+        arrays = {
+            name: Array(str(value.dtype), value.shape, "bytes", value.tobytes())
+            for name, value in kept.items()
+        }
+        state[STATE] = ArrayRecord(arrays)
 
 
 def client_app(device: Callable[[Context], Respond]) -> ClientApp:
@@ -62,7 +51,8 @@ def client_app(device: Callable[[Context], Respond]) -> ClientApp:
             if question is None:
                 return to_reply(Answer(refusal=int(Refusal.MALFORMED)), message)
             run = str(message.metadata.run_id)
-            return to_reply(device(context)(run, question, _State(context)), message)
+            with _kept(context) as kept:
+                return to_reply(device(context)(run, question, kept), message)
         except Exception:  # its text would travel to the server
             log.exception("a message could not be answered")
             return to_reply(Answer(refusal=int(Refusal.LEDGER)), message)

@@ -43,7 +43,7 @@ class DeviceFiles:
     def __post_init__(self) -> None:
         if self.update is None and (self.data is None or self.experiment is None):
             raise ValueError(
-                "--data is missing: expected --data FILE.npz and --experiment FILE.toml, or "
+                "--data is missing: expected --data FILE_OR_FOLDER and --experiment FILE, or "
                 "--update package.module:function"
             )
         if self.update is not None and (self.data is not None or self.experiment is not None):
@@ -67,13 +67,12 @@ class DeviceFiles:
         """
         consent.check(self.key)
         policy = Policy.read(self.policy)
-        if new_ledger:
-            self.witness.check_new()
-        else:
-            self._told(policy)
+        if not new_ledger:
+            told = self._told(policy)
+            return self.open(), told
+        self.witness.check_new()
         device = self.open()
-        if new_ledger:
-            self.witness.create()
+        self.witness.create()
         return device, self._told(policy)
 
     def _told(self, policy: Policy) -> str:
@@ -89,34 +88,34 @@ class DeviceFiles:
         return Device(self._update(), policy, self.witness)
 
     def _update(self) -> LocalUpdate:
-        if self.update is not None:
-            from locksfl._loading import load
+        if self.data is not None and self.experiment is not None:
+            return built_in_update(self.data, self.experiment)
+        from locksfl._loading import load
 
-            update: LocalUpdate = load("--update", self.update)
-            parameters = getattr(update, "parameters", None)
-            if type(parameters) is not int or parameters < 1:
-                told = "" if parameters is None else f" ({parameters!r})"
-                raise ValueError(
-                    f"--update {self.update}: does not say the size of its model{told}; expected "
-                    "update.parameters = N below the function, so that another model is refused "
-                    "before anything is paid"
-                )
-            return update
-        if self.data is None or self.experiment is None:
-            raise AssertionError("checked above")
-        return built_in_update(self.data, self.experiment)
+        update: LocalUpdate = load("--update", str(self.update))
+        parameters = getattr(update, "parameters", None)
+        if type(parameters) is not int or parameters < 1:
+            told = "" if parameters is None else f" ({parameters!r})"
+            raise ValueError(
+                f"--update {self.update}: does not say the size of its model{told}; expected "
+                "update.parameters = N below the function, so that another model is refused "
+                "before anything is paid"
+            )
+        return update
 
 
 def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
-    """This package's training on the records of a file. Only [model], [local] and [features] of the
-    experiment file are read: the data that it names belong to the server."""
+    """This package's training on the records of a file or of an imported folder. Only [model],
+    [local] and [features] of the experiment file are read: the data that it names belong to the
+    server."""
     import dataclasses
 
     from locksfl._tables import build_table
+    from locksfl.data.folder import open_part
     from locksfl.data.population import Population
     from locksfl.data.task import Task
     from locksfl.experiment.config import Config, FeaturesConfig, LocalConfig, ModelConfig
-    from locksfl.experiment.run import local_work, model_for
+    from locksfl.experiment.run import model_for
     from locksfl.federation.device.local_update import local_update
     from locksfl.models.features import with_features
 
@@ -126,20 +125,23 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
         name: build_table(kind, table.get(name, {}), name) for name, kind in parts.items()
     }
     config = dataclasses.replace(Config(arm=[{"name": "device", "cohort": 1}]), **read)
-    arrays = read_data(data)
-    features, labels = arrays["features"], arrays["labels"]
-    mine = Population.from_split(
-        features,
-        labels,
-        np.zeros(len(labels), np.int64),
-        features[:1],
-        labels[:1],
-        classes=int(arrays["classes"]),
-        task=Task.from_dict(json.loads(str(arrays["task"])) if "task" in arrays else None),
-        name=data.name,
-    )
+    if data.is_dir():
+        mine = open_part(data, held_out=False)
+    else:
+        arrays = read_data(data)
+        features, labels = arrays["features"], arrays["labels"]
+        mine = Population.from_split(
+            features,
+            labels,
+            np.zeros(len(labels), np.int64),
+            features[:1],
+            labels[:1],
+            classes=int(arrays["classes"]),
+            task=Task.from_dict(json.loads(str(arrays["task"])) if "task" in arrays else None),
+            name=data.name,
+        )
     mine = with_features(mine, config.features.name, config.features.file)
-    model, work = model_for(config, mine), local_work(config.local)
+    model, work = model_for(config, mine), config.local.work()
     update = local_update(model, work, mine.features, mine.labels, mine.scale)
     # compile now rather than during the first question
     if not np.isfinite(update(np.zeros(model.size, np.float32), 0)).all():

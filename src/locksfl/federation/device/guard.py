@@ -50,7 +50,7 @@ from locksfl.federation.device.terms import (
     within,
 )
 from locksfl.federation.device.update import clip
-from locksfl.methods.releases import Release
+from locksfl.methods.events import Event
 from locksfl.privacy.budget import charges
 from locksfl.round.noise import SYSTEM, Noise, add_noise, gaussian_std
 
@@ -167,7 +167,7 @@ class Guard:
         charged.update(charges(terms.releases(), 1, 1))
         self._afford(charged, self.ledger.rounds() + 1)
 
-    def _afford(self, charged: Counter[Release], rounds: int) -> None:
+    def _afford(self, charged: Counter[Event], rounds: int) -> None:
         if rounds > self.policy.max_rounds:
             log.warning("all %d rounds of max_rounds are used", self.policy.max_rounds)
             raise Refused(Refusal.BUDGET)

@@ -3,14 +3,16 @@
 A stock SuperNode fetches the bundle that a server (or anyone who reaches its port) names, and runs
 it: code that could read the data and send it, whatever the guard says. This one fetches no bundle,
 opens no port and starts no process. Each question is answered before the next is requested. If the
-server is unavailable, it waits.
+server is unavailable, or something else answers in its place, it waits.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -18,10 +20,10 @@ from typing import IO
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Message, RecordDict
 
 from locksfl.federation import certificates, flower, post
+from locksfl.federation.certificates import NoServer, read_private_key
 from locksfl.federation.device import consent
 from locksfl.federation.device.calls import Calls
 from locksfl.federation.post import fold, name_of, unfold
@@ -35,8 +37,7 @@ App = Callable[[Message, Context], Message]
 Say = Callable[[str], None]
 RETRY_SECONDS = 2.0
 SHORTEST_WAIT = 1.0  # for work, if there is none
-AGAIN = frozenset({401, 408, 429})  # after these, and errors of a server, a reply is sent again
-REFUSALS = 5  # until a node accepts that it is rejected: a server may just be starting
+OVER = frozenset({410, 413})  # after these a reply is of no use; after others it is sent again
 log = logging.getLogger(__name__)
 
 
@@ -45,45 +46,29 @@ class Node:
 
     def __init__(self, address: str, ca: Path, key: Path, app: App) -> None:
         certificates.check_certificate(ca)
+        certificates.host_and_port(address)
         self.address, self.ca, self.key, self.app = address, ca, key, app
-        self._private, self._lock = _private(key), _lock(key.with_name(f"{key.name}.node"))
+        self._private = read_private_key(key)
+        self._lock = _lock(key.with_name(f"{key.name}.node"))
         self._context: Context | None = None
         self._unsent: tuple[str, list[bytes]] | None = None  # a question's name, and its reply
 
     def serve(self, say: Say = print) -> None:
-        """Answer until interrupted, or until the device's owner withdraws consent."""
-        waiting, refusals = False, 0
+        """Answer until interrupted, or until the device's owner withdraws consent. Whatever answers
+        at the address, or nothing: one line, wait, try again."""
+        said = ""
         while not consent.withdrawn(self.key):
-            if not certificates.check_connection(self.address, self.ca):
-                if not waiting:
-                    say(f"{self.address}: no server there yet; waiting")
-                waiting = True
-                time.sleep(RETRY_SECONDS)
-                continue
             try:
-                with Calls(self.address, self.ca, self._private) as calls:
-                    _sign_on(calls)
-                    waiting, refusals = False, 0
+                with reaching(self.address, self.ca, self._private) as calls:
+                    calls.hello()
                     say(f"{self.address}: connected")
+                    said = ""
                     self._answer_all(calls)
-            except _WrongClock as error:
-                if not waiting:
-                    say(f"{self.address}: {error}; waiting")
-                waiting = True
-            except _NotNow:
-                if not waiting:
-                    say(f"{self.address}: the server has no place for this node now; waiting")
-                waiting = True
-            except _TurnedAway:
-                refusals += 1
-                if refusals == REFUSALS:
-                    raise ValueError(
-                        f"{self.address}: the server rejected this node; expected its public "
-                        "key to be registered there (locks federation server --keys)"
-                    ) from None
-            except httpx.HTTPError as error:
-                log.info("the connection was lost: %s", error)
-                say(f"{self.address}: the connection was lost; trying again")
+            except NoServer as error:
+                cause = re.sub(r"\d", "", str(error))  # seconds and statuses come and go
+                if cause != said:
+                    say(f"{error}; waiting")
+                said = cause
             time.sleep(RETRY_SECONDS)
 
     def _answer_all(self, calls: Calls) -> None:
@@ -116,7 +101,7 @@ class Node:
         try:
             calls.reply(name, parts)
         except httpx.HTTPStatusError as error:
-            if error.response.status_code in AGAIN or error.response.is_server_error:
+            if error.response.status_code not in OVER:
                 raise
             log.warning("an answer was not taken: %r", error)  # its stage is over
         self._unsent = None
@@ -130,79 +115,69 @@ class Node:
         return self._context
 
 
+@contextmanager
+def reaching(address: str, ca: Path, key: ec.EllipticCurvePrivateKey) -> Iterator[Calls]:
+    """Calls to the server at an address; `NoServer` says why one had no answer."""
+    certificates.check_connection(address, ca)
+    try:
+        with Calls(address, ca, key) as calls:
+            yield calls
+    except httpx.HTTPStatusError as error:
+        raise NoServer(f"{address}: {_why(error.response)}") from None
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # these: of a redirect
+        raise NoServer(f"{address}: the connection was lost ({error!r})") from None
+
+
+def check(address: str, ca: Path, key: Path) -> None:
+    """Try once whether the server answers and knows this device; `NoServer` says why not."""
+    certificates.check_certificate(ca)
+    with reaching(address, ca, read_private_key(key)) as calls:
+        calls.hello()
+
+
 def tell_left(address: str, ca: Path, key: Path) -> None:
     """Have a server revoke the key of a device that has left; a ValueError if it cannot be told. A
     server that does not know the key, or no more, has nothing to revoke."""
     certificates.check_certificate(ca)
-    if not certificates.check_connection(address, ca):
-        raise ValueError(f"{address}: no server there")
-    try:
-        with Calls(address, ca, _private(key)) as calls:
-            calls.leave()
-    except httpx.HTTPStatusError as error:
-        if error.response.status_code == httpx.codes.FORBIDDEN:
-            return
+    with reaching(address, ca, read_private_key(key)) as calls:
         try:
-            _check_clock(error.response)
-        except _WrongClock as clock:
-            raise ValueError(f"{address}: {clock}") from None
-        raise ValueError(f"{address}: it answered {error.response.status_code}") from None
-    except httpx.HTTPError as error:
-        raise ValueError(f"{address}: the connection was lost ({error!r})") from None
+            calls.leave()
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.FORBIDDEN:
+                raise
 
 
-def _private(key: Path) -> ec.EllipticCurvePrivateKey:
-    certificates.check_private_key(key)
-    private = load_ssh_private_key(key.read_bytes(), password=None)
-    if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{key}: expected a key on a NIST curve (certs --node)")
-    return private
+def _why(response: httpx.Response) -> str:
+    """What an answer that is none says, for a person."""
+    code = response.status_code
+    if code == httpx.codes.SERVICE_UNAVAILABLE:
+        return "the server has no place for this node now"
+    if code == httpx.codes.FORBIDDEN:
+        return (
+            "the server rejected this node; expected its public key to be registered there "
+            "(locks federation server --keys)"
+        )
+    if code == httpx.codes.NOT_FOUND:
+        return f"has no {post.HELLO}; expected a server of the same version as this client"
+    wrong = _wrong_clock(response) if code == httpx.codes.UNAUTHORIZED else None
+    return wrong or f"it answered {code}"
 
 
-def _sign_on(calls: Calls) -> None:
-    """See whether the server is here and knows this device."""
-    try:
-        calls.hello()
-    except httpx.HTTPStatusError as error:
-        if error.response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-            raise _NotNow from None
-        if error.response.status_code == httpx.codes.NOT_FOUND:
-            raise ValueError(
-                f"{error.request.url.netloc.decode()}: has no {post.HELLO}; expected a server of "
-                "the same version as this client"
-            ) from None
-        if error.response.is_server_error:  # the server, or a proxy before it, is starting
-            raise
-        _check_clock(error.response)
-        raise _TurnedAway from None
-
-
-class _NotNow(Exception):
-    """The server knows the key, and takes it in its next run; or it is starting."""
-
-
-class _TurnedAway(Exception):
-    """The server does not know this node's key."""
-
-
-class _WrongClock(Exception):
-    """Requests are signed with the time, and the server has another."""
-
-
-def _check_clock(response: httpx.Response) -> None:
+def _wrong_clock(response: httpx.Response) -> str | None:
     """Compare this device's clock with the time in a server's answer: whoever is turned away for
-    the time of its signature gets the same answer as one whose key is not known."""
+    the time of its signature gets the same answer as one whose signature is wrong."""
     try:
         there = parsedate_to_datetime(response.headers["date"])
         ahead = (datetime.now(UTC) - there).total_seconds()
-    except (KeyError, ValueError, TypeError):
-        return
-    if not -flower.TIMESTAMP_TOLERANCE < ahead < flower.SYSTEM_TIME_TOLERANCE:
-        apart = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
-        raise _WrongClock(
-            f"this device's clock is {apart} the server's, which therefore rejects what it signs; "
-            f"expected at most {flower.SYSTEM_TIME_TOLERANCE} s ahead (set the clock, use NTP)"
-        )
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return None
+    if -flower.TIMESTAMP_TOLERANCE < ahead < flower.SYSTEM_TIME_TOLERANCE:
+        return None
+    apart = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
+    return (
+        f"this device's clock is {apart} the server's, which therefore rejects what it signs; "
+        f"expected at most {flower.SYSTEM_TIME_TOLERANCE} s ahead (set the clock, use NTP)"
+    )
 
 
 def _lock(path: Path) -> IO[str]:

@@ -20,13 +20,13 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from locksfl import _validate
-from locksfl._tables import build_table
+from locksfl._tables import Count, Positive, Settings, build_table
+from locksfl._validate import non_negative, one_of
 from locksfl.federation.device.terms import Refusal, RoundTerms
-from locksfl.methods import TRUSTS
-from locksfl.methods.releases import Relation
+from locksfl.methods import PRIVATE, TRUSTS
+from locksfl.methods.releases import RELATIONS, Relation
 from locksfl.privacy.budget import Budget
 
 
@@ -41,31 +41,24 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Policy:
+class Policy(Settings):
     """The limits of one device."""
 
-    max_clip_norm: float
-    min_noise_multiplier: float
-    max_rounds: int
+    max_clip_norm: Positive
+    min_noise_multiplier: Positive
+    max_rounds: Count
     epsilon: float | None = None
     delta: float | None = None
     relation: Relation = "zero-out"
     trust: str = "local"
-    min_norm_multiplier: float | None = None
-    max_parameters: int = 10**8  # 400 MB
-    answer_seconds: float = 0.0  # an answer's time is padded to a multiple of this
+    min_norm_multiplier: Positive | None = None
+    max_parameters: Count = 10**8  # 400 MB
+    answer_seconds: Annotated[float, non_negative] = 0.0  # an answer is padded to a multiple of it
     tell_rounds_left: bool = False
 
-    def __post_init__(self) -> None:
-        private = [name for name, trust in TRUSTS.items() if trust.private]
-        _validate.one_of(private, trust=self.trust)
-        _validate.positive(
-            max_clip_norm=self.max_clip_norm, min_noise_multiplier=self.min_noise_multiplier
-        )
-        if self.min_norm_multiplier is not None:
-            _validate.positive(min_norm_multiplier=self.min_norm_multiplier)
-        _validate.count(max_rounds=self.max_rounds, max_parameters=self.max_parameters)
-        _validate.non_negative(answer_seconds=self.answer_seconds)
+    def check(self) -> None:
+        """Refuse a trust that adds no noise, and a budget where none can hold."""
+        one_of(PRIVATE, trust=self.trust)
         if not TRUSTS[self.trust].guards_server:
             for name in ("epsilon", "delta"):
                 if getattr(self, name) is not None:
@@ -74,7 +67,7 @@ class Policy:
                         f"{self.trust!r}: the server sees raw values, and no budget of the device "
                         "can hold"
                     )
-            _validate.one_of(("zero-out", "replace"), relation=self.relation)
+            one_of(RELATIONS, relation=self.relation)
             return
         for name in ("epsilon", "delta"):
             if getattr(self, name) is None:

@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from locksfl.methods import TRUSTS
 from locksfl.methods.estimators import CONTRIBUTION_LENGTHS
-from locksfl.methods.releases import NORM, RELATIONS, Release
+from locksfl.methods.events import Event, Exact, Message
+from locksfl.methods.releases import RELATIONS
 from locksfl.methods.trusts import Trust
 
 Stage = Literal["norm", "update"]
@@ -44,6 +45,11 @@ class Refusal(enum.IntEnum):
     LEDGER = 10  # the ledger cannot be read or written
     LOST = 11  # the update of stage 1 is lost (a restart): only the transport uses this one
     MODEL = 12  # not the model of this device, or larger than the policy allows
+
+
+# the first are about one round; the others a later round of the same run does not change
+PASSING = {Refusal.REPEATED, Refusal.ORDER, Refusal.TERMS, Refusal.LEDGER, Refusal.LOST}
+LASTING = frozenset(Refusal) - PASSING
 
 
 class Refused(Exception):
@@ -117,10 +123,14 @@ class RoundTerms:
             del parts["lengths"]
         return {k: v for k, v in parts.items() if k != "run" and v is not None}
 
-    def releases(self) -> tuple[Release, ...]:
-        """What the round releases to whom: exact values to the SERVER in central trust."""
-        asked = NORM if self.asks_norms else None
-        return self.known_trust.releases(self.noise_multiplier, self.norm_multiplier, asked)
+    def releases(self) -> tuple[Event, ...]:
+        """What the round releases to the server, in central trust without noise."""
+        if not self.known_trust.guards_server:
+            return (Exact(),)
+        update = Message("update", self.noise_multiplier)
+        if self.norm_multiplier is None:
+            return (update,)
+        return Message("norm", self.norm_multiplier), update
 
     @property
     def known_trust(self) -> Trust:

@@ -28,9 +28,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from locksfl.arm import Dials
 from locksfl.federation.device.terms import Refusal, Refused, within
 from locksfl.methods import ESTIMATORS, RULES
+from locksfl.methods.dials import Dials
 from locksfl.methods.estimators import SMALLEST_NORM
 from locksfl.round.noise import BLOCK
 

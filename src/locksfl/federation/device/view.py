@@ -15,7 +15,7 @@ from typing import Any
 from locksfl.federation.device.ledger import DeviceLedger, RunTally
 from locksfl.federation.device.policy import Policy
 from locksfl.federation.device.terms import RoundTerms
-from locksfl.methods.releases import Release
+from locksfl.methods.events import Event
 from locksfl.privacy.budget import charges, mu_squared
 from locksfl.privacy.gdp import epsilon_from_mu
 
@@ -63,7 +63,7 @@ def view_of(ledger: DeviceLedger, policy: Policy) -> dict[str, Any]:
 
 
 def rounds_left(
-    charged: Counter[Release], rounds: int, latest: RoundTerms | None, policy: Policy
+    charged: Counter[Event], rounds: int, latest: RoundTerms | None, policy: Policy
 ) -> int | None:
     """How many more rounds like the latest one the budget pays for."""
     budget, limits = policy.budget, [max(0, policy.max_rounds - rounds)]

@@ -99,7 +99,7 @@ class Witness:
                 "damaged"
             )
         books = DeviceLedger.read(backup)  # all of it is verified
-        if books.header["experiment"] is not None:
+        if books.header.experiment is not None:
             raise ValueError(f"{backup}: not the ledger of a device, but that of a federation")
         noted = self._note()
         older = noted is None or noted != (books.head, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import tomli_w
@@ -10,7 +9,8 @@ import tomli_w
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.methods import TRUSTS
-from locksfl.privacy.gdp import epsilon_from_mu
+from locksfl.methods.events import Rounds
+from locksfl.privacy import epsilon_of
 
 HEADROOM = 1.001  # a device's budget above what the run needs: epsilons are found by search
 
@@ -29,8 +29,8 @@ def policy_for(config: Config, plans: Sequence[Arm]) -> dict[str, object]:
     if norms:
         policy["min_norm_multiplier"] = min(norms)
     if TRUSTS[privacy.trust].guards_server:
-        spends = [p.client_releases(p.rounds).mu_squared(privacy.relation) for p in plans]
-        epsilon = epsilon_from_mu(math.sqrt(sum(spends)), privacy.delta)
+        sent = [Rounds(one, p.rounds) for p in plans for one in p.messages() if one is not None]
+        epsilon = epsilon_of(sent, privacy.delta, privacy.relation).epsilon
         policy |= {"epsilon": epsilon * HEADROOM, "delta": privacy.delta}
     return policy
 

@@ -8,6 +8,7 @@ and nobody else's business under any: no public bundle has it.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import Any
 
 from locksfl._files import write_atomically
 from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.records import counted
+from locksfl.federation.device.terms import LASTING
 from locksfl.federation.telling import refusal_name
-from locksfl.federation.wire import Answer, Network, Question
+from locksfl.federation.wire import Answer, Network, Question, Unwilling
 
 DEVICES = Path("flower") / "devices.json"
 LAST_SPANS = 3  # of missing rounds, that are shown
@@ -44,6 +47,7 @@ class Watched:
         self._path, self._seconds = folder / DEVICES, seconds
         known = {device["name"]: device for device in read_devices(folder)["devices"]}
         self._devices = [known.get(name) or _new(name) for name in names]
+        self._unwilling: dict[int, str] = {}  # who refused last for a lasting reason; its name
 
     def ask(
         self, questions: Mapping[int, Question], seconds: float, round_number: int
@@ -53,8 +57,23 @@ class Watched:
         for number, question in questions.items():
             if question.stage != "end":  # nobody waits for that one
                 _note(self._devices[number], question, round_number, answers.get(number))
+        for number, answer in answers.items():
+            self._unwilling.pop(number, None)
+            if answer.refusal in LASTING:
+                self._unwilling[number] = refusal_name(answer.refusal)
         self.write()
         return answers
+
+    def check_willing(self) -> None:
+        """`Unwilling` if every device that has called, and may take part, refuses for a reason that
+        is not about one round alone."""
+        here = self._seen().keys() - self._gone().keys()
+        if here and here <= self._unwilling.keys():
+            codes = counted(Counter(self._unwilling[number] for number in here))
+            raise Unwilling(
+                f"every device refuses ({codes}): its policy, ledger or model decides that, so the "
+                "run ends early"
+            )
 
     def write(self) -> None:
         """Write the file, as of now."""
@@ -129,7 +148,7 @@ def status(folder: RunFolder) -> dict[str, Any]:
     config = folder.config
     if config.engine is None:
         raise ValueError(f"{folder.path}: not a federation's run; expected one of a server")
-    rounds = {arm.name: 0 for arm in config.arms()}
+    rounds = {arm.name: 0 for arm in config.arms}
     written = (folder.path / "rounds.jsonl").read_text("utf-8")
     for line in written[: written.rfind("\n") + 1].splitlines():  # a server may be writing the last
         record = json.loads(line)
@@ -158,7 +177,7 @@ def device_cells(device: dict[str, Any]) -> tuple[str, ...]:
         spans = [f"{_missing(device)} in all", "...", *spans[-LAST_SPANS:]]
     return (
         device["name"],
-        (device["last_seen"] or "never") + (f", {device['gone']}" if device.get("gone") else ""),
+        (device["last_seen"] or "never") + (f", {device['gone']}" if device["gone"] else ""),
         f"round {last['round']} {last['stage']}: {last['answer']}" if last else "none",
         str(device["answered"]),
         refused,
@@ -185,7 +204,7 @@ def metrics(told: dict[str, Any]) -> str:
             seen = datetime.fromisoformat(device["last_seen"])
             rows.append(("device_last_seen_seconds", which, int(seen.timestamp())))
         for how in ("left", "revoked"):
-            rows.append((f"device_{how}", which, int(device.get("gone") == how)))
+            rows.append((f"device_{how}", which, int(device["gone"] == how)))
         rows.append(("device_answered", which, device["answered"]))
         rows.append(("device_errors", which, device["errors"]))
         if device["rounds_left"] is not None:

@@ -72,11 +72,13 @@ class Federation:
         exclude: bool = False,
         credits: bool = True,
         draw: DrawRound = draw_round,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         self.model, self.network = model, network
         self._exclude, self._excluded = exclude, np.zeros(plans[0].clients, bool)
         self._credits = credits and not exclude
         self._privacy, self._seconds, self._draw = privacy, seconds, draw
+        self._ready = ready
         ends = np.cumsum([plan.rounds for plan in plans])
         self._first = {p.name: int(e) - p.rounds for p, e in zip(plans, ends, strict=True)}
         self._score = jax.jit(_scorer(model, population))
@@ -111,6 +113,7 @@ class Federation:
         if self.journal.charges_each(plan.name):  # released values; raw ones are never scored
             scores = Scores(plan.clients, self.model.size, plan.rounds, self._exclude)
         for t in range(first_round, server.rounds):
+            self._ready()  # before anything of the round is drawn, recorded or asked
             began = time.perf_counter()
             now = control.arm if control else plan  # the arm of this round
             draws = self._draw(now, randomness, t, self.model.size)
@@ -196,12 +199,9 @@ def _log(
         round=t,
         cohort=cohort,
         uploaded=(played.uploaded | interrupted)[cohort],
-        norms=np.full(cohort.size, np.nan),
         released_norm_sum=float(result.released_norm_sum),
         used_norm_sum=float(result.used_norm_sum),
-        signal=float("nan"),
         noise=float(result.noise),
-        expected_weight=float("nan"),
         accuracy=accuracy,
         loss=loss,
         exhausted=exhausted,

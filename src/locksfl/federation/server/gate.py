@@ -36,11 +36,13 @@ from locksfl.federation import flower, post
 from locksfl.federation.server.mail import COLLECT, SEND
 from locksfl.federation.server.mailroom import Mailroom, Over
 from locksfl.federation.server.place import KeyFolder
+from locksfl.federation.wire import LostLink
 
-Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Message = Scope
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SECRET = "locks-secret"  # the header of the server's own calls
 SEEN = "/locks/seen"  # of these: when the gate last let each device pass
@@ -62,6 +64,7 @@ FLEET = {  # the calls of a stock SuperNode, and the most bytes of each; its chu
 AHEAD, BEHIND = 5.0, 300.0  # seconds that a device's clock may be ahead, or its call under way
 CHUNK_SECONDS = 30.0  # until the next part of a body has arrived, or an answer's has been taken
 CHUNK = 256 * KIB  # of an answer: no more is kept for a caller that takes it slowly
+STOCK_SECONDS = 10.0  # a stock SuperNode that called so long ago is still there
 OVER = "the stage of this question is over"
 log = logging.getLogger(__name__)
 
@@ -90,7 +93,7 @@ class Gate:
     refused: Counter[str] = field(default_factory=Counter)
     _busy: set[int] = field(default_factory=set)  # nodes with a large call or answer under way
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One call; or the start and end of the server, which are always passed on."""
         try:
             if scope["type"] == "lifespan":
@@ -108,7 +111,7 @@ class Gate:
 
     async def _own(
         self,
-        scope: MutableMapping[str, Any],
+        scope: Scope,
         headers: dict[str, bytes],
         receive: Receive,
         send: Send,
@@ -130,16 +133,20 @@ class Gate:
         """Of each device that has called how many seconds ago; of all, Flower's numbers."""
         now, here = time.monotonic(), self.mailroom.waiting
         seen = {key: now - when for key, when in self.seen.items()}
-        seen |= {key: 0.0 for key, node in self.members.items() if node in here}
+        waiting = {key for key, node in self.members.items() if node in here}
+        seen |= dict.fromkeys(waiting, 0.0)
+        if self.stock:  # a stock SuperNode waits nowhere: it calls again
+            waiting = {key for key, ago in seen.items() if ago < STOCK_SECONDS}
         return {
             "seen": {key.hex(): ago for key, ago in seen.items()},
+            "waiting": [key.hex() for key in waiting],
             "nodes": {key.hex(): node for key, node in self.members.items()},
             "refused": self.refused,
         }
 
     async def _device(
         self,
-        scope: MutableMapping[str, Any],
+        scope: Scope,
         headers: dict[str, bytes],
         receive: Receive,
         send: Send,
@@ -222,7 +229,11 @@ class Gate:
             )
         except (KeyError, ValueError, TypeError, OverflowError):
             raise Refused(401, "not signed") from None
-        if key not in self.folder.now():
+        try:
+            valid = self.folder.now()
+        except LostLink:  # nobody is let in, and nobody is told that their key was revoked
+            raise Refused(500, "the folder of keys cannot be read") from None
+        if key not in valid:
             raise Refused(403, "the key is not registered")
         if not flower.verify_signature(flower.bytes_to_public_key(key), text, signature):
             raise Refused(401, "the signature is not the key's")
@@ -232,7 +243,7 @@ class Gate:
             raise Refused(503, "the key was added during this run: it takes part in the next")
         return key
 
-    def _note(self, scope: MutableMapping[str, Any], why: str) -> None:
+    def _note(self, scope: Scope, why: str) -> None:
         """Count a refusal; log the 1st, 2nd, 4th, 8th of a kind: nobody fills the disk so."""
         kind = why if "clock" not in why else "the device's clock is off"
         self.refused[kind] += 1

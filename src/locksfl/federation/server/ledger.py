@@ -1,6 +1,6 @@
 """The ledger of a federation's server: on disk, with one account per arm.
 
-    ledger = ServerLedger.create(path, journal.header(experiment, arms, delta=1e-5, ...))
+    ledger = ServerLedger.create(path, Header.of(experiment, arms, delta=1e-5, ...))
     asked = ledger.reserve("locks", round, cohort)    # on disk when it returns: those that can pay
     ...ask for norms, draw, ask for updates...
     ledger.settle("locks", round, asked, uploaded, received)
@@ -21,15 +21,15 @@ import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from locksfl.arm import Arm
 from locksfl.privacy.budget import Filter
-from locksfl.privacy.journal import EVERYBODY, Books, Entry, Kind, same_experiment, settlement
+from locksfl.privacy.journal import EVERYBODY, Entry, Header, Kind, same_experiment, settlement
 from locksfl.privacy.journal_file import Journal
+from locksfl.privacy.terms import LedgerArm
 
 
 class ServerLedger(Journal):
@@ -40,11 +40,11 @@ class ServerLedger(Journal):
         self._filters: dict[str, Filter] = {}
 
     @classmethod
-    def create(cls, path: Path, head: dict[str, Any]) -> Self:
+    def create(cls, path: Path, head: Header) -> Self:
         """Create a new ledger; an existing file is never overwritten."""
-        for arm in Books(head).plans.values():
-            if arm.budget is not None:
-                arm.budget.check(arm)
+        for arm in head.arms:
+            if arm.filtered is not None:
+                Filter(arm)  # refuses a budget that does not pay for one round
         return super().create(path, head)
 
     @classmethod
@@ -52,7 +52,7 @@ class ServerLedger(Journal):
         """Open an existing ledger and verify all of it. `head`: the head noted earlier."""
         ledger = cls.open(path, head, whole=True)
         try:
-            found = ledger.books.header["experiment"]
+            found = ledger.books.header.experiment
             if found is None:
                 raise ValueError(f"{path}: not the ledger of a federation, but that of a device")
             same_experiment(found, experiment, path)
@@ -62,10 +62,9 @@ class ServerLedger(Journal):
             raise
 
     def charges_each(self, arm: str) -> bool:
-        """Whether an arm's clients are charged one by one, for messages that carry their own noise;
-        otherwise all of them are charged for every round."""
+        """Whether an arm's clients are charged one by one (`LedgerArm.charges_each`)."""
         self.books.tally(arm)  # refuses an unknown one
-        return self.books.plans[arm].parts[2].guards_server
+        return self.books.plans[arm].charges_each
 
     def reserve(self, arm: str, round_number: int, clients: npt.ArrayLike) -> np.ndarray:
         """Reserve a whole round, norm and upload, for these clients (increasing numbers) in local
@@ -92,25 +91,6 @@ class ServerLedger(Journal):
         found = self.entries(arm, round_number)
         return np.concatenate([EVERYBODY[:0], *(e.clients for e in found if e.kind == "reserve")])
 
-    def commit(
-        self, arm: str, round_number: int, clients: npt.ArrayLike, uploaders: int = 1
-    ) -> None:
-        """Record that the uploads were drawn. `uploaders`: how many, for the credit of PUBLIC; 1 is
-        the worst case."""
-        if uploaders < 1:
-            raise ValueError(f"uploaders = {uploaders}: expected a whole number >= 1")
-        self._resolve(
-            Entry(
-                arm, round_number, "commit", np.atleast_1d(np.asarray(clients, np.int32)), uploaders
-            )
-        )
-
-    def refund(self, arm: str, round_number: int, clients: npt.ArrayLike) -> None:
-        """Record that the uploads were not drawn and are not released. The norms remain spent."""
-        self._resolve(
-            Entry(arm, round_number, "refund", np.atleast_1d(np.asarray(clients, np.int32)))
-        )
-
     def settle(
         self,
         arm: str,
@@ -122,7 +102,7 @@ class ServerLedger(Journal):
         """Resolve a round's reservations (`journal.settlement`), all at once."""
         with self.transaction():
             for entry in settlement(arm, round_number, asked, uploaded, received):
-                self._resolve(entry)
+                self.resolve(entry)
 
     def exhausted(self, arm: str) -> int | None:
         """How many clients cannot pay for another round; None without a budget."""
@@ -131,17 +111,17 @@ class ServerLedger(Journal):
 
     def _filter(self, arm: str) -> Filter | None:
         planned = self.books.plans[arm]
-        if planned.budget is None:
+        if planned.filtered is None:
             return None
         if arm not in self._filters:
-            self._filters[arm] = Filter(planned, planned.budget)
+            self._filters[arm] = Filter(planned)
         kept, tally = self._filters[arm], self.books.tallies[arm]
         kept.norms, kept.uploads = tally.norms, tally.uploads
         return kept
 
-    def _arm(self, arm: str, each: bool) -> Arm:
+    def _arm(self, arm: str, each: bool) -> LedgerArm:
         if self.charges_each(arm) != each:
-            trust = self.books.plans[arm].trust
+            trust = self.books.header.trust
             raise ValueError(
                 f"arm = {arm!r}: trust {trust!r} releases nothing that this method records"
             )
@@ -156,7 +136,9 @@ class ServerLedger(Journal):
         if round_number < last:
             raise ValueError(f"round = {round_number}: expected {last} or later, in order")
 
-    def _resolve(self, entry: Entry) -> None:
+    def resolve(self, entry: Entry) -> None:
+        """Record that the uploads of these clients were drawn (a commit), or were not and are never
+        released (a refund): then their norms remain spent."""
         self._arm(entry.account, each=True)
         with self.transaction():
             state: dict[Kind, np.ndarray] = {"reserve": EVERYBODY, "commit": EVERYBODY}

@@ -21,14 +21,9 @@ class Mail:
     """`push_messages` begins a stage, `pull_messages` takes what has arrived of it."""
 
     def __init__(self, call: Call, run: Any, size: int) -> None:
-        self._run, self._call = run, call
+        self.run, self._call = run, call
         self._most, self._parts = MORE + size * 4 * 101 // 100, post.most_parts(4 * size)
         self._asked: dict[int, str] = {}
-
-    @property
-    def run(self) -> Any:
-        """Flower's run."""
-        return self._run
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Ask all at once; nobody can answer an earlier question any more. Without messages the

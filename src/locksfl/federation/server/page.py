@@ -2,54 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from locksfl.experiment.folder import RunFolder
+from locksfl.federation.certificates import LOOPBACK
 from locksfl.federation.server.devices import HEADS, device_cells, metrics, status
 
-LOOPBACK = "127.0.0.1"
 REFRESH = 5  # seconds
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem;
-       color-scheme: light dark; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #8886; }
-.scroll { overflow-x: auto; }
-td { white-space: nowrap; }
-.rounds { display: grid; grid-template-columns: max-content minmax(4rem, 16rem) 1fr; gap: .5rem;
-          align-items: center; }
-progress { width: 100%; }
-"""
 
 
 def page(told: dict[str, Any]) -> str:
     """A status as HTML; it loads itself again."""
-    rounds = "".join(
-        f'<span>{escape(arm)}</span><progress max="{planned}" value="{played}"></progress>'
-        f"<span>{played} of {planned} rounds</span>"
-        for arm, (played, planned) in told["rounds"].items()
-    )
-    asked = "no device has been asked yet"
-    if told["time"] is not None:
-        asked = f"as of {escape(told['time'])}; a stage waits {told['seconds']:g} s for answers"
-    rows = "".join(_row("td", device_cells(device)) for device in told["devices"])
-    title = f"{escape(told['run'])}: {escape(told['state'])}"
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-        f'<meta http-equiv="refresh" content="{REFRESH}">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<style>{STYLE}</style><h1>{title}</h1>"
-        f'<div class="rounds">{rounds}</div><p>{asked}</p>'
-        f'<div class="scroll"><table>{_row("th", HEADS)}{rows}</table></div></html>'
-    )
+    from jinja2 import Environment, StrictUndefined
 
-
-def _row(kind: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in cells)}</tr>"
+    inside = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    text = resources.files("locksfl.federation.server").joinpath("status.html").read_text("utf-8")
+    rows = map(device_cells, told["devices"])
+    return inside.from_string(text).render(told=told, seconds=REFRESH, heads=HEADS, rows=rows)
 
 
 def page_server(run: Path, port: int) -> ThreadingHTTPServer:

@@ -7,6 +7,9 @@
   is switched off costs the deadline once. One that has never called is not asked at all.
 * `quorum`: when this share has answered, the others have as long again as the quorum took.
 
+How many devices must wait before a round begins (serving.py) decides when that is, and no more:
+they are counted over all members, before a cohort is drawn, and a cohort is asked whoever waits.
+
 By the first two, in which rounds a device is asked depends on that device's own answers alone. By
 the others it depends on how fast the rest are, and so, perhaps, on their data. Under central trust
 a neighbouring sum could then differ by two contributions, where one is charged: neither is used

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from locksfl._files import sync_folder, write_atomically
 from locksfl.federation import certificates
+from locksfl.federation.wire import LostLink
 
 REREAD_SECONDS = 1.0  # how soon a revoked key is refused ...
 REREAD_SHARE = 50  # ... and so many times as long as it took to read 100,000 of them, for example
@@ -37,10 +38,15 @@ class Place:
     exclude: bool = False  # flagged devices are asked no more
     quorum: float = 1.0  # the share of answers after which a stage does not wait for the deadline
     stock: bool = False  # stock SuperNodes take part too
+    min_waiting: int = 1  # devices, of all members: without them no round begins
 
     def check(self, clients: int | None) -> None:
         """Refuse keys that do not match, and a port that is taken, before anything is made."""
         self.public_keys(clients)
+        if not 1 <= self.min_waiting <= (clients or 1):
+            raise ValueError(
+                f"--min-waiting {self.min_waiting}: expected 1 to {clients}, the number of devices"
+            )
         listen(self.host, self.port).close()
 
     def members(self, clients: int | None, path: Path) -> dict[bytes, str]:
@@ -58,7 +64,7 @@ class Place:
     def public_keys(self, clients: int | None) -> dict[bytes, str]:
         """Every client's key and name; n is fixed, so there must be as many keys as clients."""
         certificates.check_server(self.certs)
-        paths = sorted(self.keys.glob("*.pub"))
+        paths = [self.keys / name for name, *_ in _key_files(self.keys)]
         if len(paths) != clients:
             todo = "move the others out" if len(paths) > (clients or 0) else "add the missing ones"
             raise ValueError(
@@ -68,7 +74,10 @@ class Place:
             )
         found: dict[bytes, str] = {}
         for path in paths:
-            key = certificates.read_public_key(path)
+            try:
+                key = certificates.read_public_key(path)
+            except OSError as error:
+                raise _unreadable(path, error) from None
             if key in found:
                 raise ValueError(
                     f"{path}: the same key as {found[key]}.pub; expected a different key per client"
@@ -88,20 +97,12 @@ class KeyFolder:
         self._due = -math.inf  # until then it is not read again
 
     def now(self) -> frozenset[bytes]:
-        """The keys that are valid; the files are read again only if one of them has changed."""
+        """The keys that are valid; the files are read again only if one of them has changed. A
+        folder that cannot be read says nothing of who was revoked: `LostLink`."""
         began = time.monotonic()
         if began < self._due:
             return self._keys
-        try:
-            with os.scandir(self._folder) as entries:
-                files = sorted(
-                    (entry.name, entry.stat().st_mtime_ns, entry.stat().st_size)
-                    for entry in entries
-                    if entry.name.endswith(".pub")
-                )
-        except OSError as error:  # no folder, no keys: nobody is let in by mistake
-            files = []
-            log.warning("%s: %s", self._folder, error.strerror)
+        files = _key_files(self._folder)
         seen = (files, date.today())  # keys expire
         if seen != self._seen:
             self._seen = seen
@@ -136,9 +137,32 @@ class KeyFolder:
     def _read(path: Path) -> bytes | None:
         try:
             return certificates.read_public_key(path)
-        except (ValueError, OSError) as error:
+        except (ValueError, FileNotFoundError) as error:  # expired, or removed meanwhile
             log.warning("%s", error)
             return None
+        except OSError as error:
+            raise _unreadable(path, error) from None
+
+
+def _key_files(folder: Path) -> list[tuple[str, int, int]]:
+    """The public keys in a folder, by name: each with the time and size of its file."""
+    files = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".pub"):
+                    with suppress(FileNotFoundError):  # removed meanwhile
+                        files.append((entry.name, entry.stat().st_mtime_ns, entry.stat().st_size))
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+    return sorted(files)
+
+
+def _unreadable(path: Path, error: OSError) -> LostLink:
+    return LostLink(
+        f"--keys: {path} cannot be read ({error.strerror}); expected a folder with a public key "
+        "(*.pub) of each device"
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -27,15 +27,18 @@ from dataclasses import dataclass, field, replace
 import jax.numpy as jnp
 import numpy as np
 
-from locksfl.arm import Arm, Dials
+from locksfl.arm import Arm
 from locksfl.federation.device import Refusal, RoundTerms
 from locksfl.federation.device.update import clip
 from locksfl.federation.server.liars import Scores, length_limit
 from locksfl.federation.telling import refusal_name
 from locksfl.federation.wire import Answer, Network, Question
+from locksfl.methods.dials import Dials
 from locksfl.round.algorithm import (
     Norms,
+    Released,
     RoundResult,
+    WeightedSum,
     aggregate,
     choose_uploads,
     contribution_bound,
@@ -53,6 +56,7 @@ from locksfl.round.draws import (
     draw_server,
     halves,
 )
+from locksfl.round.floats import FloatSums
 from locksfl.round.noise import SYSTEM, add_noise, gaussian_std, grid_for
 from locksfl.round.randomness import Purpose, Randomness
 
@@ -196,14 +200,13 @@ def play_round(
     )
     tallies["update"] = updates.tally
     summed, noise = _noised(plan, updates.summed, norms, draws)
+    uploads = uploads._replace(uploaded=jnp.asarray(updates.received))
     result = aggregate(
         plan.method,
-        jnp.asarray(summed, jnp.float32),
-        uploads._replace(uploaded=jnp.asarray(updates.received)),
+        WeightedSum(jnp.asarray(summed, jnp.float32), uploads),
         norms,
-        jnp.asarray(noise),
+        FloatSums(ServerDraws(jnp.zeros(()), jnp.asarray(noise))),
         dials,
-        jnp.sum,
     )
     if plan.counts:
         count = jnp.float32(_count(plan, updates.received, draws))
@@ -222,7 +225,8 @@ def _settle(plan: Arm, found: np.ndarray, members: Members, draws: Draws) -> Nor
             return jnp.float32(add_noise(total, std, SYSTEM)[0])
 
         exact = np.minimum(found.astype(np.float64), plan.clip_norm)  # float32 may round C up
-        settled = settle_norms(plan.method, norms, released(exact, plan.clip_norm), dials)
+        summed = released(exact, plan.clip_norm)
+        settled = settle_norms(plan.method, Released(norms, summed), dials)
         return refine_norms(
             plan.method,
             settled,
@@ -231,8 +235,7 @@ def _settle(plan: Arm, found: np.ndarray, members: Members, draws: Draws) -> Nor
             lambda k, *each: jnp.stack([released(np.asarray(p, np.float64), 1.0) for p in each]),
         )
     server = draws.server or ServerDraws(jnp.zeros(()), jnp.zeros(()))
-    noises = {"server_noise": server.norm_noise, "refine_noise": server.refine_noise}
-    return query_norms(plan.method, norms, members, dials=dials, total=jnp.sum, **noises)
+    return query_norms(plan.method, norms, members, FloatSums(server), dials)
 
 
 def _noised(
@@ -244,7 +247,8 @@ def _noised(
         return summed, silent
     if draws.server is not None:
         return summed, np.asarray(draws.server.update_noise)
-    return add_noise(summed, _central_std(plan, norms), SYSTEM), silent
+    bound = float(contribution_bound(plan.method, norms.used, plan.dials()))
+    return add_noise(summed, gaussian_std(plan.update_multiplier, bound), SYSTEM), silent
 
 
 def _count(plan: Arm, received: np.ndarray, draws: Draws) -> float:
@@ -255,11 +259,6 @@ def _count(plan: Arm, received: np.ndarray, draws: Draws) -> float:
     if draws.server is not None:
         return uploads + plan.count_noise * float(draws.server.count_noise)
     return float(uploads + int(SYSTEM.steps(plan.count_noise, 1.0, 1)[0]))
-
-
-def _central_std(plan: Arm, norms: Norms) -> float:
-    bound = float(contribution_bound(plan.method, norms.used, plan.dials()))
-    return gaussian_std(plan.update_multiplier, bound)
 
 
 def _on_grid(values: np.ndarray, std: float) -> np.ndarray:
@@ -310,7 +309,7 @@ def check_updates(
     central = plan.parts[2].server_adds_noise
     limit = SLACK if central else length_limit(plan.noise_multiplier, size)
     summed = np.zeros(size, np.float64)
-    silent = np.zeros(asked.size, bool)
+    silent, sent = np.zeros(asked.size, bool), dict[int, np.ndarray]()
 
     def take(number: int, value: np.ndarray) -> bool:
         if may_be_empty and value.size == 0:
@@ -326,13 +325,12 @@ def check_updates(
             std = gaussian_std(plan.update_multiplier, bounds[number])
             update = _on_grid(clip(update, bounds[number]), std)
         summed[:] += update
+        sent[number] = value
         return True
 
     received, refused, tally = _sort(asked, answers, take)
     received &= ~silent
     if scores is not None:
-        found = {int(i): answers[int(i)].released for i in np.flatnonzero(received)}
-        sent = {i: update for i, update in found.items() if update is not None}
         tally.flagged = scores.judge(sent, bounds, plan.noise_multiplier)
         if scores.exclude:
             for i in tally.flagged:

@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,13 @@ from locksfl.federation.server.devices import Watched
 from locksfl.federation.server.engine import Federation
 from locksfl.federation.server.place import KeyFolder, Place
 from locksfl.federation.wire import Network
-from locksfl.methods import ESTIMATORS, RULES, TRUSTS
+from locksfl.methods import ESTIMATORS, PRIVATE, RULES, TRUSTS
+from locksfl.methods.sound import either
 from locksfl.models.build import Model
 from locksfl.privacy.journal import experiment_id
 
+PULL_SECONDS = 0.2
+SAY_SECONDS = 60.0
 IN_VAIN = 10  # rounds without any release, after which an operator should look
 Say = Callable[[str], None]
 OnRound = Callable[[dict[str, Any]], None]
@@ -38,13 +40,13 @@ def as_federation(config: Config, engine: str = "flower") -> Config:
     """The experiment, marked as one with real devices: a client that is asked may not answer."""
     trust = config.privacy.trust
     if not TRUSTS[trust].private:
-        private = " or ".join(repr(name) for name, known in TRUSTS.items() if known.private)
         raise ValueError(
-            f"privacy.trust = {trust!r}: expected {private}; no device answers without noise"
+            f"privacy.trust = {trust!r}: expected {either(PRIVATE)}; no device answers without "
+            "noise"
         )
     if config.privacy.accounting == "as-printed":
         raise ValueError("privacy.accounting = 'as-printed': expected 'sound' in a federation")
-    for arm in config.arms():
+    for arm in config.arms:
         rule, _, _ = arm.parts
         if rule.asks is not None and not rule.released and arm.rule not in RULES:
             raise ValueError(
@@ -66,8 +68,10 @@ def federation_engine(
     network: Callable[[int], Network],
     exclude: bool = False,
     credits: bool = True,
+    ready: Callable[[], None] = lambda: None,
 ) -> Callable[[Population, Model, list[Arm]], Federation]:
-    """What `run_experiment` takes; `network` is called with the number of parameters."""
+    """What `run_experiment` takes; `network` is called with the number of parameters, `ready`
+    before every round: it returns when the round may begin."""
 
     def build(population: Population, model: Model, plans: list[Arm]) -> Federation:
         policy = policy_for(config, plans)
@@ -83,6 +87,7 @@ def federation_engine(
             seconds=seconds,
             exclude=exclude,
             credits=credits,
+            ready=ready,
         )
 
     return build
@@ -118,6 +123,7 @@ def serve(
         away, left = revoked(), now.left()
         return {i: "left" if key in left else "revoked" for i, key in enumerate(keys) if i in away}
 
+    devices: Watched
     without = 0  # rounds in a row
 
     def tell(record: dict[str, Any]) -> None:
@@ -140,29 +146,31 @@ def serve(
             _wait_for(len(nodes), lambda: link.seen().keys() | revoked(), place.wait, say)
             with link.run() as run:
 
-                def asked(size: int) -> GridNetwork:
-                    mail = Mail(link.call, run, size)
-                    local = TRUSTS[config.privacy.trust].guards_server
-                    patience = Patience(place.quorum, link.seen if local else None)
-                    return GridNetwork(
-                        mail, nodes, size, check=link.check, revoked=revoked, patience=patience
+                def ready() -> None:
+                    devices.check_willing()
+                    _enough_wait(
+                        lambda: link.waiting() - revoked(), place.min_waiting, len(keys), link.check
                     )
 
-                watched = partial(
-                    Watched,
-                    names=list(keys.values()),
-                    folder=folder.path,
-                    seconds=place.seconds,
-                    seen=link.seen,
-                    gone=gone,
-                )
+                def watched(size: int) -> Watched:
+                    nonlocal devices
+                    mail, names = Mail(link.call, run, size), list(keys.values())
+                    local = TRUSTS[config.privacy.trust].guards_server
+                    patience = Patience(place.quorum, link.seen if local else None)
+                    network = GridNetwork(
+                        mail, nodes, size, check=link.check, revoked=revoked, patience=patience
+                    )
+                    devices = Watched(network, names, folder.path, place.seconds, link.seen, gone)
+                    return devices
+
                 engine = federation_engine(
                     config,
                     folder,
                     place.seconds,
-                    lambda size: watched(asked(size)),
+                    watched,
                     place.exclude,
                     credits=False,
+                    ready=ready,
                 )
                 summary = run_experiment(
                     config,
@@ -211,6 +219,25 @@ def _interrupts_logged() -> Iterator[None]:
     except KeyboardInterrupt:
         log.warning("the run has stopped: Ctrl-C or SIGTERM at the server")
         raise
+
+
+def _enough_wait(
+    here: Callable[[], Collection[int]], least: int, count: int, check: Callable[[], None]
+) -> None:
+    """Wait until so many of all devices wait for a question, and say every minute that they do
+    not. No coin of the round has been tossed yet, so who waits decides when a round begins, and
+    neither whether it is played nor whom it asks."""
+    due = time.monotonic() + SAY_SECONDS
+    while (waiting := len(here())) < least:
+        check()
+        if time.monotonic() >= due:
+            due += SAY_SECONDS
+            log.warning(
+                "%d of %d devices are waiting, expected %d (--min-waiting): no round begins, and "
+                "nobody is charged",
+                *(waiting, count, least),
+            )
+        time.sleep(PULL_SECONDS)
 
 
 def _wait_for(count: int, known: Callable[[], Collection[int]], wait: float, say: Say) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -32,6 +32,7 @@ from locksfl.federation.server.gate import SECRET, SEEN
 from locksfl.federation.server.place import Place, listen
 from locksfl.federation.wire import LostLink
 
+Client = TypeVar("Client", flower.ControlHttpClient, flower.RuntimeHttpClient)
 START_SECONDS, CALL_SECONDS = 60.0, 30.0
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 # a Flower app without code: it names the apps in the installed package
@@ -116,13 +117,8 @@ class SuperLink:
 
     def check(self) -> None:
         """Refuse to continue if it has ended."""
-        if not self.alive:
+        if self._process.poll() is not None:
             raise self._lost()
-
-    @property
-    def alive(self) -> bool:
-        """Whether its process runs."""
-        return self._process.poll() is None
 
     def _lost(self, error: httpx.HTTPError | None = None) -> LostLink:
         """Why nothing goes on, in one line: it has ended, or refuses, or does not answer."""
@@ -157,9 +153,15 @@ class SuperLink:
             return {i: told[k.hex()] for i, k in enumerate(self.keys) if k.hex() in told}
         return {}
 
+    def waiting(self) -> set[int]:
+        """The devices that wait at the gate for a question, now."""
+        with suppress(httpx.HTTPError):
+            told = {*self._told()["waiting"]}
+            return {i for i, key in enumerate(self.keys) if key.hex() in told}
+        return set()
+
     def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self.call(SEEN, ()))
-        return told
+        return json.loads(self.call(SEEN, ()))
 
     def call(self, path: str, pieces: Sequence[bytes]) -> bytes:
         """One of this server's own calls to the gate and its mailroom."""
@@ -170,14 +172,8 @@ class SuperLink:
     @contextmanager
     def run(self) -> Iterator[flower.Run]:
         """Begin a Flower run with this process as its ServerApp."""
-        interceptors: list[flower.ProtobufClientInterceptor] = [
-            flower.RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"),
-            flower.RuntimeTokenHttpInterceptor(token=self._task()),
-            self._header,
-        ]
-        client = flower.RuntimeHttpClient.from_server_address(
-            self.address, False, self._ca, interceptors=interceptors
-        )
+        token = flower.RuntimeTokenHttpInterceptor(token=self._task())
+        client = self._client_of(flower.RuntimeHttpClient, "flwr-serverapp", token)
 
         def beat() -> bool:
             with suppress(httpx.HTTPError, RuntimeError):  # or the client is closed
@@ -210,19 +206,13 @@ class SuperLink:
         """Claim the task of a new run. Returns its token."""
         content = flower.build_bundle(BUNDLE)
         fab = flower.Fab(hashlib.sha256(content).hexdigest(), content, {})
-        with self._control() as control:
+        with self._client_of(flower.ControlHttpClient, "flwr CLI") as control:
             request = flower.control.StartRunRequest(fab=flower.fab_to_proto(fab))
             started = control.StartRun(request)
-        interceptors: list[flower.ProtobufClientInterceptor] = [
-            flower.RuntimeVersionHttpInterceptor(component_name="SuperExec"),
-            flower.SuperExecAuthHttpInterceptor(
-                master_secret=self._secret, protected_methods={ACQUIRE}
-            ),
-            self._header,
-        ]
-        with flower.RuntimeHttpClient.from_server_address(
-            self.address, False, self._ca, interceptors=interceptors
-        ) as client:
+        may = flower.SuperExecAuthHttpInterceptor(
+            master_secret=self._secret, protected_methods={ACQUIRE}
+        )
+        with self._client_of(flower.RuntimeHttpClient, "SuperExec", may) as client:
             types = [flower.TaskType.SERVER_APP]
             wanted = flower.runtime.AcquireTaskRequest(supported_task_types=types)
             while True:
@@ -233,23 +223,22 @@ class SuperLink:
                 if not acquired.token:
                     time.sleep(0.1)
 
-    def _control(self) -> flower.ControlHttpClient:
-        return flower.ControlHttpClient.from_server_address(
-            self.address,
-            False,
-            self._ca,
-            interceptors=[
-                flower.RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
-                self._header,
-            ],
-        )
+    def _client_of(
+        self, kind: type[Client], name: str, *allowing: flower.ProtobufClientInterceptor
+    ) -> Client:
+        """One of Flower's clients, which the gate lets pass."""
+        version = flower.RuntimeVersionHttpInterceptor(component_name=name)
+        interceptors = [version, *allowing, self._header]
+        return kind.from_server_address(self.address, False, self._ca, interceptors=interceptors)
 
     def _wait(self) -> None:
         """Wait until it answers or has ended."""
         ends = time.monotonic() + START_SECONDS
         while time.monotonic() < ends:
             self.check()
-            if certificates.check_connection(self.address, self.place.certs / certificates.CA, 1.0):
-                return
+            with suppress(certificates.NobodyThere):
+                return certificates.check_connection(
+                    self.address, self.place.certs / certificates.CA, 1.0
+                )
             time.sleep(0.1)
         raise ValueError(f"the SuperLink did not start; its log: {self.home / 'superlink.log'}")

@@ -51,7 +51,7 @@ class Rule:
         what it asks of the client (the released value if clients add the noise, the true one if
         the server is trusted; 0 if it asks for nothing), `public` the number that `settle` derived
         from the released sum, `weight` the client's public weight, with mean 1, `dials` the arm's
-        numbers (`locksfl.arm.Dials`). Elementwise arithmetic of `xp`, no branches on values.
+        numbers (`methods.dials.Dials`). Elementwise arithmetic of `xp`, no branches on values.
     largest_probability(arm): the most that it can give any client, whatever the data. The round
         clamps to it and the accountant charges it. None states nothing: then the rule cannot be
         accounted and is refused under every trust that adds noise.

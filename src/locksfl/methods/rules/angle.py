@@ -20,7 +20,7 @@ from dataclasses import replace
 from math import pi
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule, shared
+from locksfl.methods.rules import NORM, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
@@ -29,18 +29,12 @@ def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     return dials.clip_norm * xp.arccos(cosine) / pi
 
 
-rule = Rule(
+rule = shared.by_sum(
     name="angle",
     about="by the angle to the last update",
     asks=replace(NORM, name="diversity"),
     score=score,
     facts=("norm", "along", "last_norm"),
-    released=True,
-    settle=shared.clamped_sum,
-    probability=shared.share_of_sum,
-    largest_probability=shared.largest_share,
-    estimated_uploads=shared.uploads_by_sum,
-    takes=("floor", "norm_low"),
     cap_can_bind=True,
     paper="after Fraboni et al. 2021 (clustered sampling)",
 )

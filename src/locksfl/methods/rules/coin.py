@@ -4,8 +4,8 @@ No norm is released. With the capped estimator an upload is C u_i / |u_i|, alway
 the mean of the clipped updates stays exact. To the accountant a client with r_i < 1 is one that
 takes part less often, so that a round is a Poisson-sampled Gaussian of the cohort's rate q.
 
-At equal uploads and equal cost its noise z(q)/q is at most that of uniform sampling, since z(q)/q
-does not grow with q, for RDP of an integer order a: a round costs E_Q[(1 + q (e^X - 1))^a] =
+At equal uploads and equal cost a round's noise z(q)/q is at most that of uniform sampling: z(q)/q
+does not grow with q, for RDP of an integer order a. A round costs E_Q[(1 + q (e^X - 1))^a] =
 sum_k binom(a, k) q^k E_Q[(e^X - 1)^k], X the privacy loss of the Gaussian. In powers of 1/z^2,
 E_Q[(e^X - 1)^k] = sum_j N(k, j) z^(-2j)/j!, where N(k, j) counts the sequences of j pairs of k
 things that leave none out: never negative, and 0 if 2j < k. If q and z grow together by a factor

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule, shared
+from locksfl.methods.rules import NORM, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
@@ -34,18 +34,12 @@ def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     return dials.clip_norm * (1 - correlation) / 2
 
 
-rule = Rule(
+rule = shared.by_sum(
     name="correlation",
     about="by the correlation with the last update",
     asks=replace(NORM, name="diversity"),
     score=score,
     facts=("norm", "along", "last_norm", "sum", "last_sum", "parameters"),
-    released=True,
-    settle=shared.clamped_sum,
-    probability=shared.share_of_sum,
-    largest_probability=shared.largest_share,
-    estimated_uploads=shared.uploads_by_sum,
-    takes=("floor", "norm_low"),
     cap_can_bind=True,
     paper="ours, inspired by Yin et al. 2018 (gradient diversity)",
 )

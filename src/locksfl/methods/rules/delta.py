@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule, shared
+from locksfl.methods.rules import NORM, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
@@ -39,18 +39,12 @@ def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     return xp.sqrt(xp.maximum(apart, 0.0) + facts["spread"] ** 2)
 
 
-rule = Rule(
+rule = shared.by_sum(
     name="delta",
     about="by diversity and local variance (DELTA)",
     asks=replace(NORM, name="diversity"),
     score=score,
     facts=("norm", "along", "last_norm", "spread"),
-    released=True,
-    settle=shared.clamped_sum,
-    probability=shared.share_of_sum,
-    largest_probability=shared.largest_share,
-    estimated_uploads=shared.uploads_by_sum,
-    takes=("floor", "norm_low"),
     cap_can_bind=True,
     paper="Wang et al. 2023 (DELTA)",
 )

@@ -25,19 +25,14 @@ the rejection form, which draws a first sample at the rate p_C: that is the rule
 
 from __future__ import annotations
 
-from locksfl.methods.rules import NORM, Rule, shared
+from locksfl.methods.rules import NORM, shared
 
-rule = Rule(
+rule = shared.by_sum(
     name="dpis",
     about="in proportion to the norm, all clients scored (DPIS)",
     all_clients=True,
     asks=NORM,
-    released=True,
-    settle=shared.clamped_sum,
-    probability=shared.share_of_sum,  # lambda is 0: it takes no floor
-    largest_probability=shared.largest_share,
     noise_follows=True,
-    estimated_uploads=shared.uploads_by_sum,
-    takes=("norm_low",),
+    takes=("norm_low",),  # no floor: lambda is 0
     paper="Wei et al. 2022 (DPIS)",
 )

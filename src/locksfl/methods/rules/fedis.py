@@ -14,17 +14,12 @@ which divides by p_i, is refused.
 
 from __future__ import annotations
 
-from locksfl.methods.rules import NORM, Rule, shared
+from locksfl.methods.rules import NORM, shared
 
-rule = Rule(
+rule = shared.by_sum(
     name="fedis",
     about="in proportion to the norm, without a floor (FedIS)",
     asks=NORM,
-    released=True,
-    settle=shared.clamped_sum,
-    probability=shared.share_of_sum,  # lambda is 0: it takes no floor
-    largest_probability=shared.largest_share,
-    estimated_uploads=shared.uploads_by_sum,
-    takes=("norm_low",),
+    takes=("norm_low",),  # no floor: lambda is 0
     paper="Rizk et al. 2022 (FedIS)",
 )

@@ -19,19 +19,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from locksfl.methods.rules import NORM, Rule, shared
+from locksfl.methods.rules import NORM, shared
 
-rule = Rule(
+rule = shared.by_sum(
     name="loss",
     about="in proportion to the loss",
     asks=replace(NORM, name="loss"),
     score=shared.loss_over_bound,
     facts=("loss",),
-    released=True,
-    settle=shared.clamped_sum,
-    probability=shared.share_of_sum,
-    largest_probability=shared.largest_share,
-    estimated_uploads=shared.uploads_by_sum,
     takes=("floor", "norm_low", "loss_bound"),
     cap_can_bind=True,
     paper="after Loshchilov and Hutter 2015, Cho et al. 2020",

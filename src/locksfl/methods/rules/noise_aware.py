@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule, shared
+from locksfl.methods.rules import NORM, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
@@ -33,18 +33,12 @@ def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     return dials.clip_norm * xp.sqrt((share**2 + noise) / (1 + noise))
 
 
-rule = Rule(
+rule = shared.by_sum(
     name="noise-aware",
     about="optimal if the noise is divided by p too",
     asks=replace(NORM, name="length with noise"),
     score=score,
     facts=("norm", "parameters"),
-    released=True,
-    settle=shared.clamped_sum,
-    probability=shared.share_of_sum,
-    largest_probability=shared.largest_share,
-    estimated_uploads=shared.uploads_by_sum,
-    takes=("floor", "norm_low"),
     for_divided_noise=True,
     paper="by Cauchy-Schwarz, as Chen et al. 2022 (OCS) without noise",
 )

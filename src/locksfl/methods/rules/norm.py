@@ -8,18 +8,12 @@ z_i is the norm as the server knows it: with the client's own noise, or exact if
 
 from __future__ import annotations
 
-from locksfl.methods.rules import NORM, Rule, shared
+from locksfl.methods.rules import NORM, shared
 
-rule = Rule(
+rule = shared.by_sum(
     name="norm",
     about="in proportion to the norm (LOCKS)",
     asks=NORM,
-    released=True,
-    settle=shared.clamped_sum,
-    probability=shared.share_of_sum,
-    largest_probability=shared.largest_share,
-    estimated_uploads=shared.uploads_by_sum,
-    takes=("floor", "norm_low"),
     planned=True,
     paper="the LOCKS paper, corrected",
 )

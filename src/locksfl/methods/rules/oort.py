@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, Rule, shared
+from locksfl.methods.rules import NORM, shared
 
 
 def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
@@ -33,17 +33,12 @@ def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
     return dials.clip_norm * facts["size"] * facts["rms_loss"] / dials.loss_bound
 
 
-rule = Rule(
+rule = shared.by_sum(
     name="oort",
     about="in proportion to Oort's statistical utility",
     asks=replace(NORM, name="utility"),
     score=score,
     facts=("rms_loss", "size"),
-    released=True,
-    settle=shared.clamped_sum,
-    probability=shared.share_of_sum,
-    largest_probability=shared.largest_share,
-    estimated_uploads=shared.uploads_by_sum,
     takes=("floor", "norm_low", "loss_bound"),
     cap_can_bind=True,
     paper="Lai et al. 2021 (Oort)",

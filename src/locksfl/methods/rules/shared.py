@@ -8,7 +8,10 @@ trusted. K' is the public number.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from locksfl.methods.rules import Rule
 
 if TYPE_CHECKING:
     from locksfl.arm import Arm
@@ -38,6 +41,17 @@ def uploads_by_sum(released: float, public: float, arm: Arm) -> float:
     """The uploads to expect, from released numbers: (1 - lambda) b K~ / K' + lambda b."""
     return arm.uploads * ((1 - arm.floor) * max(0.0, released) / public + arm.floor)
 
+
+# a rule in proportion to a value that is released first; a file gives its name, and what differs
+by_sum = partial(
+    Rule,
+    released=True,
+    settle=clamped_sum,
+    probability=share_of_sum,
+    largest_probability=largest_share,
+    estimated_uploads=uploads_by_sum,
+    takes=("floor", "norm_low"),
+)
 
 # --- In proportion to a value, up to 1 ------------------------------------------------------------
 

@@ -1,22 +1,18 @@
 """The server is trusted with raw updates and adds noise to the sums.
 
-Guarantee: both sums come from one secret Poisson cohort, or from clients that take turns in public
-(methods/cyclic.py), and only the noisy sums leave the server.
+Guarantee: all sums of a round come from one cohort, which was chosen as the arm's sampling states,
+and only the noisy sums leave the server.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from locksfl.methods.trusts import Trust, View, exact_sum
+from locksfl.methods.events import EXACT, Rounds, Terms
+from locksfl.methods.trusts import Most, Trust
 
-
-def release_norms(
-    norms: Any, members: Any, server_noise: Any, dials: Any, total: Any, xp: Any
-) -> tuple[Any, Any]:
-    """The server keeps the true norms to itself and releases their noisy sum."""
-    noise = dials.norm_multiplier * dials.clip_norm * server_noise
-    return norms, exact_sum(norms, members, total, xp) + noise
+if TYPE_CHECKING:
+    from locksfl.arm import Arm
 
 
 def noise_std(bounds: Any, bound: Any, uploaded: Any, dials: Any, total: Any, xp: Any) -> Any:
@@ -26,15 +22,24 @@ def noise_std(bounds: Any, bound: Any, uploaded: Any, dials: Any, total: Any, xp
     return dials.noise_multiplier * bound
 
 
+def terms(arm: Arm, most: Most) -> Terms:
+    """Sums with noise for PUBLIC; whatever the clients send for the server."""
+    del most
+    return {"SERVER": (EXACT,), "PUBLIC": (Rounds(arm.event(), arm.rounds),)}
+
+
 trust = Trust(
     name="central",
     about="noise by the server",
     statement="The server adds the noise and is trusted with raw updates. The guarantee holds "
     "against everybody else (PUBLIC), who sees the models and the public bundle.",
-    server=View.RAW,
-    public=View.AMPLIFIED,
+    sees={
+        "SERVER": "sees every update as it is, and whose it is",
+        "PUBLIC": "sees the models, which are made of sums with noise; not who took part, nor how "
+        "many",
+    },
+    terms=terms,
     server_adds_noise=True,
     clients_add_noise=False,
-    release_norms=release_norms,
     noise_std=noise_std,
 )

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from locksfl.methods.trusts import Trust, View, exact_sum
+from locksfl.methods.events import EXACT, Terms
+from locksfl.methods.trusts import Most, Trust
 
-
-def release_norms(
-    norms: Any, members: Any, server_noise: Any, dials: Any, total: Any, xp: Any
-) -> tuple[Any, Any]:
-    """The true norms, and their sum."""
-    del server_noise, dials
-    return norms, exact_sum(norms, members, total, xp)
+if TYPE_CHECKING:
+    from locksfl.arm import Arm
 
 
 def noise_std(bounds: Any, bound: Any, uploaded: Any, dials: Any, total: Any, xp: Any) -> Any:
@@ -21,14 +17,22 @@ def noise_std(bounds: Any, bound: Any, uploaded: Any, dials: Any, total: Any, xp
     return xp.zeros_like(bound)
 
 
+def terms(arm: Arm, most: Most) -> Terms:
+    """Everything, as it is."""
+    del arm, most
+    return {"SERVER": (EXACT,), "PUBLIC": (EXACT,)}
+
+
 trust = Trust(
     name="none",
     about="no noise",
     statement="Nobody added noise. There is no privacy guarantee against anyone.",
-    server=View.RAW,
-    public=View.RAW,
+    sees={
+        "SERVER": "sees every update as it is, and whose it is",
+        "PUBLIC": "sees the models, which were made without any noise",
+    },
+    terms=terms,
     server_adds_noise=False,
     clients_add_noise=False,
-    release_norms=release_norms,
     noise_std=noise_std,
 )

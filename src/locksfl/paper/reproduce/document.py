@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from locksfl._files import write_atomically
-from locksfl._text import markdown_table
-from locksfl.experiment.costs import OBSERVERS, RELATIONS
+from locksfl._text import epsilon_text, markdown_table, size_text
+from locksfl.experiment.costs import epsilons_by_observer
 from locksfl.experiment.figures import draw_band, legend_below, plotting, save_figure
-from locksfl.experiment.report import SECRET, epsilon_text, likeness_figure, size_text
+from locksfl.experiment.report import SECRET, likeness_figure
 from locksfl.paper.as_printed import honest_table
 from locksfl.paper.reproduce.results import Row, Runs, conclusion, table_of
 from locksfl.paper.reproduce.settings import (
@@ -122,13 +122,8 @@ def cells(row: Row) -> list[str]:
         row.rounds_text,
         f"{row.uploads:,.0f}",
         size_text(row.bytes_up),
-        *(_epsilons(row, observer) for observer in OBSERVERS),
+        *epsilons_by_observer(row.privacy),
     ]
-
-
-def _epsilons(row: Row, observer: str) -> str:
-    costs = {c["relation"]: c["epsilon"] for c in row.privacy if c["observer"] == observer}
-    return "/".join(epsilon_text(costs[relation]) for relation in RELATIONS)
 
 
 def draw_accuracy(path: Path, scale: Scale, model: str, by_panel: Mapping[Panel, Runs]) -> None:

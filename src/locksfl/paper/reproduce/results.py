@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from scipy import stats
 
-from locksfl.experiment.comparison.runner import Record
+from locksfl._tables import Record
 from locksfl.paper.reproduce.settings import EPSILONS, HONEST, METHODS, PRINTED, Panel
 from locksfl.paper.reproduce.tune import edges, last_tenth
 
@@ -88,23 +88,23 @@ def finals(runs: Runs, method: str) -> np.ndarray:
 
 def rows_of(panel: Panel, runs: Runs) -> list[Row]:
     """The table's rows of one panel."""
-    bar = SHARE * max(float(finals(runs, method).mean()) for method in METHODS)
+    bar = SHARE * max(finals(runs, method).mean() for method in METHODS)
     rows = []
     for method in METHODS:
         arms = [run["arms"][method] for run in runs]
         final = finals(runs, method)
         reached = np.flatnonzero(np.mean([arm["accuracy"] for arm in arms], axis=0) >= bar)
-        error = float(final.std(ddof=1)) / math.sqrt(len(final)) if len(final) > 1 else None
+        error = final.std(ddof=1) / math.sqrt(len(final)) if len(final) > 1 else None
         alike = ("clip_norm", "step", "noise_multiplier", "claimed_epsilon", "privacy")
         rows.append(
             Row(
                 panel=panel,
                 method=method,
-                accuracy=float(final.mean()),
+                accuracy=final.mean(),
                 error=error,
                 rounds_to=int(reached[0]) + 1 if reached.size else None,
-                uploads=float(np.mean([arm["uploads"] for arm in arms])),
-                bytes_up=float(np.mean([arm["bytes_up"] for arm in arms])),
+                uploads=np.mean([arm["uploads"] for arm in arms]),
+                bytes_up=np.mean([arm["bytes_up"] for arm in arms]),
                 **{name: arms[0][name] for name in alike},
             )
         )
@@ -114,12 +114,12 @@ def rows_of(panel: Panel, runs: Runs) -> list[Row]:
 def difference(panel: Panel, runs: Runs) -> Difference:
     """How far LOCKS is ahead, and with which confidence."""
     uniform, locks = (finals(runs, method) for method in METHODS)
-    apart = float(locks.mean() - uniform.mean())
+    apart = locks.mean() - uniform.mean()
     # one seed, or methods that do nothing: no spread, no interval
     if len(runs) == 1 or np.ptp(uniform) + np.ptp(locks) < 1e-9:
         return Difference(panel, apart, None, None, len(runs))
     found = stats.ttest_ind(locks, uniform, equal_var=False).confidence_interval(CONFIDENCE)
-    return Difference(panel, apart, float(found.low), float(found.high), len(runs))
+    return Difference(panel, apart, found.low, found.high, len(runs))
 
 
 def conclusion(differences: list[Difference], rows: list[Row]) -> list[str]:

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from locksfl._files import write_atomically
+from locksfl._tables import Record
 from locksfl.arm import Arm
-from locksfl.experiment.comparison.runner import Record, Run, grid, halves, play_grid
+from locksfl.experiment.comparison.runner import Run, grid, halves, play_grid
 from locksfl.experiment.config import Config, DiagnosticsConfig, PrivacyConfig
 from locksfl.experiment.costs import statement
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import claimed_epsilon, plan_arms
-from locksfl.experiment.run import diagnostics_lines, local_work, open_task, server_for
+from locksfl.experiment.run import diagnostics_lines, open_task, server_for
 from locksfl.paper.reproduce.settings import (
     FULL,
     METHODS,
@@ -45,8 +46,7 @@ LIKENESS_EVERY = 10
 def begin(path: Path, scale: Scale, tuned: str | None = None) -> None:
     """Make a new folder; one that holds something is never written over. `tuned` is kept as its
     tuned.toml; without it the folder has none until it is tuned."""
-    RunFolder.check_new(path)
-    path.mkdir(parents=True, exist_ok=True)
+    RunFolder.make(path)
     if tuned is not None:
         write_atomically(path / "tuned.toml", tuned.encode())
     settings = {"scale": scale.name, "seeds": list(scale.seeds)}
@@ -121,7 +121,7 @@ def _costs(arm: Arm, privacy: PrivacyConfig) -> dict[str, Any]:
         "noise_multiplier": arm.noise_multiplier if arm.private else None,
         "norm_multiplier": arm.norm_multiplier or None,
         "claimed_epsilon": claimed_epsilon(arm, privacy),
-        "privacy": [cost.as_dict() for cost in statement([arm], [arm.rounds], privacy)],
+        "privacy": [cost.as_dict() for cost in statement([arm], privacy)],
     }
 
 
@@ -129,7 +129,7 @@ def watch_likeness(bench: Bench, config: Config, seed: int) -> dict[str, list[Re
     """The non-private arms of a panel again, with diagnostics that compare the clients."""
     config = dataclasses.replace(config, diagnostics=DiagnosticsConfig(every=LIKENESS_EVERY))
     simulator, randomness = bench.simulator(config), Randomness.seeded(seed)
-    work, server = local_work(config.local), server_for(config.train)
+    work, server = config.local.work(), server_for(config.train)
     return {
         arm.name: [
             line

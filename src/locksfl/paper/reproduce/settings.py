@@ -11,8 +11,9 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from locksfl._tables import Record
 from locksfl.experiment.config import (
     Config,
     DataConfig,
@@ -117,14 +118,14 @@ def _privacy(panel: Panel) -> PrivacyConfig:
     )
 
 
-def _arm(panel: Panel, method: str, tuned: Tuned) -> dict[str, Any]:
+def _arm(panel: Panel, method: str, tuned: Tuned) -> Record:
     """As printed: (1/b) times the sum, no 1/p, norms noised and charged nothing. Honest: the mean
     of the clipped updates, norms charged, and a clamp of the norm sum that pays with privacy."""
     printed, private = panel.version == PRINTED, not math.isinf(panel.epsilon)
     noise = MULTIPLIERS[panel.epsilon] if printed and private else None
     # of a uniform cohort nobody is left out: "capped" is the same as "literal"
-    uniform: dict[str, Any] = {"rule": "uniform", "estimator": "capped", "cohort": UPLOADS}
-    locks: dict[str, Any] = {
+    uniform: Record = {"rule": "uniform", "estimator": "capped", "cohort": UPLOADS}
+    locks: Record = {
         "rule": "norm",
         "estimator": "literal" if printed else "capped",
         "cohort": COHORT,

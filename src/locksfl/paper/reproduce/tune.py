@@ -18,8 +18,9 @@ import numpy as np
 import tomli_w
 
 from locksfl._files import write_atomically
+from locksfl._tables import Record
 from locksfl._validate import positive
-from locksfl.experiment.comparison.runner import Cell, Record, Run, play_grid
+from locksfl.experiment.comparison.runner import Cell, Run, play_grid
 from locksfl.experiment.plan import plan_arms
 from locksfl.paper.reproduce.runs import Bench, OnRun
 from locksfl.paper.reproduce.settings import METHODS, Panel, Scale, Tuned, panels

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from locksfl import _validate
 from locksfl.arm import Arm
@@ -28,8 +27,6 @@ from locksfl.paper.theory.bound import Constants, corrected, each_bound, printed
 from locksfl.paper.theory.methods import with_method, with_worst_client
 from locksfl.paper.theory.problems import Descent, Problem, descend, logistic, quadratic
 from locksfl.privacy import calibrate
-
-Floats = npt.NDArray[np.float64]
 
 
 def quadratics() -> Problem:
@@ -116,7 +113,7 @@ def _case(
     name += f", epsilon {epsilon:g}" if epsilon else ""
     given = {"rounds": 200, "clip_norm": problem.clip_norm, **settings}
     step = step or 0.999 / problem.smoothness
-    arm = Arm(name, problem.clients, rule=rule, trust=trust, step=step, **given)
+    arm = Arm.of(name, problem.clients, rule=rule, trust=trust, step=step, **given)
     return Case(problem, calibrate(arm, epsilon, 1e-5, accountant="rdp") if epsilon else arm)
 
 
@@ -219,11 +216,11 @@ class Row:
         return {**asdict(self), **verdicts}
 
 
-def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
+def measure(case: Case, seeds: int) -> tuple[Row, Descent]:
     """Descend, and compare."""
-    descent = descend(case.problem, case.arm, seeds, seed=seed)
+    descent = descend(case.problem, case.arm, seeds)
     gradient, weighted = descent.gradient, descent.weighted()[:, -1]
-    variance = float(descent.path_variance().mean())
+    variance = descent.path_variance().mean()
     bounds, reasons = each_bound(
         corrected=lambda: corrected(case.constants).total,
         along_path=lambda: corrected(replace(case.constants, path_variance=variance)).total,
@@ -233,12 +230,12 @@ def measure(case: Case, seeds: int, seed: int = 0) -> tuple[Row, Descent]:
         case=case.arm.name,
         rounds=case.arm.rounds,
         seeds=seeds,
-        before=float(gradient[0, 0]),
-        least=float(gradient.mean(axis=0).min()),
+        before=gradient[0, 0],
+        least=gradient.mean(axis=0).min(),
         weighted=float(weighted.mean()),
         standard_error=float(weighted.std(ddof=1) / math.sqrt(seeds)),
-        worst_seed=float(weighted.max()),
-        uploads=float(descent.steps.uploads.mean()),
+        worst_seed=weighted.max(),
+        uploads=descent.steps.uploads.mean(),
         path_variance=variance,
         **bounds,
         why="; ".join(dict.fromkeys(reasons.values())),
@@ -256,9 +253,9 @@ def _paths_hold(case: Case, descent: Descent) -> bool:
     return bool((descent.left_over() >= -1e-5 * size).all())
 
 
-def rows(seeds: int = 64, seed: int = 0) -> list[Row]:
+def rows(seeds: int) -> list[Row]:
     """Every case."""
     _validate.count(seeds=seeds)
     if seeds < 2:
         raise ValueError("seeds = 1: expected at least 2, to estimate the standard error")
-    return [measure(case, seeds, seed)[0] for case in (*cases(), *sampling_cases())]
+    return [measure(case, seeds)[0] for case in (*cases(), *sampling_cases())]

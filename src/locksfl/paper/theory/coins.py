@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jax import Array
 
-from locksfl.arm import Arm, Dials
+from locksfl._arrays import Floats
+from locksfl.arm import Arm
 from locksfl.methods import Method, find_rule
+from locksfl.methods.dials import Dials
 from locksfl.round.algorithm import GivenClients, no_norms, play, query_norms, upload_probability
 from locksfl.round.draws import Members, ServerDraws
-
-Floats = npt.NDArray[np.float64]
+from locksfl.round.floats import FloatSums
 
 DIMENSIONS, CLIP = 4, 1.0
 BATCH = 2000
@@ -43,21 +43,21 @@ class FixedClients(NamedTuple):
     def clipped(self) -> Floats:
         """g_i."""
         lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
-        return np.asarray(self.vectors / np.maximum(1, lengths / CLIP))
+        return self.vectors / np.maximum(1, lengths / CLIP)
 
     @property
     def weights(self) -> Floats:
         """Public weights that differ, with b w_i <= q."""
         raw = np.linspace(0.5, 1.4, len(self.vectors))
-        return np.asarray(raw / raw.sum())
+        return raw / raw.sum()
 
     def mean(self) -> Floats:
         """The mean of g_i."""
-        return np.asarray(self.clipped.mean(axis=0))
+        return self.clipped.mean(axis=0)
 
     def weighted_mean(self) -> Floats:
         """The sum of w_i g_i."""
-        return np.asarray(self.weights @ self.clipped)
+        return self.weights @ self.clipped
 
 
 def population(clients: int, cohort: float, uploads: float, alike: bool = False) -> FixedClients:
@@ -74,7 +74,7 @@ def arm_for(fixed: FixedClients, rule: str, **settings: Any) -> Arm:
     if "weights" in find_rule(rule).takes:
         settings["weights"] = tuple(fixed.weights)
     given: dict[str, Any] = {"cohort": fixed.cohort, "uploads": fixed.uploads, "trust": "none"}
-    return Arm("", len(fixed.vectors), 1, rule, clip_norm=CLIP, **(given | settings))
+    return Arm.of("", len(fixed.vectors), 1, rule, clip_norm=CLIP, **(given | settings))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -86,11 +86,11 @@ def _play(
 
     def one(there: Array, coins: Array, norms: Array, update: Array) -> tuple[Array, Array, Array]:
         members = Members(jnp.arange(len(vectors)), there, weights, coins, norms)
-        clients, zero = GivenClients(vectors), jnp.zeros(())
-        result, uploads, _ = play(method, clients, members, ServerDraws(zero, update), dials)
+        clients, floats = GivenClients(vectors), FloatSums(ServerDraws(jnp.zeros(()), update))
+        result, uploads, _ = play(method, clients, members, floats, dials)
         known = no_norms(members, dials)
         if method.parts[0].released:
-            known = query_norms(method, clients.norms, members, zero, dials, jnp.sum)
+            known = query_norms(method, clients.norms, members, floats, dials)
         p = upload_probability(method, known.scores, known.used, weights, dials)
         return result.update, uploads.uploaded, p
 

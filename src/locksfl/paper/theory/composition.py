@@ -49,6 +49,7 @@ def answer(
     )
     _validate.count(rounds=rounds)
     _validate.probability(delta=delta)
+    one_round = epsilon_norm + epsilon_step  # of a client that is asked, and uploads
     slack = delta / 2  # the other half is for the releases: delta / (2 T) each
     return {
         "gaussian_mechanism": gaussian_std(epsilon_step, slack / rounds),
@@ -57,13 +58,9 @@ def answer(
             "mended": as_written.composed(epsilon_step, rounds, slack),
         },
         "norms_and_updates": {
-            "printed": as_written.expected_epsilon_as_printed(
-                cohort, uploads, epsilon_norm, epsilon_step
-            ),
-            "one_client_one_round": epsilon_norm + epsilon_step,
-            "one_client_all_rounds": as_written.client_epsilon(
-                rounds, epsilon_norm, epsilon_step, slack
-            ),
+            "printed": cohort * epsilon_norm + uploads * epsilon_step,  # an expectation
+            "one_client_one_round": one_round,
+            "one_client_all_rounds": as_written.composed(one_round, rounds, slack),
             "delta_of_each_release": slack / (2 * rounds),  # a norm and an update in each round
         },
         "reconstructed": as_written.reconstructed(),

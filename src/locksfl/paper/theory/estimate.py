@@ -32,10 +32,11 @@ import numpy.typing as npt
 from jax import Array
 from scipy import optimize
 
+from locksfl._arrays import Floats
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.experiment.plan import plan_arms
-from locksfl.experiment.run import local_work, open_task, server_for
+from locksfl.experiment.run import open_task, server_for
 from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
 from locksfl.paper.theory.methods import not_covered, with_method, with_worst_client
 from locksfl.paper.theory.observe import Look, Observer
@@ -44,8 +45,6 @@ from locksfl.round.client import LocalWork, used_samples
 from locksfl.round.randomness import Purpose, Randomness, draw_key
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
-
-Floats = npt.NDArray[np.float64]
 
 NOTE = (
     "Seen by this simulation and released to nobody: every client's data were read. No privacy "
@@ -151,18 +150,18 @@ def study(
             f"local.control = {config.local.control!r}: the theory is of updates without control "
             "variates; leave it out"
         )
-    arms = {one.name: one for one in config.arms()}
+    arms = {one.name: one for one in config.arms}
     if name is not None and name not in arms:
         raise ValueError(f"--arm {name!r}: expected one of {', '.join(arms)}")
     say("opening the data")
     simulator = Simulator(*open_task(config))
     arm = plan_arms(config)[list(arms).index(name) if name else 0]
-    if arm.separation:
+    if not arm.scheme.planned:
         raise ValueError(
-            f"arm.{arm.name}.separation = {arm.separation}: the theory is that of independent "
+            f"arm.{arm.name}.sampling = {arm.sampling!r}: the theory is that of independent "
             "coins and noise; expected another --arm"
         )
-    work, server = local_work(config.local), server_for(config.train, arm.rounds)
+    work, server = config.local.work(), server_for(config.train, arm.rounds)
     observer = Observer(simulator, work)
     closer = set(np.linspace(0, arm.rounds - 1, min(looks, arm.rounds)).round().astype(int))
     seen: list[list[Look]] = []
@@ -205,8 +204,8 @@ def _estimates(
         client_spread=average[1],
         worst_dissimilarity=worst[0],
         worst_client_spread=worst[1],
-        clip_bias=float(np.sqrt(np.max(looks.bias))),
-        worst_clip_bias=float(np.sqrt(np.max(looks.worst_bias))),
+        clip_bias=np.sqrt(np.max(looks.bias)),
+        worst_clip_bias=np.sqrt(np.max(looks.worst_bias)),
         fewest_samples=int(used.min()),
         most_samples=int(used.max()),
         parameters=observer.model.size,

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from locksfl import _validate
+from locksfl._arrays import Floats
 from locksfl.paper.theory.coins import (
     FixedClients,
     Outcomes,
@@ -29,8 +29,6 @@ from locksfl.paper.theory.coins import (
     population,
     sampled,
 )
-
-Floats = npt.NDArray[np.float64]
 
 ERRORS = 5.0  # standard errors that a true claim may be off
 

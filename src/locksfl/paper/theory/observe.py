@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from locksfl.arm import Dials
 from locksfl.experiment.diagnostics import client_updates, gradients_per_update
+from locksfl.methods.dials import Dials
 from locksfl.models.build import Model, records_at_once
 from locksfl.round.algorithm import clip_factor
 from locksfl.round.client import (
@@ -93,17 +93,17 @@ class Observer:
             biases.append(jnp.sum((gradients - clipped) ** 2, axis=1))
         loss, square, bias = (np.concatenate(a).astype(float) for a in (losses, squares, biases))
         return Look(
-            loss=float(loss.mean()),
+            loss=loss.mean(),
             gradient=float(mean @ mean),
-            mean_client=float(square.mean()),
-            worst_client=float(square.max()),
+            mean_client=square.mean(),
+            worst_client=square.max(),
             bias=float((mean - kept) @ (mean - kept)),
-            worst_bias=float(bias.max()),
+            worst_bias=bias.max(),
         )
 
-    def smoothness(self, weights: Array, seed: int = 0) -> float:
+    def smoothness(self, weights: Array) -> float:
         """The size of the Hessian's largest eigenvalue at w, by power iteration from below."""
-        vector = jax.random.normal(jax.random.key(seed), (self.model.size,))
+        vector = jax.random.normal(jax.random.key(0), (self.model.size,))
         found = 0.0
         for _ in range(POWER_STEPS):
             vector = vector / jnp.linalg.norm(vector)
@@ -127,7 +127,7 @@ class Observer:
             records, _ = self.population.client(client)
             x = records.reshape(len(records), -1).astype(np.float64) * self.population.scale
             x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
-            return np.asarray(x.T @ x / len(x))
+            return x.T @ x / len(x)
 
         clients = range(self.population.clients)
         mean = functools.reduce(np.add, map(moment, clients)) / len(clients)
@@ -147,7 +147,7 @@ class Observer:
         whole = np.zeros(self.population.clients)
         for clients, shape in self._groups():
             _, gradients = _gradients(self.model, weights, self.records, clients, shape)
-            whole[np.asarray(clients)] = np.asarray(jnp.sum(gradients**2, axis=1))
+            whole[np.asarray(clients)] = jnp.sum(gradients**2, axis=1)
         return float(np.sqrt(max(0.0, np.max(mean - whole))))
 
     @property
@@ -193,8 +193,7 @@ def _hessian_product(
 ) -> Array:
     """The Hessian of the sum of these clients' losses, times a vector."""
     slope = jax.grad(lambda flat: jnp.sum(_losses(model, flat, records, clients, shape)[0]))
-    product: Array = jax.jvp(slope, (weights,), (vector,))[1]
-    return product
+    return jax.jvp(slope, (weights,), (vector,))[1]
 
 
 @functools.partial(jax.jit, static_argnums=0)

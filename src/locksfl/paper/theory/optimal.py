@@ -22,10 +22,9 @@ import numpy.typing as npt
 from scipy import special
 
 from locksfl import _validate
+from locksfl._arrays import Floats
 from locksfl.methods.rules.shared import water_level
 from locksfl.paper.theory.bound import Constants, require, sum_constraint
-
-Floats = npt.NDArray[np.float64]
 
 
 def importance(norms: npt.ArrayLike, parameters: int = 1, noise: float = 0.0) -> Floats:
@@ -33,7 +32,7 @@ def importance(norms: npt.ArrayLike, parameters: int = 1, noise: float = 0.0) ->
     _validate.count(parameters=parameters)
     _validate.non_negative(noise=noise)
     lengths = _checked(norms)
-    return np.asarray(np.sqrt(lengths**2 + parameters * noise**2))
+    return np.sqrt(lengths**2 + parameters * noise**2)
 
 
 def best_rates(scores: npt.ArrayLike, uploads: float, rate: float = 1.0) -> Floats:

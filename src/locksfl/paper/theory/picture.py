@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from locksfl._arrays import Floats
 from locksfl.experiment.figures import (
     COLOURS,
     draw_band,
@@ -21,7 +21,6 @@ from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
 from locksfl.paper.theory.check import cases, measure
 from locksfl.paper.theory.estimate import Study
 
-Floats = npt.NDArray[np.float64]
 MEASURED, PRINTED, CORRECTED = range(3)  # looks of lines
 
 
@@ -71,14 +70,15 @@ def _panel(
     low, middle, high = weighted.min(axis=0), weighted.mean(axis=0), weighted.max(axis=0)
     draw_band(axes, t, low, middle, high, MEASURED, label="its weighted mean so far")
     axes.axhline(mean[0], color="black", lw=0.8, ls=":", label="before the first round")
-    styles = {"corrected": (CORRECTED, "corrected bound"), "printed": (PRINTED, "bound as printed")}
-    for name, (number, label) in styles.items():
-        values = bounds[name]
-        if values is not None:
+    missing = []
+    for name, number, label in (
+        ("corrected", CORRECTED, "corrected bound"),
+        ("printed", PRINTED, "bound as printed"),
+    ):
+        if (values := bounds[name]) is not None:
             draw_line(axes, t, values, number, label=label)
-    missing = [
-        f"{styles[name][1]}: none ({why.partition(',')[0]})" for name, why in reasons.items()
-    ]
+        else:
+            missing.append(f"{label}: none ({reasons[name].partition(',')[0]})")
     if missing:
         where = {"transform": axes.transAxes, "va": "top", "fontsize": 7}
         axes.text(0.03, 0.98, "\n".join(missing), **where)

@@ -25,12 +25,12 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array
 
+from locksfl._arrays import Floats
 from locksfl.arm import Arm
 from locksfl.round.algorithm import GivenClients, clip_factor, clipped_norms, play
 from locksfl.round.draws import draw_members, draw_server
+from locksfl.round.floats import FloatSums
 from locksfl.round.server import Server
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ def quadratic(
     )
 
 
-def logistic(features: Floats, signs: Floats, name: str = "logistic") -> Problem:
+def logistic(features: Floats, signs: Floats) -> Problem:
     """f_i(w) = mean_j ln(1 + e^(-y_ij x_ij . w)) from w_0 = 0; features [n, K, d] of length 1.
 
     L = lambda_max(mean x x^T) / 4. A client's gradient is never longer than 1, so that C = 1 never
@@ -119,7 +119,7 @@ def logistic(features: Floats, signs: Floats, name: str = "logistic") -> Problem
             "features: expected labels that are not linearly separable, so that F has a minimum"
         )
     return Problem(
-        name=name,
+        name="logistic",
         start=np.zeros(d),
         gradients=gradients,
         clients=n,
@@ -149,7 +149,7 @@ class Step(NamedTuple):
 def running_mean(steps: Floats, gradient: Floats) -> Floats:
     """Returns the mean of |grad F(w_t)|^2 so far, weighted by eta_t, after each round: what is
     bounded."""
-    return np.asarray(np.cumsum(steps * gradient, axis=-1) / np.cumsum(steps, axis=-1))
+    return np.cumsum(steps * gradient, axis=-1) / np.cumsum(steps, axis=-1)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Descent:
     @property
     def gradient(self) -> Floats:
         """|grad F(w_t)|^2."""
-        return np.asarray(self.steps.gradient)
+        return self.steps.gradient
 
     def weighted(self) -> Floats:
         """Its means so far."""
@@ -172,23 +172,21 @@ class Descent:
     def path_variance(self) -> Floats:
         """Of each seed, the mean of the rounds' variances that the bound takes: by eta_t^2."""
         weight = self.steps.step**2
-        return np.asarray(np.sum(weight * self.steps.variance, 1) / np.sum(weight, 1))
+        return np.sum(weight * self.steps.variance, 1) / np.sum(weight, 1)
 
     def left_over(self) -> Floats:
         """Right minus left side of the inequality of one path: never negative, on any seed."""
         s, eta, smooth = self.steps, self.steps.step, self.smoothness
         right = eta / 2 * s.bias + smooth / 2 * eta**2 * s.chance
         right += -eta * s.gradient_chance + smooth * eta**2 * s.mean_chance
-        return np.asarray(self.gap + np.sum(right - eta / 2 * s.gradient, axis=1))
+        return self.gap + np.sum(right - eta / 2 * s.gradient, axis=1)
 
 
-def descend(
-    problem: Problem, arm: Arm, seeds: int, schedule: str = "inverse-sqrt", seed: int = 0
-) -> Descent:
+def descend(problem: Problem, arm: Arm, seeds: int, seed: int = 0) -> Descent:
     """Play an arm's rounds on a problem, for seeds `seed`, `seed` + 1, ..."""
     if arm.clients != problem.clients:
         raise ValueError(f"clients = {arm.clients}: expected the problem's {problem.clients}")
-    server = Server(schedule=schedule, rounds=arm.rounds)
+    server = Server(schedule="inverse-sqrt", rounds=arm.rounds)
     keys = jax.vmap(jax.random.key)(jnp.arange(seed, seed + seeds))
     steps = Step(*(np.asarray(value, float) for value in _paths(problem, arm, server, keys)))
     return Descent(steps, problem.smoothness, problem.gap)
@@ -205,7 +203,7 @@ def _paths(problem: Problem, arm: Arm, server: Server, keys: Array) -> Step:
         draws = draw_server(jax.random.fold_in(key, 0), t, problem.parameters)
         updates = problem.gradients(state.weights)
         given = GivenClients(updates)
-        result, uploads, _ = play(arm.method, given, members, draws, dials)
+        result, uploads, _ = play(arm.method, given, members, FloatSums(draws), dials)
         true = jnp.mean(updates, axis=0)
         kept = jnp.mean(clip_factor(given.norms, dials)[:, None] * updates, axis=0)
         chance = result.update - kept
@@ -231,5 +229,4 @@ def _paths(problem: Problem, arm: Arm, server: Server, keys: Array) -> Step:
         _, rows = jax.lax.scan(functools.partial(one_round, key), state, jnp.arange(arm.rounds))
         return rows
 
-    found: Step = jax.vmap(path)(keys)
-    return found
+    return jax.vmap(path)(keys)

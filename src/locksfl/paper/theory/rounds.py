@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from scipy import optimize, special
 
-from locksfl import _validate, methods
+from locksfl import _validate
 from locksfl._tables import Count, Positive, Probability, Settings
+from locksfl.methods import PRIVATE, TRUSTS
 from locksfl.paper.theory.bound import Constants, attempt, corrected, printed
 from locksfl.privacy import calibrate_central, mu_from_epsilon
 
-TRUSTS = tuple(name for name, trust in methods.TRUSTS.items() if trust.private)
 MOST_ROUNDS = 10**6
 SHARE = 0.1  # how far above its limit a bound may be for `best_rounds`
 
@@ -84,14 +84,14 @@ def noised(regime: Regime, rounds: int, trust: str) -> Constants:
     cost of a Gaussian of multiplier z/q on everybody. (Orders between integers: by numbers only.)
     """
     s = regime
-    if methods.TRUSTS[trust].clients_add_noise:
+    if TRUSTS[trust].clients_add_noise:
         releases = max(1.0, rounds * s.uploads / s.clients)
         std = 2 * s.clip_norm * math.sqrt(releases) / mu_from_epsilon(s.epsilon, s.delta)
         noise = {"client_noise": std}
     else:
         rate = min(1.0, s.uploads / s.clients)
-        event = calibrate_central(s.epsilon, s.delta, rounds, rate, accountant="rdp")
-        noise = {"server_noise": event.noise_multiplier * s.clip_norm / s.uploads}
+        found = calibrate_central(s.epsilon, s.delta, rounds, rate, accountant="rdp")
+        noise = {"server_noise": found.known() * s.clip_norm / s.uploads}
     return _with_largest_step(s, rounds, noise)
 
 
@@ -120,7 +120,7 @@ def with_best_step(c: Constants) -> Constants:
 def best_rounds(regime: Regime, trust: str) -> Constants:
     """The fewest rounds whose bound, at their best step, is at most 1 + SHARE times its limit; or
     MOST_ROUNDS, if it takes more."""
-    _validate.one_of(TRUSTS, trust=trust)
+    _validate.one_of(PRIVATE, trust=trust)
     enough = (1 + SHARE) * limit(regime, trust)[0]
 
     def best(rounds: int) -> Constants:
@@ -173,14 +173,14 @@ def answer(regime: Regime, rounds: int | None = None) -> dict[str, Any]:
         "printed": None if roots is None else {"small_root": roots[0], "rounds": roots[1]},
         "says_nothing_from": 2 * regime.smoothness * regime.gap,
     }
-    for trust in TRUSTS:
+    for trust in PRIVATE:
         if rounds is None:
             c = best_rounds(regime, trust)
         else:
             c = with_best_step(noised(regime, rounds, trust))
         bound, product = limit(regime, trust)
         told[trust] = {
-            "relation": "replace" if methods.TRUSTS[trust].clients_add_noise else "zero-out",
+            "relation": "replace" if TRUSTS[trust].clients_add_noise else "zero-out",
             "rounds": c.rounds,
             "step": c.step,
             "bound": corrected(c, "constant").as_dict(),

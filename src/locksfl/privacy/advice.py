@@ -1,0 +1,136 @@
+"""Which rule to take, and why: the planner's plans of all rules beside each other. No data.
+
+A rule that chooses by norm asks more clients than upload. It is taken only if it predicts no more
+error than the rule that asks for nothing, and clearly less error or clearly fewer uploads. Where
+nothing limits the uploads it is given the same rounds, so that only uploads are compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from locksfl._tables import Record
+from locksfl.arm import Noise
+from locksfl.privacy.forecast import HOPELESS, SPREAD, reach, smallest_population, verdict
+from locksfl.privacy.planner import FULL, MEASURED, MOST_ROUNDS, NEAR, Plan, Question, choose
+
+PAYS = 0.97  # of the error of a rule that asks for nothing; less is worth a larger cohort
+SAFELY = 0.998  # a run's noise may differ from the rough one of a search by so much more
+
+
+def advise(question: Question) -> Record:
+    """Everything that `locks plan` says, as plain tables."""
+    q = question
+    plans = compared(q)
+    rule = recommended(q, plans)
+    taken = plans[rule]
+    full = q.plan(q.arm(FULL, taken.arm.rounds, q.clients, q.share), q.share)
+    found = reach(taken.arm, taken.expected.noise)
+    return {
+        "question": asdict(q),
+        "verdict": verdict(found),
+        "reach": found,
+        "reach_needed": HOPELESS,
+        "smallest_clients": smallest_population(taken.arm, found),
+        "rule": rule,
+        "reason": _reason(q, plans, rule),
+        "plans": {name: plan.told(q.parameters) for name, plan in plans.items()},
+        "full": full.told(q.parameters),
+        "frontier": frontier(q),
+        "assumed": {
+            "norm_share": q.share,
+            "norms": f"log-normal (log-std {SPREAD:g}) cut at the clip norm, with the mean named",
+            "progress": q.progress,
+            "most_rounds": q.rounds or MOST_ROUNDS,
+        },
+    }
+
+
+def compared(q: Question) -> dict[str, Plan]:
+    """Each rule's plan, if the limits leave it an upload; first that of the one that asks for
+    nothing. Without limits the others have its rounds, and the uploads that its error takes."""
+    plain, *others = q.rules()
+    plans = {plain: choose(q, plain, q.share)}
+    rounds = None if q.limited else [plans[plain].arm.rounds]
+    most_error = SAFELY * plans[plain].error
+    for name in others:
+        if q.most_uploads(name, 1, q.share) >= 1:
+            plans[name] = choose(q, name, q.share, rounds, most_error=most_error)
+    bare = {name: replace(plan.arm, noise=Noise()) for name, plan in plans.items()}
+    return {name: q.plan(arm, q.share) for name, arm in bare.items()}
+
+
+def recommended(q: Question, plans: dict[str, Plan]) -> str:
+    """The rule to take: the plain one, unless others predict no more error, and less error or
+    fewer uploads by enough to be worth asking more clients. Of those with about the fewest uploads
+    the one with the least error."""
+    (name, plain), *others = plans.items()
+    better = {
+        other: plan
+        for other, plan in others
+        if plan.error <= plain.error
+        and (plan.error < PAYS * plain.error or plan.uploads_in_all * NEAR < plain.uploads_in_all)
+    }
+    fewest = min((plan.uploads_in_all for plan in better.values()), default=0.0)
+    few = [other for other in better if q.limited or better[other].uploads_in_all <= NEAR * fewest]
+    return min(few, key=lambda other: better[other].error, default=name)
+
+
+def _reason(q: Question, plans: dict[str, Plan], rule: str) -> str:
+    """Why this rule, in words."""
+    plain = next(iter(plans))
+    if len(plans) == 1:
+        return "the limits leave no upload to a rule that chooses by norm"
+    if q.norm_share is None and q.share == 1:
+        return (
+            f"with fewer than {MEASURED[-1][0]:,} clients private training clips nearly all "
+            "updates to the same length, so that their norms do not tell clients apart"
+        )
+    measured = "" if q.norm_share else ", as measured in populations of this size"
+    where = f"where the mean norm is {q.share:g} clip norms{measured},"
+    if rule == plain:
+        return f"{where} choosing by norm saves too little"
+    theirs, ours = plans[plain], plans[rule]
+    if ours.error < PAYS * theirs.error:
+        return f"{where} it predicts {1 - ours.error / theirs.error:.0%} less error than {plain}"
+    saved = 1 - ours.uploads_in_all / theirs.uploads_in_all
+    return f"{where} it needs {saved:.0%} fewer uploads than {plain} for the same predicted error"
+
+
+def frontier(question: Question) -> list[Record]:
+    """The least predicted error by uploads in all: rough plans for each rule."""
+    q = question
+    most_rounds = q.rounds or MOST_ROUNDS
+    rows = []
+    for total in (q.clients * 10 ** (k / 2) for k in range(-2, 5)):
+        asked = replace(q, uploads_in_all=max(1.0, total))
+        for rule in q.rules():
+            most = q.most_uploads(rule, 1, q.share)
+            if most >= 1 and most * most_rounds >= total:  # it can be spent
+                plan = choose(asked, rule, q.share)
+                rows.append({"total": total, **plan.told(q.parameters)})
+    return rows
+
+
+def gains(question: Question, rounds: int, uploads: float, share: float) -> Record:
+    """When does sampling by norm pay? Each rule that asks for norms beside the one that does not,
+    with the same rounds, expected uploads, clip norm and epsilon (by RDP, for all of them).
+
+    Returns:
+        By rule: the cohort, and the ratios of the noise, of the sampling variance, and of both
+        together (root mean square).
+    """
+    q = question
+    plain, *others = q.rules()
+    theirs = q.rough_plan(q.arm(plain, rounds, uploads, share), share).expected
+    found = {}
+    for name in others:
+        plan = q.rough_plan(q.arm(name, rounds, uploads, share), share)
+        ours, variance = plan.expected, theirs.sampling**2
+        found[name] = {
+            "cohort": plan.arm.cohort,
+            "noise": ours.noise / theirs.noise,
+            "sampling_variance": ours.sampling**2 / variance if variance else 1.0,
+            "error": ours.error / theirs.error,
+        }
+    return found
