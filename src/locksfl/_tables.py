@@ -29,6 +29,7 @@ from locksfl._validate import (
 )
 
 Record = dict[str, Any]  # an object of JSON, a table of TOML
+Hints = dict[str, Any]  # annotations, by field
 
 Positive = Annotated[float, positive]
 Probability = Annotated[float, probability]
@@ -67,7 +68,7 @@ class Settings:
         cls.where = where
 
     def __post_init__(self) -> None:
-        for name, hint in _hints(type(self)).items():  # type: ignore[arg-type]
+        for name, hint in hints_of(type(self)).items():  # type: ignore[arg-type]
             value = typed_value(hint, getattr(self, name), _path(self.where, name))
             object.__setattr__(self, name, value)
         self.check()
@@ -124,7 +125,7 @@ def build_table(kind: Any, table: Any, where: str) -> Any:
     """
     if not isinstance(table, dict):
         raise ValueError(f"{where} = {table!r}: expected a table")
-    hints = _hints(kind)
+    hints = hints_of(kind)
     refuse_unknown(table, hints, where)
     for item in dataclasses.fields(kind):
         required = item.default is item.default_factory is dataclasses.MISSING
@@ -155,7 +156,8 @@ def or_infinite(value: float | None) -> float:
 
 
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
+def hints_of(kind: Any) -> Hints:
+    """The annotation of each field of a dataclass."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {item.name: hints[item.name] for item in dataclasses.fields(kind)}
 
@@ -194,7 +196,9 @@ def typed_value(hint: Any, value: Any, where: str) -> Any:
                 return [typed_value(kind, item, _named(where, item)) for item in value]
             with suppress(OverflowError):  # a whole number that no float holds
                 return plain(value)
-    expected = " or ".join(_TYPES[typing.get_origin(option) or option][1] for option in options)
+    plain = [typing.get_origin(option) or option for option in options]
+    names = (_TYPES[k][1] for k in plain if not (k is int and float in plain))
+    expected = " or ".join(names)
     raise ValueError(f"{where} = {value!r}: expected {expected}")
 
 

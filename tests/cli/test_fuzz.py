@@ -26,7 +26,7 @@ import typer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from locksfl.arm import SETTINGS
+from locksfl.experiment.arm_config import SETTINGS
 from locksfl.cli.main import app, main
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import Config

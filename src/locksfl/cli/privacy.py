@@ -118,7 +118,7 @@ def calibrate(
     kinds: dict[str, Any] = {"relation": flags.relation, "accountant": flags.accountant}
     most = _client_counts(arm, flags.norm_queries, flags.update_releases)
     found = privacy.calibrate(arm, epsilon, delta, most=most, **kinds)
-    amplified = arm.parts[2].amplified
+    amplified = arm.parts.trust.amplified
     coins = amplified and arm.scheme.secret
     answer: Record = {
         **{name: getattr(found.noise, name) for name in MULTIPLIERS},
@@ -294,7 +294,7 @@ def _client_counts(
         if value is None:
             continue
         _validate.count(**{name: value})
-        if not arm.parts[2].clients_add_noise:
+        if not arm.parts.trust.clients_add_noise:
             trusts = " or ".join(name for name, t in TRUSTS.items() if t.clients_add_noise)
             raise ValueError(f"{name} = {value}: only with --trust {trusts}")
         if value > arm.rounds:

@@ -23,9 +23,10 @@ import numpy as np
 
 from locksfl._arrays import pack_arrays, unpack_arrays
 from locksfl._tables import Record
-from locksfl.arm import SETTINGS, Arm
+from locksfl.arm import Arm
 from locksfl.data.catalogue import NAMES
 from locksfl.data.task import Task
+from locksfl.experiment.arm_config import SETTINGS
 from locksfl.experiment.config import OWN_DATA, Config, to_table
 from locksfl.experiment.records import COUNTED, expected_cohort, upload_estimate
 from locksfl.methods.events import terms_to_json

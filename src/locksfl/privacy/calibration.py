@@ -109,11 +109,11 @@ def _noise(arm: Arm, target: _Target, most: tuple[int, int] | None = None) -> No
     """The noise of `calibrate`."""
     if arm.clip_quantile is not None:
         return _with_bits(arm, target)
-    if arm.rungs and arm.parts[2].amplified:
+    if arm.rungs and arm.parts.trust.amplified:
         return _with_rungs(arm, target, arm.noise.norm_multiplier)
     joint, given = arm.releases_norms, arm.noise.norm_multiplier
     scheme, times = arm.scheme, arm.scheme.times(arm, arm.rounds)
-    if arm.parts[2].amplified and scheme.secret:
+    if arm.parts.trust.amplified and scheme.secret:
         q, p = scheme.rate(arm), arm.largest_probability
         if not joint:
             return _central(target, times, q * p, 1.0, given)

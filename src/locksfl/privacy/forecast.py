@@ -89,7 +89,7 @@ def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expect
     arm = _usual(arm, share)
     r = np.asarray(norm_points(share))[:, None]
     own = r
-    if arm.releases_norms and arm.parts[2].clients_add_noise:
+    if arm.releases_norms and arm.parts.trust.clients_add_noise:
         own = np.clip(r + arm.norm_multiplier * _normal(15)[None, :], 0.0, 1.0)
     found = np.array(
         [
@@ -204,7 +204,7 @@ def smallest_population(arm: Arm, found: float) -> int:
     """The clients at which the same shares of them reach HOPELESS: noise falls like 1/n (central:
     the multiplier depends on the rates alone) or like 1/sqrt(n) (clients add the noise)."""
     ratio = HOPELESS / found
-    return math.ceil(arm.clients * (ratio**2 if arm.parts[2].clients_add_noise else ratio))
+    return math.ceil(arm.clients * (ratio**2 if arm.parts.trust.clients_add_noise else ratio))
 
 
 def verdict(found: float) -> str:

@@ -136,7 +136,7 @@ class Question(Settings):
 
     def rough_plan(self, arm: Arm, share: float) -> Plan:
         """The same in some milliseconds, by RDP: with a little more noise than a run's."""
-        if not arm.parts[2].amplified:
+        if not arm.parts.trust.amplified:
             return self.plan(arm, share)
         rate = arm.sampling_rate * arm.largest_probability
         noise = search_noise(self.epsilon, self.delta, arm.rounds, rate, self.relation)

@@ -101,7 +101,7 @@ def _asks_norm(event: Event) -> bool:
 
 def terms_of(arm: Arm, most: Most = None) -> Terms:
     """What all rounds of an arm release, by observer: its trust says so (`Trust.terms`)."""
-    return arm.parts[2].terms(arm, most)
+    return arm.parts.trust.terms(arm, most)
 
 
 def with_strategy(terms: Terms, arm: Arm) -> Terms:

@@ -113,7 +113,7 @@ def clipped_norms(norms: Array, dials: Dials) -> Array:
 def asked_values(method: Method, norms: Array, facts: Facts, dials: Dials) -> Array:
     """What the rule asks of each member, from 0 to C: the norm of its clipped update, or the score
     of its own facts. NaN becomes 0."""
-    score = method.parts[0].score
+    score = method.parts.rule.score
     if score is None:
         return clipped_norms(norms, dials)
     # one client at a time: a score cannot look at the others
@@ -192,7 +192,7 @@ def query_norms(
     values = asked_values(method, norms, facts or {}, dials)
     released = arithmetic.release_norms(method, values, members, dials)
     found = settle_norms(method, released, dials)
-    if method.parts[0].compares:
+    if method.parts.rule.compares:
         return compare_norms(method, found, members, dials, together)
 
     def release(k: int, *pair: Array) -> Array:
@@ -203,7 +203,7 @@ def query_norms(
 
 def check_refine_noise(method: Method, noise: Any) -> None:
     """Refuse the server's noise on the sums that refine K' unless each sum has its own."""
-    shape = (method.parts[0].refinements, 2)
+    shape = (method.parts.rule.refinements, 2)
     if shape[0] and (noise is None or jnp.shape(noise) != shape):
         given = "none" if noise is None else f"shape {jnp.shape(noise)}"
         raise ValueError(
@@ -346,7 +346,7 @@ def contribution_bound(method: Method, norm_sum: Array, dials: Dials) -> Array:
 
 def _at_clip(method: Method, norm_sum: Array, dials: Dials) -> Array:
     """p_C; of probabilities that do not follow the norms, the least, which is then public."""
-    own = norm_sum if method.parts[0].jointly else dials.clip_norm
+    own = norm_sum if method.parts.rule.jointly else dials.clip_norm
     return upload_probability(method, own, norm_sum, jnp.ones(()), dials)
 
 

@@ -292,7 +292,7 @@ class Simulator:
         tests: Any = TestData(split, split, P(), P(), P())
         secrets = None
         if program.exact:  # noise of the server is everywhere, that of members in their slots
-            noise = slots if program.method.parts[2].clients_add_noise else P()
+            noise = slots if program.method.parts.trust.clients_add_noise else P()
             noises: Any = Noise(noise, noise, *[P()] * 3)  # type: ignore[arg-type]
             secrets = Secrets(slots, noises, P())  # type: ignore[arg-type]
         mapped = jax.shard_map(
@@ -505,7 +505,7 @@ def controlled(log: RoundLog, control: RateControl) -> RoundLog:
 
 def released_only(log: RoundLog, arm: Arm) -> RoundLog:
     """The round without what the block did not tell; a member that adds its own noise is known."""
-    if arm.parts[2].clients_add_noise:
+    if arm.parts.trust.clients_add_noise:
         return replace(log, norms=None)
     return replace(log, cohort=None, uploaded=None, norms=None)
 

@@ -127,7 +127,7 @@ def _planned(document: Document, config: Config) -> list[Arm]:
         for arm, one, table in zip(config.arms, told, tables, strict=True)
         if is_own(table)
     }
-    if ours := [table for table in config.arm if table["name"] not in arms]:
+    if ours := [table for table in config.arm if table.name not in arms]:
         stated = {"arms": [one for one in told if one["name"] not in arms]}
         arms |= played_arms(replace(config, arm=ours), stated)
     return [arms[table["name"]] for table in tables]
