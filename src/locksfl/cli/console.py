@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -138,10 +138,11 @@ def plain_table(
 def show(
     answer: Any, as_json: bool, parts: Callable[[Any], Iterable[Any]], *, wide: bool = False
 ) -> None:
-    """Print an answer as JSON, or as the lines and rich tables that `parts` makes of it.
+    """Print an answer, plain or in records, as JSON or as the lines and rich tables that `parts`
+    makes of it.
     `wide`: tables are not folded where there is no terminal."""
     if as_json:
-        print(json.dumps(answer, indent=2))
+        print(json.dumps(answer, indent=2, default=asdict))
         return
     from rich.console import Console
 

@@ -26,6 +26,8 @@ from locksfl.cli.console import (
 
 if TYPE_CHECKING:
     from locksfl.arm import Arm
+    from locksfl.privacy.ledger import ByObserver, Composed, RunAccount
+    from locksfl.privacy.population import Total
 
 privacy_app = group(
     "privacy", "What a plan or a run costs each observer, and the noise that an epsilon needs."
@@ -311,20 +313,21 @@ def _client_counts(
     return norms if arm.releases_norms else 0, sent
 
 
-def _run_lines(run: Path, answer: Record) -> Iterator[str]:
+def _run_lines(run: Path, answer: RunAccount) -> Iterator[str]:
     """What a ledger says, for a person."""
-    yield f"{run}: experiment {answer['experiment'][:16]}, trust {answer['trust']}"
-    if answer["accounting"] == "as-printed":
+    yield f"{run}: experiment {str(answer.experiment)[:16]}, trust {answer.trust}"
+    if answer.accounting == "as-printed":
         yield "NO GUARANTEE for the claimed epsilon: accounting as printed in the paper"
-    for arm in [*answer["arms"], {"name": "all arms", **answer["all_arms_composed"]}]:
-        played = f", {arm['rounds_played']} of {arm['rounds']} rounds" if "rounds" in arm else ""
-        yield f"{arm['name']}{played}"
-        for title in ("guarantee", "spent_so_far"):
-            for line in _cost_lines(arm[title]):
-                yield f"  {title.replace('_', ' '):<13} {line}"
+    parts: list[tuple[str, Composed]] = [
+        (f"{arm.name}, {arm.rounds_played} of {arm.rounds} rounds", arm) for arm in answer.arms
+    ]
+    for name, costs in [*parts, ("all arms", answer.all_arms_composed)]:
+        yield name
+        yield from (f"  {'guarantee':<13} {line}" for line in _cost_lines(costs.guarantee))
+        yield from (f"  {'spent so far':<13} {line}" for line in _cost_lines(costs.spent_so_far))
 
 
-def _total_line(total: Any) -> str:
+def _total_line(total: Total) -> str:
     return (
         f"total epsilon {total.epsilon:g}, delta {total.delta:g} against {total.observer} "
         f"({total.relation}, {total.filter})"
@@ -365,9 +368,9 @@ def _spent_lines(answer: Record) -> Iterator[Any]:
         yield warning
 
 
-def _cost_lines(costs: Record) -> Iterator[str]:
+def _cost_lines(costs: ByObserver) -> Iterator[str]:
     """One line per observer."""
     for observer, cost in costs.items():
-        told = ((k, "infinite" if e is None else f"{e:.4f}") for k, e in cost["relations"].items())
-        both = ", ".join(f"{relation} {epsilon}" for relation, epsilon in told)
-        yield f"{observer.upper():<7} {both}   (delta {cost['delta']:g}, {cost['accountant']})"
+        each = ((k, "infinite" if e is None else f"{e:.4f}") for k, e in cost.relations.items())
+        both = ", ".join(f"{relation} {epsilon}" for relation, epsilon in each)
+        yield f"{observer.upper():<7} {both}   (delta {cost.delta:g}, {cost.accountant})"

@@ -38,12 +38,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 
 from locksfl import _validate
 from locksfl.arm import Arm
 from locksfl.methods.events import Exact
-from locksfl.methods.releases import OBSERVERS, RELATIONS, Observer, Relation
+from locksfl.methods.releases import PUBLIC, RELATIONS, SERVER, Observer, Relation
 from locksfl.methods.sound import trusts_with
 from locksfl.privacy import gdp, old
 from locksfl.privacy.accountant import epsilon_of, mu_squared, rdp_of
@@ -54,7 +55,6 @@ from locksfl.privacy.statement import Cost, promised
 from locksfl.privacy.terms import PlannedArm
 
 VARIABLE = "LOCKS_POPULATIONS"
-SERVER, PUBLIC = OBSERVERS
 
 
 def identifier(**settings: str) -> None:
@@ -228,7 +228,7 @@ class PopulationJournal(Journal):
     @property
     def total(self) -> Total:
         """What was fixed when the journal was made."""
-        return Total(**self.books.header.total or {})
+        return msgspec.convert(self.books.header.total, Total)
 
     @property
     def runs(self) -> list[Run]:
