@@ -40,7 +40,7 @@ Relation = Annotated[str, option(RELATION_HELP)]
 
 @dataclass(frozen=True)
 class Flags:
-    """What `calibrate` and `account` are told of an arm: an option for each field."""
+    """The options that describe an arm to `calibrate` and `account`."""
 
     rounds: Annotated[int | None, option("T, the number of rounds.")] = None
     clients: Annotated[int | None, option("n, the number of clients.")] = None
@@ -119,19 +119,19 @@ def calibrate(
         raise ValueError(f"--trust {flags.trust} adds no noise: expected another")
     kinds: dict[str, Any] = {"relation": flags.relation, "accountant": flags.accountant}
     most = _client_counts(arm, flags.norm_queries, flags.update_releases)
-    found = privacy.calibrate(arm, epsilon, delta, most=most, **kinds)
+    noisy = privacy.calibrate(arm, epsilon, delta, most=most, **kinds)
     amplified = arm.parts.trust.amplified
     coins = amplified and arm.scheme.secret
     answer: Record = {
-        **{name: getattr(found.noise, name) for name in MULTIPLIERS},
+        **{name: getattr(noisy.noise, name) for name in MULTIPLIERS},
         "epsilon": epsilon,
         "delta": delta,
         "relation": flags.relation,
-        "accountant": "rdp" if found.ladder else flags.accountant if coins else "gdp",
+        "accountant": "rdp" if noisy.ladder else flags.accountant if coins else "gdp",
         "protects_from": "PUBLIC" if amplified else "SERVER and PUBLIC",
     }
     lines = [f"{name:<18}{answer[name]:.6g}" for name in MULTIPLIERS if answer[name]]
-    if found.ladder:
+    if noisy.ladder:
         named = "cohort" if arm.controlled else "norm_sum"
         answer["rates"] = [
             {
@@ -139,7 +139,7 @@ def calibrate(
                 "noise_multiplier": one.noise_multiplier,
                 "at_this_rate_alone": _alone(one, epsilon, delta, kinds),
             }
-            for one in (found.at_rung(k) for k in (0, len(found.ladder) // 2, -1))
+            for one in (noisy.at_rung(k) for k in (0, len(noisy.ladder) // 2, -1))
         ]
         lines = [line for line in lines if not line.startswith("noise_multiplier")] + [
             f"{named} {rate[named]:.4g}: noise_multiplier {rate['noise_multiplier']:.6g} "
@@ -355,10 +355,10 @@ def _spent_lines(answer: Record) -> Iterator[Any]:
     )
     heads = ("run", "debited (UTC)", "arms", "epsilon alone", "of the total")
     yield plain_table(heads, rows, left=3)
-    told = f"delta {total['delta']:g}, {total['relation']}"
+    kind = f"delta {total['delta']:g}, {total['relation']}"
     yield (
         f"spent so far  {total['observer']}  {answer['share']:.1%} of the total: epsilon "
-        f"{answer['spent_so_far']:.4f} of {total['epsilon']:g} ({told}, {total['filter']})"
+        f"{answer['spent_so_far']:.4f} of {total['epsilon']:g} ({kind}, {total['filter']})"
     )
     yield f"guarantee     {promise(answer['share'])}"
     yield "if all runs so far were fixed beforehand, they cost together"

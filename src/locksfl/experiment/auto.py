@@ -128,9 +128,9 @@ def _planned(
 
 def _numbers(arm: Arm) -> Record:
     """The settings that take the place of "auto", rounded down: a total is kept."""
-    found = {"cohort": math.floor(100 * arm.cohort) / 100}
+    settings = {"cohort": math.floor(100 * arm.cohort) / 100}
     if arm.releases_norms:
-        found["uploads"] = math.floor(100 * arm.uploads) / 100
+        settings["uploads"] = math.floor(100 * arm.uploads) / 100
     if "floor" in arm.parts.rule.takes:
-        found["floor"] = arm.floor
-    return found
+        settings["floor"] = arm.floor
+    return settings

@@ -405,7 +405,7 @@ class DiagnosticsConfig(Settings, where="diagnostics"):
 
 @dataclass(frozen=True)
 class PlanConfig(Settings, where="plan"):
-    """What the planner is told where train.rounds or an arm's cohort is "auto" (`experiment.auto`).
+    """What the planner knows where train.rounds or an arm's cohort is "auto" (`experiment.auto`).
 
     Attributes:
         uploads_in_all: the most uploads that an arm may be expected to have in all its rounds.

@@ -59,8 +59,8 @@ class Trained(Fitted):
             for cost in self.privacy
             if math.isfinite(cost.epsilon)
         ]
-        told = f"{len(self.history)} rounds, epsilon {', '.join(costs) or epsilon_text(None)}"
-        return f"{super().__repr__()[:-1]}, {told}{', simulated' * self.simulated}>"
+        spent = f"{len(self.history)} rounds, epsilon {', '.join(costs) or epsilon_text(None)}"
+        return f"{super().__repr__()[:-1]}, {spent}{', simulated' * self.simulated}>"
 
     def header(self) -> Record:
         """What a file says of the model: what it cost, too."""

@@ -59,7 +59,7 @@ class ObserverCost:
     epsilon: float | None  # under the experiment's relation; None: infinite
     delta: float
     relation: str
-    accountant: str  # by which it was found
+    accountant: str  # whose bound it is
     relations: dict[str, float | None]  # epsilon under each relation
 
 

@@ -23,7 +23,7 @@ without anything else. A run that ended early, in view of what it released, has
 a second entry, and from then on the charge of the rounds that it played. That is sound for a
 filter, which sums what was released, whatever made it end; "fixed beforehand" it counts as planned.
 A copy of such a run that was still playing has released more: its charge is raised, and if others
-have used the room meanwhile, above the total. Whoever reads the journal is told (`promise`).
+have used the room meanwhile, above the total. The journal says so to its reader (`promise`).
 """
 
 from __future__ import annotations
@@ -343,9 +343,9 @@ class PopulationJournal(Journal):
             )
 
     def _enter(self, run: Run, number: int = 1) -> None:
-        told = {k: v for k, v in vars(run).items() if k not in ("id", "time")}
-        told["arms"] = [arm.as_dict() for arm in run.arms]
-        text = json.dumps({"run": run.id, **told, "asks_norms": False})
+        fields = {k: v for k, v in vars(run).items() if k not in ("id", "time")}
+        fields["arms"] = [arm.as_dict() for arm in run.arms]
+        text = json.dumps({"run": run.id, **fields, "asks_norms": False})
         self.append(Entry(run.id, number, "reserve", EVERYBODY, 1, text, int(time.time())))
 
     def check_noted(self, head: str) -> None:

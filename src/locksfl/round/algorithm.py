@@ -117,8 +117,8 @@ def asked_values(method: Method, norms: Array, facts: Facts, dials: Dials) -> Ar
     if score is None:
         return clipped_norms(norms, dials)
     # one client at a time: a score cannot look at the others
-    found = jax.vmap(lambda own: jnp.reshape(score(own, dials, jnp), ()))(facts)
-    return jnp.where(found > 0, jnp.minimum(found, dials.clip_norm), 0.0)
+    scores = jax.vmap(lambda own: jnp.reshape(score(own, dials, jnp), ()))(facts)
+    return jnp.where(scores > 0, jnp.minimum(scores, dials.clip_norm), 0.0)
 
 
 class Arithmetic(Protocol):
@@ -191,14 +191,14 @@ def query_norms(
     """
     values = asked_values(method, norms, facts or {}, dials)
     released = arithmetic.release_norms(method, values, members, dials)
-    found = settle_norms(method, released, dials)
+    settled = settle_norms(method, released, dials)
     if method.parts.rule.compares:
-        return compare_norms(method, found, members, dials, together)
+        return compare_norms(method, settled, members, dials, together)
 
     def release(k: int, *pair: Array) -> Array:
         return arithmetic.release_pair(method, k, pair, dials)
 
-    return refine_norms(method, found, members, dials, release)
+    return refine_norms(method, settled, members, dials, release)
 
 
 def check_refine_noise(method: Method, noise: Any) -> None:
@@ -454,7 +454,7 @@ def facts_of_updates(updates: Array, last: Array) -> Facts:
 
 
 class Measured(NamedTuple):
-    """What every member found out about its own update."""
+    """What every member knows of its own update."""
 
     norms: Array  # |u_i|, 0 if the update is not finite; in a secret run never less (`safe_norms`)
     facts: Facts  # those that were asked for

@@ -105,8 +105,8 @@ def safe_norms(updates: Array) -> Array:
     square = jnp.pad(scaled, [(0, 0), (0, side * side - updates.shape[-1])])
     rows = jnp.sum(jnp.square(square.reshape(-1, side, side)), axis=-1)
     lengths = jnp.sqrt(jnp.sum(jax.lax.optimization_barrier(rows), axis=-1))
-    found = largest * lengths * (1 + (side + 16) * 2.0**-23)
-    return jnp.where(largest < 2.0**120, found, jnp.inf)  # also for NaN
+    norms = largest * lengths * (1 + (side + 16) * 2.0**-23)
+    return jnp.where(largest < 2.0**120, norms, jnp.inf)  # also for NaN
 
 
 def contribution_steps(updates: Array, coefficient: Array, bounds: Array, steps: Array) -> Array:
@@ -136,7 +136,7 @@ class Noise(NamedTuple):
 
 
 class ExactSums(NamedTuple):
-    """The `Arithmetic` of whole numbers. Of what a simulation can see besides, nothing is told."""
+    """The `Arithmetic` of whole numbers. What only a simulation can see is left out."""
 
     noise: Noise
     grid: Grid  # with the steps of every rung until K' is released, and of its own from then on
@@ -204,7 +204,7 @@ class ExactSums(NamedTuple):
         return add(summed, total_steps(more))
 
     def noised(self, method: Method, summed: Any, std: Array, bound: Array) -> Array:
-        """With the server's noise in whole numbers: PUBLIC is told the sum, not how it was
+        """With the server's noise in whole numbers: PUBLIC sees the sum, not how it was
         rounded."""
         del std
         _, estimator, trust = method.parts

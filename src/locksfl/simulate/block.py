@@ -126,12 +126,12 @@ class ChunkedClients:
 
     def measure(self, facts: tuple[str, ...] = ()) -> Measured:
         """The norms and facts of all members and, if memory allows, the trace of each chunk."""
-        found = [self._visit_shapes(number) for number in range(len(self.program.layout))]
-        size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(found))
+        shapes_of = [self._visit_shapes(number) for number in range(len(self.program.layout))]
+        size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(shapes_of))
         keeps = size * self.program.together <= self.program.keep_bytes
         norms, kept = jnp.zeros(self.members.present.shape), []
         seen = (norms, dict.fromkeys(facts, norms))
-        for number, shapes in enumerate(found):
+        for number, shapes in enumerate(shapes_of):
 
             def step(k: Array, start: Array, carry: Any, number: int = number) -> Any:
                 seen, mine = carry

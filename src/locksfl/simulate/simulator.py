@@ -537,10 +537,10 @@ def read_numbers(first: int, rounds: int, log: Log) -> list[RoundLog]:
     """The log of so many rounds without their members."""
     names = [name for name in Log._fields if name not in ("norms", "uploaded")]
     columns = {name: np.asarray(getattr(log, name))[:rounds].tolist() for name in names}
-    found = []
+    logs = []
     for r in range(rounds):
         row = {name: values[r] for name, values in columns.items()}
         for name in ("accuracy", "loss", "released_count"):  # not evaluated, not released
             row[name] = None if np.isnan(row[name]) else row[name]
-        found.append(RoundLog(first + r, **row))
-    return found
+        logs.append(RoundLog(first + r, **row))
+    return logs

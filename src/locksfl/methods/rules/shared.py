@@ -110,5 +110,5 @@ def clip_factor(norm: Any, dials: Any, xp: Any) -> Any:
 def cosine_between(product: Any, one: Any, other: Any, xp: Any) -> Any:
     """product / (one other), two lengths, between -1 and 1; 0 if one of them is 0."""
     there = (one > 0) & (other > 0)
-    found = product / xp.where(there, one, 1.0) / xp.where(there, other, 1.0)
-    return xp.where(there, xp.clip(found, -1.0, 1.0), 0.0)
+    cosine = product / xp.where(there, one, 1.0) / xp.where(there, other, 1.0)
+    return xp.where(there, xp.clip(cosine, -1.0, 1.0), 0.0)
