@@ -114,6 +114,6 @@ def test_only_a_replay_sees_a_fault(fault):
 
 
 def test_every_fault_has_a_name_of_its_own():
-    """docs/conf.py puts the table below docs/audit.md (tests/test_site.py); no row may be missing."""
+    """docs/conf.py puts the table below docs/audit.md; no row may be missing."""
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 27
     assert len(table().splitlines()) == len(FAULTS) + 2
