@@ -222,6 +222,6 @@ def forecast_line(arm: Arm, parameters: int) -> str | None:
     return (
         f"{arm.name}: training will fail: the noise of a round is {noise:.3g} times the largest "
         f"possible update, and {arm.rounds} rounds do not make up for it (reach {signal:.2g}, "
-        f"{HOPELESS:g} needed). About {smallest_population(arm, signal):,} clients would be needed; "
-        f"{arm.clients:,} are there."
+        f"{HOPELESS:g} needed). About {smallest_population(arm, signal):,} clients would be "
+        f"needed; {arm.clients:,} are there."
     )
