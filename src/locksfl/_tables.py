@@ -12,10 +12,10 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from locksfl._validate import (
     at_most,
@@ -29,6 +29,7 @@ from locksfl._validate import (
 )
 
 Record = dict[str, Any]  # an object of JSON, a table of TOML
+Plain: TypeAlias = "str | float | bool | Sequence[Plain] | Mapping[str, Plain] | None"  # of JSON
 
 Positive = Annotated[float, positive]
 Probability = Annotated[float, probability]

@@ -135,13 +135,20 @@ def plain_table(
     return table_of(heads, rows, left=left, box=SIMPLE, padding=0, **more)
 
 
+def fields_and_properties(record: Any) -> object:
+    """What JSON has of a record: its fields, and what follows from them."""
+    names = getattr(record, "__struct_fields__", None) or list(record.__dataclass_fields__)
+    names += type(names)(n for n, v in vars(type(record)).items() if isinstance(v, property))
+    return {name: getattr(record, name) for name in names}
+
+
 def show(
     answer: Any, as_json: bool, parts: Callable[[Any], Iterable[Any]], *, wide: bool = False
 ) -> None:
     """Print an answer as JSON, or as the lines and rich tables that `parts` makes of it.
     `wide`: tables are not folded where there is no terminal."""
     if as_json:
-        print(json.dumps(answer, indent=2))
+        print(json.dumps(answer, indent=2, default=fields_and_properties))
         return
     from rich.console import Console
 
