@@ -80,8 +80,11 @@ def water_level(values: Any, uploads: Any, xp: Any) -> Any:
 
 def larger_and_equal(own: Any, weight: Any, xp: Any) -> tuple[Any, Any]:
     """For each member, the number of members with a larger value and of those with the same value,
-    itself included. Those of weight 0 are absent and do not count."""
-    ranked = xp.sort(xp.where(weight > 0, own, -1.0))
+    itself included. Those of weight 0 are absent and do not count. Each value is looked up as it
+    was sorted: a compiler that computes it a second time may round it otherwise."""
+    values = xp.where(weight > 0, own, -1.0)
+    ranked = xp.sort(values)
+    own = ranked[xp.argsort(xp.argsort(values))]
     up_to, below = (xp.searchsorted(ranked, own, side=side) for side in ("right", "left"))
     return ranked.shape[0] - up_to, xp.maximum(up_to - below, 1)
 
