@@ -141,7 +141,7 @@ def _same(data: DataConfig, other: DataConfig) -> bool:
         return same_records(data.name, other.name)
     mine, theirs = (
         {
-            file: told["sha256"]
+            file: told.sha256
             for file, told in read_header(find_folder(d.name, d.dir)).files.items()
         }
         for d in (data, other)
