@@ -19,7 +19,6 @@ import tomli_w
 from corpus import plays, reading
 from corpus.federated import play_federation, policy_of
 from locksfl.arm import Arm
-from locksfl.experiment.publish import publish
 from locksfl.privacy import Budget, calibrate
 from locksfl.privacy.population import VARIABLE, PlannedArm, PopulationJournal, Run, Total
 
