@@ -62,7 +62,7 @@ def write(where: Path) -> None:
         with plays.injected():
             if title not in plays.PLAYS:
                 play_federation(title, where / name, plays.stream)
-            publish(where / name, where / f"{name}-bundle")
+            publish_folder(where / name, where / f"{name}-bundle")
     for name in DEVICES:
         policy = {k: v for k, v in vars(policy_of("local")).items() if v is not None}
         (where / "federation" / name / "policy.toml").write_text(tomli_w.dumps(policy))
