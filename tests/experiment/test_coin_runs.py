@@ -134,12 +134,12 @@ def test_without_noise_the_count_is_exact():
 
 def test_the_ledger_alone_gives_the_guarantee():
     run = play(parse_config(COIN, CONTROLLED))
-    (arm,) = account_ledger(read_run(run))["arms"]
+    (arm,) = account_ledger(read_run(run)).arms
     (told,) = summary(run)["arms"]
-    for kind in ("guarantee", "spent_so_far"):
-        assert arm[kind]["public"]["epsilon"] == pytest.approx(told["privacy"][2]["epsilon"])
-        assert arm[kind]["public"]["accountant"] == "rdp"
-    assert 50 * (1 - 2e-3) <= arm["guarantee"]["public"]["epsilon"] <= 50
+    for costs in (arm.guarantee, arm.spent_so_far):
+        assert costs["public"].epsilon == pytest.approx(told["privacy"][2]["epsilon"])
+        assert costs["public"].accountant == "rdp"
+    assert 50 * (1 - 2e-3) <= arm.guarantee["public"].epsilon <= 50
     assert len(told["ladder"]) == 17
 
 

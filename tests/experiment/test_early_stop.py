@@ -70,8 +70,8 @@ def test_the_guarantee_is_the_plans_and_the_rounds_played_are_what_was_spent():
     assert costs(arm["privacy"])[seen] == pytest.approx(epsilon(PLANNED))
     assert costs(arm["spent_so_far"])[seen] == pytest.approx(epsilon(played))
     assert epsilon(played) < 0.9 * epsilon(PLANNED)  # so that the two can be told apart
-    ledger = account_ledger(read_run(run))["arms"][0]
-    assert (ledger["rounds"], ledger["rounds_played"]) == (PLANNED, played)
+    ledger = account_ledger(read_run(run)).arms[0]
+    assert (ledger.rounds, ledger.rounds_played) == (PLANNED, played)
     said = " ".join(notes(summary(run)))
     assert f"locks: {played} of {PLANNED} planned rounds, which have spent epsilon" in said
     publish_folder(run, bundle := new_path())

@@ -179,7 +179,7 @@ def main() -> None:
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="locks", standalone_mode=False)
     except CommandLineError as error:
-        if told := error.format_message().strip():  # a sub-command's help has none
-            say_beside(told)
+        if message := error.format_message().strip():  # a sub-command's help has none
+            say_beside(message)
         code = error.exit_code
     sys.exit(code)

@@ -30,9 +30,10 @@ from locksfl._tables import (
     toml_table,
 )
 from locksfl._validate import at_most, one_of, positive, rate
-from locksfl.arm import MOST_ROUNDS, SETTINGS, Arm, loss_bound_of
+from locksfl.arm import MOST_ROUNDS, Arm, loss_bound_of
 from locksfl.data.catalogue import NAMES
 from locksfl.data.datasets import classes_of, find_folder, has_users, natural_clients
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.methods import TRUSTS
 from locksfl.methods.estimators import CONTRIBUTION_LENGTHS
 from locksfl.methods.sound import trusts_with
@@ -404,7 +405,7 @@ class DiagnosticsConfig(Settings, where="diagnostics"):
 
 @dataclass(frozen=True)
 class PlanConfig(Settings, where="plan"):
-    """What the planner is told where train.rounds or an arm's cohort is "auto" (`experiment.auto`).
+    """What the planner knows where train.rounds or an arm's cohort is "auto" (`experiment.auto`).
 
     Attributes:
         uploads_in_all: the most uploads that an arm may be expected to have in all its rounds.
@@ -442,15 +443,13 @@ class Config(Settings):
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
     plan: PlanConfig | None = None  # what was "auto" is a number by now
-    arm: list[Record] = field(default_factory=list)  # tables of `arm.Arm`, as typed
+    arm: list[ArmConfig] = field(default_factory=list)
 
     def check(self) -> None:
         """Refuse an experiment without arms, and arms that would share files or noise."""
         if not self.arm:
             raise ValueError("arm is missing: expected at least one [[arm]] table")
-        if not all("name" in arm for arm in self.arm):
-            raise ValueError("arm.name is missing")
-        names = [str(arm["name"]) for arm in self.arm]
+        names = [arm.name for arm in self.arm]
         for name in names:
             _file_name(**{"arm.name": name})
             if [n.casefold() for n in names].count(name.casefold()) > 1:  # they name files
@@ -492,11 +491,6 @@ class Config(Settings):
         if privacy.epsilon == math.inf:  # JSON has none, and without noise it is the same
             privacy = replace(privacy, epsilon=None)
         options = {name: v for name, v in self.model.options.items() if _is_number(v)}
-        words = {name for name, kind in SETTINGS.items() if kind is str}
-        arms = [
-            {k: v for k, v in arm.items() if k in SETTINGS and (k in words or _is_number(v))}
-            for arm in self.arm
-        ]
         return replace(
             self,
             seed=None,
@@ -505,7 +499,7 @@ class Config(Settings):
             features=features,
             privacy=privacy,
             model=replace(self.model, options=options),
-            arm=arms,
+            arm=[replace(arm, denominator=None) for arm in self.arm],
         )
 
     @property
@@ -519,18 +513,25 @@ class Config(Settings):
     def arms(self) -> tuple[Arm, ...]:
         """The arms, each table filled in with what the experiment says; not yet calibrated. They
         are made once: nobody but this reads the tables to play, state or publish an arm."""
-        shared = ("rounds", "clip_norm", "lengths", "clip_quantile", "clip_rate")
-        experiment = {
-            "trust": self.privacy.trust,
-            "clients": self.clients,
-            "step": self.train.optimizer.step,
-            "dropouts": self.engine is not None,
-            **{name: getattr(self.train, name) for name in shared},
-        }
+        train, loss_bound = self.train, None
         # of arrays of a library's user the classes are not known; no such folder is refused later
         with suppress(ValueError):
-            experiment["loss_bound"] = loss_bound_of(classes_of(self.data.name, self.data.dir))
-        return tuple(Arm.from_table(table, **experiment) for table in self.arm)
+            loss_bound = loss_bound_of(classes_of(self.data.name, self.data.dir))
+        return tuple(
+            table.arm(
+                self.clients,
+                rounds=train.rounds,
+                trust=self.privacy.trust,
+                dropouts=self.engine is not None,
+                step=train.optimizer.step,
+                clip_norm=train.clip_norm,
+                lengths=train.lengths,
+                clip_quantile=train.clip_quantile,
+                clip_rate=train.clip_rate,
+                loss_bound=loss_bound,
+            )
+            for table in self.arm
+        )
 
 
 def read_config(path: Path, changes: Sequence[str] = (), seed: int | None = None) -> Config:

@@ -13,6 +13,7 @@ from typing import Any
 
 from locksfl._tables import Record
 from locksfl.arm import Arm
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import to_table
 from locksfl.experiment.own_code import described
 from locksfl.experiment.record import (
@@ -178,14 +179,14 @@ def as_document(run: PublicRun) -> Document:
     return {"statement": statement, "config": to_table(run.settings), "rounds": rounds}
 
 
-def _arm(run: PublicRun, arm: PublicArm, table: Record, plan: Arm, name: str) -> Record:
+def _arm(run: PublicRun, arm: PublicArm, table: ArmConfig, plan: Arm, name: str) -> Record:
     told: Record = {
         "name": arm.name,
         "trust": plan.trust,
         "clip_norm": plan.clip_norm,
         "step": plan.step,
     }
-    told |= {part: table.get(part, getattr(plan, part)) for part in ("rule", "estimator")}
+    told |= {part: getattr(table, part) or getattr(plan, part) for part in ("rule", "estimator")}
     told |= {"rounds": arm.planned, "asked_rounds": run.settings.train.rounds}
     told |= {k: getattr(arm.noise, k) for k in ("noise_multiplier", "norm_multiplier")}
     told["claimed_epsilon"] = arm.claimed_epsilon

@@ -8,30 +8,27 @@ a statement and a page say the same.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from locksfl._tables import Record
+from locksfl.experiment.arm_config import OF_SOME_RULES, ArmConfig
 from locksfl.experiment.config import Config
 from locksfl.experiment.record import PublicArm, PublicRun
 from locksfl.methods import sampling_of
 from locksfl.methods.events import Chosen, SampledTwice
 
-METHODS = ("rule", "estimator")
-OF_RULES = (*METHODS, "floor", "norm_low", "norm_multiplier", "loss_bound", "gate", "weights")
-
 
 def own_names(config: Config) -> list[str]:
     """The rules and estimators that are code of the operator's own."""
-    return sorted({word for table in config.arm for word in _own(table)})
+    return sorted({word for arm in config.arm for word in _own(arm)})
 
 
-def is_own(table: Record) -> bool:
+def is_own(arm: ArmConfig) -> bool:
     """Whether an arm has a rule or an estimator of the operator's own."""
-    return bool(_own(table))
+    return bool(_own(arm))
 
 
-def _own(table: Record) -> list[str]:
-    words = (table.get(part) for part in METHODS)
-    return [word for word in words if isinstance(word, str) and ":" in word]
+def _own(arm: ArmConfig) -> list[str]:
+    return [word for word in (arm.rule, arm.estimator) if word is not None and ":" in word]
 
 
 def described(run: PublicRun) -> Config:
@@ -44,14 +41,15 @@ def described(run: PublicRun) -> Config:
     return replace(config, arm=arms)
 
 
-def _stand_in(table: Record, arm: PublicArm, clients: int) -> Record:
-    table = {name: value for name, value in table.items() if name not in OF_RULES}
-    if arm.noise.ladder:
-        events = [event for event, _ in arm.terms["PUBLIC"] if isinstance(event, Chosen)]
+def _stand_in(arm: ArmConfig, played: PublicArm, clients: int) -> ArmConfig:
+    rule, cohort = None, arm.cohort
+    if played.noise.ladder:
+        events = [event for event, _ in played.terms["PUBLIC"] if isinstance(event, Chosen)]
         joint = events and isinstance(events[0].choices[0], SampledTwice)
-        table["rule"] = "dpis" if joint else "coin"
-    if table.get("rule") == "dpis":  # it asks everybody
-        table.pop("cohort", None)
-    elif sampling_of(table).secret:
-        table.setdefault("cohort", clients)
-    return table
+        rule = "dpis" if joint else "coin"
+    if rule == "dpis":  # it asks everybody
+        cohort = None
+    elif cohort is None and sampling_of(arm.given()).secret:
+        cohort = clients
+    without: dict[str, Any] = dict.fromkeys(("estimator", "weights", *OF_SOME_RULES))
+    return replace(arm, rule=rule, cohort=cohort, **without)

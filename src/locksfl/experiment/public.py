@@ -92,8 +92,7 @@ def public_models(folder: RunFolder) -> dict[str, bytes]:
     """The files of the models, by the names of the arms."""
     config = folder.config.public()
     return {
-        arm["name"]: public_model(folder.path / f"model-{arm['name']}.npz", config)
-        for arm in config.arm
+        arm.name: public_model(folder.path / f"model-{arm.name}.npz", config) for arm in config.arm
     }
 
 

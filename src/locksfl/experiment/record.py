@@ -284,7 +284,7 @@ class PublicRun(Written, frozen=True, kw_only=True):
             raise ValueError("settings: expected public ones, without seed and paths")
         _check_texts(to_table(self.settings))
         names = [arm.name for arm in self.arms]
-        if (listed := [table["name"] for table in self.settings.arm]) != names:
+        if (listed := [arm.name for arm in self.settings.arm]) != names:
             raise ValueError(f"settings: arms {listed}, and the run has {names}")
 
     @property

@@ -321,19 +321,19 @@ def test_what_a_killed_run_has_spent_is_read_from_the_durable_ledger(tmp_path, k
     devices = devices_in(tmp_path)
     with pytest.raises(Killed):
         run(folder, Network(devices, "first", killed_before))
-    told = ledger.account_ledger(ledger.read_run(folder.path))
-    identity = told["experiment"]
+    noted = ledger.account_ledger(ledger.read_run(folder.path))
+    identity = noted.experiment
     with ServerLedger.open_for(folder.path / LEDGER, identity) as journal:
         durable = ledger.account_ledger(journal.books)
-    assert told == durable
-    spent = told["all_arms_composed"]["spent_so_far"]["server"]["epsilon"]
+    assert noted == durable
+    spent = noted.all_arms_composed.spent_so_far["server"].epsilon
     summary = run(folder, Network(devices, "second"), resume=True)
     again = ledger.account_ledger(ledger.read_run(folder.path))
-    for arm, mine in zip(summary["arms"], again["arms"], strict=True):
+    for arm, mine in zip(summary["arms"], again.arms, strict=True):
         for cost in arm["spent_so_far"]:
-            seen = mine["spent_so_far"][cost["observer"].lower()]["relations"]
+            seen = mine.spent_so_far[cost["observer"].lower()].relations
             assert seen[cost["relation"]] == cost["epsilon"]
-    assert spent < again["all_arms_composed"]["spent_so_far"]["server"]["epsilon"]
+    assert spent < again.all_arms_composed.spent_so_far["server"].epsilon
 
 
 def test_a_server_does_not_go_on_with_an_older_ledger(tmp_path):

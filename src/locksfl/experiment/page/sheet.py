@@ -11,12 +11,12 @@ from hashlib import sha256
 from importlib import metadata, resources
 from typing import Any
 
+from locksfl._svg import STYLE, svg_in_page
 from locksfl._tables import Record
 from locksfl.experiment.config import OWN_DATA
 from locksfl.experiment.documents import ELEMENT, as_document
 from locksfl.experiment.page import sections
 from locksfl.experiment.page.blocks import Code, Figure, Section, Summary, Text, pieces
-from locksfl.experiment.page.charts import Chart, bokeh_script, figures_json
 from locksfl.experiment.page.story import Story, of_document
 from locksfl.experiment.record import Statement, plain
 
@@ -89,16 +89,13 @@ def again(story: Story, said: str, options: str = "") -> Section:
 
 def render(sheet: Sheet) -> str:
     """The page as one file."""
-    charts: dict[str, Chart] = {}
-    for section in sheet.sections:
-        for block in section.blocks:
-            if isinstance(block, Figure):
-                charts[f"figure-{len(charts) + 1}"] = block.chart
+    blocks = (block for section in sheet.sections for block in section.blocks)
+    charts = [block.chart for block in blocks if isinstance(block, Figure)]
+    figures = [svg_in_page(chart, f"figure-{number}") for number, chart in enumerate(charts, 1)]
     return _template().render(
         sheet=sheet,
-        places=iter(charts),
-        figures=figures_json(charts) if charts else None,
-        bokeh=bokeh_script,
+        figures=iter(figures),
+        style=STYLE,
         document_id=ELEMENT,
         generator=generator(),
         pieces=pieces,
@@ -109,13 +106,12 @@ def render(sheet: Sheet) -> str:
 @cache
 def generator() -> str:
     """What draws pages here: another version, or other sources of this one, draw other bytes."""
-    drawing = sha256()
-    for file in sorted(resources.files("locksfl.experiment.page").iterdir(), key=lambda f: f.name):
+    drawing, package = sha256(), resources.files("locksfl")
+    page = sorted((package / "experiment" / "page").iterdir(), key=lambda file: file.name)
+    for file in (package / "_charts.py", package / "_svg.py", *page):
         if file.name.endswith((".py", ".html")):
             drawing.update(file.read_bytes())
-    versions = [f"{name} {metadata.version(name)}" for name in ("Bokeh", "Jinja2")]
-    ours = f"locks-fl {metadata.version('locks-fl')} ({drawing.hexdigest()[:12]})"
-    return ", ".join([ours, *versions])
+    return f"locks-fl {metadata.version('locks-fl')} ({drawing.hexdigest()[:12]})"
 
 
 def drawn_by(page: str) -> str | None:

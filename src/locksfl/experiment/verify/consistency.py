@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from locksfl._tables import Record, or_infinite
 from locksfl.arm import MULTIPLIERS, Arm
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import Config
 from locksfl.experiment.documents import Document
 from locksfl.experiment.own_code import described, is_own
@@ -53,15 +54,16 @@ def setting_faults(run: PublicRun, document: Document) -> Iterator[str]:
     """Settings that do not lead to the statement and its terms."""
     statement, config = document["statement"], described(run)
     try:
-        arms = _planned(document, config)
+        arms = _planned(run, document, config)
         if not run.simulated:
             _check_secret(config, arms)
     except ValueError as error:
         yield f"configuration: {error}"
         return
-    known = () if any(map(is_own, document["config"]["arm"])) else arms
+    tables = run.settings.arm
+    known = () if any(map(is_own, tables)) else arms
     yield from (f"covers: {fault}" for fault in cover_faults(document, config, known))
-    for told, arm, table in zip(statement["arms"], arms, document["config"]["arm"], strict=True):
+    for told, arm, table in zip(statement["arms"], arms, tables, strict=True):
         lines = [line for line in document["rounds"] if line["arm"] == arm.name]
         for fault in (
             *_arm_faults(told, arm, config, table),
@@ -81,21 +83,21 @@ def _check_secret(config: Config, arms: list[Arm]) -> None:
         raise ValueError(f"diagnostics.every = {config.diagnostics.every}: only of a simulation")
 
 
-def _planned(document: Document, config: Config) -> list[Arm]:
+def _planned(run: PublicRun, document: Document, config: Config) -> list[Arm]:
     """The arms with the noise that is stated; of own code, what stands in, which has no ladder."""
-    tables, told = document["config"]["arm"], document["statement"]["arms"]
+    tables, told = run.settings.arm, document["statement"]["arms"]
     arms = {
         arm.name: arm.changed(noise_multiplier=one["noise_multiplier"])
         for arm, one, table in zip(config.arms, told, tables, strict=True)
         if is_own(table)
     }
-    if ours := [table for table in config.arm if table["name"] not in arms]:
+    if ours := [table for table in config.arm if table.name not in arms]:
         stated = {"arms": [one for one in told if one["name"] not in arms]}
         arms |= played_arms(replace(config, arm=ours), stated)
-    return [arms[table["name"]] for table in tables]
+    return [arms[table.name] for table in tables]
 
 
-def _arm_faults(told: Record, arm: Arm, config: Config, table: Record) -> Iterator[str]:
+def _arm_faults(told: Record, arm: Arm, config: Config, table: ArmConfig) -> Iterator[str]:
     """Numbers of an arm that are not those of its table and the experiment."""
     names = ["rule", "estimator", "trust", "rounds", "clip_norm", "step"]
     expected = {name: getattr(arm, name) for name in names}
@@ -109,11 +111,12 @@ def _arm_faults(told: Record, arm: Arm, config: Config, table: Record) -> Iterat
     )
     if is_own(table):  # what stands in has another rule, and is not limited
         for name in ("rule", "estimator"):
-            expected[name] = table.get(name, told[name])
+            expected[name] = getattr(table, name) or told[name]
         if config.privacy.max_epsilon is not None:
             del expected["rounds"]
         noised["norm_multiplier"] = told["norm_multiplier"] is not None
-    expected |= {name: table[name] for name in MULTIPLIERS if name in table}
+    given = table.given()
+    expected |= {name: given[name] for name in MULTIPLIERS if name in given}
     expected |= {name: getattr(arm, name) for name in arm.scheme.tells}
     for name, value in expected.items():
         if told.get(name) != value:
