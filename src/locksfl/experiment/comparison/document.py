@@ -20,6 +20,7 @@ from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED, figure_fil
 from locksfl.experiment.comparison.statistics import CONFIDENCE, holm, interval, paired
 from locksfl.experiment.costs import epsilons_by_observer
 from locksfl.experiment.figures import legend_below, look, plotting, save_figure
+from locksfl.experiment.record import Cost
 
 LEVEL = 1 - CONFIDENCE
 UNEQUAL = 0.05  # of the wanted uploads: more is not equal
@@ -194,7 +195,7 @@ def cells(row: Record) -> list[str]:
         size_text(row["bytes_up"]),
         size_text(row["bytes_down"]),
         f"{row['tried'] or '-'}{edge}",
-        *epsilons_by_observer(row["privacy"]),
+        *epsilons_by_observer([Cost(**one) for one in row["privacy"]]),
     ]
 
 

@@ -24,6 +24,7 @@ from locksfl.experiment.comparison.tuning import Pair, edges, widen
 from locksfl.experiment.config import Config, TrainConfig, located, to_table
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import calibrated, plan_arms
+from locksfl.experiment.record import plain
 from locksfl.experiment.records import score_of
 from locksfl.experiment.tune.task import Axes, Task, short
 from locksfl.privacy.journal import experiment_id
@@ -236,27 +237,27 @@ def _privately(task: Task, path: Path, watch: Watch) -> tuple[list[Trial], Recor
         raise ValueError(f"{path}: not the trials of this tuning; expected a new --out")
     else:
         prepared = None
-        folder.load_checkpoint()  # drops lines that do not count
-        watch.counted(0, len(folder.lines("rounds.jsonl")))
-    summary = (
-        folder.summary()
+    played = (
+        folder.run()
         if folder.finished
         else run.run_experiment(
             config,
             folder,
             prepared=prepared,
             resume=prepared is None,
-            on_round=lambda record: watch.counted(0, 1),
+            on_round=lambda line: watch.counted(0, 1),
             say=watch.say,
         )
     )
     tried = ((arm, pair) for arm, pairs in _pairs(task) for pair in pairs)
-    trials = [
-        Trial(arm.name, arm.rounds, *pair, score_of(one), one["loss"])
-        for (arm, pair), one in zip(tried, summary["arms"], strict=True)
-    ]
-    told = {"population": summary["population"]["id"], "run": str(path)}
-    return trials, {**told, "privacy": summary["all_arms_composed"]}
+    trials = []
+    for (arm, pair), one in zip(tried, played.public.arms, strict=True):
+        last = one.rounds[-1].scores  # on public records
+        scores = (None, None) if last is None else (last.score, last.loss)
+        trials.append(Trial(arm.name, arm.rounds, *pair, *scores))
+    paid = played.secret.population
+    told = {"population": paid and paid.id, "run": str(path)}
+    return trials, {**told, "privacy": list(map(plain, played.public.all_arms))}
 
 
 def _prepared(task: Task, config: Config, watch: Watch) -> run.Prepared:

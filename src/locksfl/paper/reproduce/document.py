@@ -15,6 +15,7 @@ from locksfl._files import write_atomically
 from locksfl._text import epsilon_text, markdown_table, size_text
 from locksfl.experiment.costs import epsilons_by_observer
 from locksfl.experiment.figures import draw_band, legend_below, plotting, save_figure
+from locksfl.experiment.record import Cost
 from locksfl.experiment.report import SECRET, likeness_figure
 from locksfl.paper.as_printed import honest_table
 from locksfl.paper.reproduce.results import Row, Runs, conclusion, table_of
@@ -122,7 +123,7 @@ def cells(row: Row) -> list[str]:
         row.rounds_text,
         f"{row.uploads:,.0f}",
         size_text(row.bytes_up),
-        *epsilons_by_observer(row.privacy),
+        *epsilons_by_observer([Cost(**one) for one in row.privacy]),
     ]
 
 
