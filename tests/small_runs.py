@@ -22,6 +22,7 @@ from locksfl.data.population import Population
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import Config, parse_config
 from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.page.story import Story, of_run
 from locksfl.simulate import simulator as simulate
 from run_tables import line_tables, run_table
 
@@ -203,6 +204,12 @@ def summary(run: Path) -> dict[str, Any]:
     """A run's record as one table."""
     made = RunFolder.open(run)
     return run_table(made.run(), made.config)
+
+
+def story(run: Path) -> Story:
+    """What its server sees of a run."""
+    made = RunFolder.open(run)
+    return of_run(made.run(), made.config)
 
 
 def costs(table: list[dict[str, Any]]) -> dict[tuple[str, str], float | None]:
