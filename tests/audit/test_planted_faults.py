@@ -42,8 +42,8 @@ def line_holds(name, line, source=SOURCE):
         return accountant([arm], ROUNDS, privacy, np.random.default_rng(2))
     if line == "accountant (all arms)":
         arms = [pair for pair in DEFAULT.values() if pair[0].trust == arm.trust]
-        (check,) = properties.together(arms, ROUNDS, SOURCE)
-        return check.holds, check.found
+        (check,) = properties.all_arms_claim(arms, ROUNDS, SOURCE)
+        return check.holds, check.measured
     if line == "replay":
         return replayed(arm, source)
     if line == "filter":
@@ -56,7 +56,7 @@ def line_holds(name, line, source=SOURCE):
 @pytest.mark.parametrize("name", [*DEFAULT, "central-rates"])
 def test_sound_code_passes_every_line(name, source):
     checks = properties.check_arm(*ARMS[name], source)
-    assert [(check.name, check.found) for check in checks if not check.holds] == []
+    assert [(check.name, check.measured) for check in checks if not check.holds] == []
     expected = [*properties.OF_PLAYS, "statements", "accountant", "replay"]
     assert [c.name for c in checks] == expected + ["filter"] * (name == "local-norm")
 

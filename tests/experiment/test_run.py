@@ -23,7 +23,7 @@ from locksfl.experiment import resuming
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder, unpack_arrays
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.run import Progress
 from locksfl.methods import ESTIMATORS, RULES
 from locksfl.round import client
@@ -388,7 +388,7 @@ def test_the_key_of_the_datas_hash_stays_in_the_checkpoint():
     assert [len(bytes.fromhex(secret)) for secret in meta["data"]] == [32, 32]
     assert not any(secret in json.dumps(meta["ledger"]) for secret in meta["data"])
     run_experiment(config, folder, resume=True)
-    publish(folder.path, bundle := new_path())
+    publish_folder(folder.path, bundle := new_path())
     for file in (*folder.path.iterdir(), *bundle.iterdir()):
         assert not any(secret.encode() in file.read_bytes() for secret in meta["data"]), file
 

@@ -156,9 +156,7 @@ def calibrate(
     show(answer, as_json, lambda _: [*lines, last])
 
 
-def _noise_of_rate(
-    arm: Arm, epsilon: float, delta: float, kinds: dict[str, Any]
-) -> float:
+def _noise_of_rate(arm: Arm, epsilon: float, delta: float, kinds: dict[str, Any]) -> float:
     """The noise of a rung if all rounds were to be of it."""
     from locksfl.methods.events import SampledTwice
     from locksfl.privacy import calibrate_central
@@ -170,8 +168,8 @@ def _noise_of_rate(
             "upload_probability": event.second_rate,
             **kinds,
         }
-    found = calibrate_central(epsilon, delta, arm.rounds, event.sampling_rate, **kinds)
-    return found.known()
+    noise = calibrate_central(epsilon, delta, arm.rounds, event.sampling_rate, **kinds)
+    return noise.known()
 
 
 @privacy_app.command()
@@ -268,23 +266,23 @@ def spent_by(population: PopulationId, as_json: Json = False) -> None:
 @privacy_app.command()
 def paper(as_json: Json = False) -> None:
     """Compare the epsilons that the paper claims with honest ones, by observer and relation."""
-    from locksfl.paper.as_printed import CLIENTS, DELTA, ROUNDS, honest_table
+    from locksfl.paper.as_printed import CLIENTS, DELTA, ROUNDS, HonestRow, honest_table
 
-    def lines(rows: list[Record]) -> Iterator[str]:
+    def lines(rows: list[HonestRow]) -> Iterator[str]:
         yield f"reconstructed: {CLIENTS} clients, {ROUNDS} rounds, delta {DELTA:g}"
         yield f"{'claimed':>7} {'noise':>6} {'SERVER':>17} {'PUBLIC':>17}  reading"
         yield f"{'':14} {'zero-out / replace':>35}"
         for row in rows:
             server, public = (
-                " / ".join(f"{epsilon_text(e, 1, 'inf'):>7}" for e in row[observer].values())
-                for observer in ("server", "public")
+                " / ".join(f"{epsilon_text(e, 1, 'inf'):>7}" for e in epsilons.values())
+                for epsilons in (row.server, row.public)
             )
             yield (
-                f"{row['claimed_epsilon']:>7g} {row['noise_multiplier']:>6g} {server:>17} "
-                f"{public:>17}  {row['reading']}"
+                f"{row.claimed_epsilon:>7g} {row.noise_multiplier:>6g} {server:>17} "
+                f"{public:>17}  {row.reading}"
             )
 
-    show([row.as_dict() for row in honest_table()], as_json, lines)
+    show(honest_table(), as_json, lines)
 
 
 def _client_counts(

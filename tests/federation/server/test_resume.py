@@ -13,7 +13,7 @@ import small_runs
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import plan_arms
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.federation.device import DeviceLedger, Policy, Refusal, Witness
 from locksfl.federation.device.answering import Device
 from locksfl.federation.server.devices import DEVICES, Watched
@@ -141,8 +141,8 @@ def test_it_can_be_published(whole, tmp_path):
     names = [f"the-device-{i}" for i in range(CLIENTS)]
     Watched(network, names, folder.path, 60.0, dict, dict).write()
     assert "the-device-0" in (folder.path / DEVICES).read_text()
-    files = publish(folder.path, tmp_path / "bundle")
-    text = (tmp_path / "bundle" / "rounds.jsonl").read_text()
+    files = publish_folder(folder.path, tmp_path / "bundle")
+    text = (tmp_path / "bundle" / "statement.json").read_text()
     assert "stages" not in text
     assert not [path for path in files if path.is_dir() or b"the-device" in path.read_bytes()]
 
