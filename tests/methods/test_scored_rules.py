@@ -1,5 +1,5 @@
 """Rules by a released score or norm: that they run, are measured as stated and refused as stated.
-(tests/methods/rules has each of them by itself; test_scored_rules_audited.py attacks them.)"""
+(tests/methods/rules has each of them by itself; test_rules_audited.py attacks them.)"""
 
 from __future__ import annotations
 
