@@ -116,6 +116,8 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
     for file, page in OUTSIDE.items():
         if name == page:
             source[0] = at_home(file)
+    if name == "reproduction/report":
+        source[0] = reproduction()
     if name in added:
         source[0] += added[name]()
     for file, page in OUTSIDE.items():
@@ -144,6 +146,14 @@ def all_results() -> str:
     from scripts.make_results import appendix
 
     return "\n" + appendix()
+
+
+def reproduction() -> str:
+    """docs/reproduction/report.md in full, from the table beside it."""
+    sys.path.insert(0, str(ROOT))
+    from scripts.reproduction_report import report
+
+    return report()
 
 
 def faults() -> str:

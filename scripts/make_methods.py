@@ -1,8 +1,9 @@
-"""Fill in the tables of docs/methods.md from what the methods state about themselves.
+"""The tables of docs/methods.md, from what the methods state about themselves.
 
 python -m scripts.make_methods --audit             # attacks all first (methods-audit.json)
 python -m scripts.make_methods --audit training    # only the ways to train; or only the rules
 python -m scripts.make_methods                     # with the bounds of the last time
+python -m scripts.make_methods --show              # prints what the site shows below the page
 
 A block of docs/methods.md between `<!-- NAME -->` and `<!-- end -->` is replaced; the rest is text.
 """
@@ -168,11 +169,26 @@ def together(answers: dict[str, str | None]) -> str:
     return ", ".join(answer for answer in answers.values() if answer) or "no"
 
 
+def rules_list() -> str:
+    """Every rule, and what it asks of a client first."""
+    lines = []
+    for name in in_order():
+        rule = RULES[name]
+        first = rule.asks.name if rule.asks and rule.released else "-"
+        lines.append([f"`{name}`", rule.about, first])
+    return markdown_table(("rule", "uploads", "asked first"), lines)
+
+
+def in_order() -> list[str]:
+    """The names of the rules; those that ask for nothing come first."""
+    return sorted(RULES, key=lambda name: (RULES[name].asks is not None, name))
+
+
 def rules_table() -> str:
-    """Every rule by trust."""
+    """What every rule costs by trust, and what an attack on it has proved."""
     reasons, lines, proved = Reasons(), [], bounds()
-    for name in sorted(RULES, key=lambda name: (RULES[name].asks is not None, name)):
-        rule, cells, means = RULES[name], [], {}
+    for name in in_order():
+        cells, means = [], {}
         for trust in TRUST_ORDER:
             if why := refusal(name, trust):
                 cells.append(reasons.mark(why))
@@ -181,10 +197,9 @@ def rules_table() -> str:
             means[trust] = unbiased(arm)
             if arm.private:
                 cells.append(against(guarantee([arm], DELTA, "pld")))
-        told = (together(means), proved_of(name, proved), rule.paper or "-")
-        first = rule.asks.name if rule.asks and rule.released else "-"
-        lines.append([f"`{name}`", rule.about, first, *cells, *told])
-    heads = ("rule", "uploads", "asked first", *OBSERVER, "unbiased", "proved", "paper")
+        told = (together(means), proved_of(name, proved), RULES[name].paper or "-")
+        lines.append([f"`{name}`", *cells, *told])
+    heads = ("rule", *OBSERVER, "unbiased", "proved", "paper")
     return markdown_table(heads, lines) + "\n\n" + reasons.lines()
 
 
@@ -322,7 +337,24 @@ def bounds() -> dict[str, Any]:
     return found
 
 
-BLOCKS = {"rules": rules_table, "training": training_table}
+BLOCKS = {"rules": rules_list}
+STANDARD = """## Every method: costs and proofs
+
+A cell gives epsilon against SERVER, then PUBLIC (zero-out): 1,000 clients, 100 asked and 40 to
+upload in each of 100 rounds, delta 1e-5; under central trust noise of multiplier 1 on updates
+and 10 on what is released first, under local trust 20 on both. (With `full` everybody uploads;
+`dpis` scores everybody, and its cell is for one fixed multiplier, charged at the least norm
+sum.) *Unbiased*: the trusts under which the expectation of the average is the mean of the
+clipped updates (*: with the estimator `horvitz-thompson`). *Proved*: the largest epsilon that an
+attack on the implementation has proved of a claim of 3 (100 clients, delta .01, 40,000
+repetitions, significance 1e-6) against the observer from whom the trust protects, central then
+local; of 2 rounds, and of 4 for a way to train, whose clients have a loss so steep that they are
+clipped in every round."""
+
+
+def costs_and_proofs() -> str:
+    """What the site shows below docs/methods.md."""
+    return f"{STANDARD}\n\n{rules_table()}\n\n{training_table()}\n"
 
 
 def filled(text: str) -> str:
@@ -340,7 +372,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="the tables of docs/methods.md")
     kinds = ("rules", "training")
     parser.add_argument("--audit", nargs="?", const="all", choices=("all", *kinds), help="first")
-    asked = parser.parse_args().audit
+    parser.add_argument("--show", action="store_true", help="print costs and proofs")
+    given = parser.parse_args()
+    if given.show:
+        print(costs_and_proofs(), end="")
+        return
+    asked = given.audit
     proved = bounds() if asked in kinds else {}
     for kind in kinds if asked == "all" else [asked] if asked else []:
         names = RULES if kind == "rules" else TRAINING

@@ -1,7 +1,7 @@
 """Faults to plant in the program, each with the ordinary test and the audit's line that see it.
 
-The site shows this table below docs/audit.md. A fault replaces a function wherever the program has it under a
-name, so that it does not matter who imported it.
+The site shows this table below docs/audit.md. A fault replaces a function wherever the program has
+it under a name, so that it does not matter who imported it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from locksfl.data.recipe import Recipe, Release
 from locksfl.experiment import own_data
 from locksfl.experiment.config import config_of
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.report import notes
 from locksfl.experiment.run import run_experiment
 from locksfl.privacy.population import PopulationJournal, Total
@@ -289,6 +289,6 @@ def test_a_run_and_its_statement_say_that_statistics_were_released(tmp_path):
     summary = run_experiment(config, RunFolder.create(tmp_path / "run", config))
     told = "released with epsilon 1, charged to 'clinic'"
     assert any(told in line for line in notes(summary))
-    publish(tmp_path / "run", tmp_path / "bundle")
+    publish_folder(tmp_path / "run", tmp_path / "bundle")
     statement = (tmp_path / "bundle" / "STATEMENT.md").read_text()
     assert f"standard deviations of these data, {told}" in " ".join(statement.split())

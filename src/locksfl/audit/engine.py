@@ -8,7 +8,7 @@ moves a coordinate of its own by a known length, and every other coordinate of t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from locksfl.data.population import Population
 from locksfl.methods.cyclic import decorrelated
 from locksfl.methods.dials import Dials
 from locksfl.methods.estimators import SMALLEST_NORM
+from locksfl.methods.rules import Facts
 from locksfl.models.build import Model
 from locksfl.round.client import LocalWork
 from locksfl.round.draws import draw_members, grid_of
@@ -143,8 +144,8 @@ def asked_values(played: Transcript) -> Floats:
         "last_sum": np.sum(last, axis=1, keepdims=True),
         "parameters": float(last.shape[1]),
     }
-    scores = rule.score({name: facts[name] for name in rule.facts}, dials, np)
-    scores = np.broadcast_to(np.nan_to_num(scores), played.member.shape)
+    asked = cast(Facts, {name: facts[name] for name in rule.facts})
+    scores = np.broadcast_to(np.nan_to_num(rule.score(asked, dials, np)), played.member.shape)
     return np.clip(scores, 0.0, dials.clip_norm)
 
 

@@ -145,7 +145,8 @@ def fields_and_properties(record: Any) -> object:
 def show(
     answer: Any, as_json: bool, parts: Callable[[Any], Iterable[Any]], *, wide: bool = False
 ) -> None:
-    """Print an answer as JSON, or as the lines and rich tables that `parts` makes of it.
+    """Print an answer, plain or in records, as JSON or as the lines and rich tables that `parts`
+    makes of it.
     `wide`: tables are not folded where there is no terminal."""
     if as_json:
         print(json.dumps(answer, indent=2, default=fields_and_properties))

@@ -149,7 +149,7 @@ def publish(
     ] = None,
 ) -> None:
     """Make the bundle that may be published: models and privacy statement, no secrets."""
-    from locksfl.experiment.publish import publish as make_bundle
+    from locksfl.experiment.publish import publish_folder as make_bundle
 
     for path in make_bundle(run, folder, sign):
         print(path)

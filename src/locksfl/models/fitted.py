@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from locksfl._arrays import flat_weights, pack_arrays, unpack_arrays
 from locksfl._files import write_atomically
 from locksfl._loading import optional
-from locksfl._tables import Plain
+from locksfl._tables import Value
 from locksfl._text import python_names
 from locksfl.data import raw
 from locksfl.data.origin import Encoding, Preparation
@@ -114,7 +114,7 @@ class Fitted:
         """The weights by name, in the order of the vector."""
         return parameters(self.model, self.weights)
 
-    def header(self) -> Mapping[str, Plain]:
+    def header(self) -> Mapping[str, Value]:
         """What a file says of the model, as JSON has it."""
         plan, encoding = self.model.blueprint, self.encoding
         features = None

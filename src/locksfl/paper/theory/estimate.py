@@ -32,7 +32,7 @@ from jax import Array
 from scipy import optimize
 
 from locksfl._arrays import Floats
-from locksfl._tables import Plain
+from locksfl._tables import Value
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.experiment.plan import plan_arms
@@ -119,7 +119,7 @@ class Study:
         """Means over t weighted by eta_t, after each number of rounds: [seeds, T]."""
         return running_mean(self.steps, self.gradient)
 
-    def as_dict(self) -> dict[str, Plain]:
+    def as_dict(self) -> dict[str, Value]:
         """For JSON."""
         return {
             "note": NOTE,
