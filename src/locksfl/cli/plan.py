@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+from locksfl._charts import Chart, Line
+from locksfl._files import write_atomically
+from locksfl._svg import MARKERS, svg_file
 from locksfl._tables import Record
 from locksfl._text import markdown_table, size_text
-from locksfl.cli.console import RELATION_HELP, Json, option, show
+from locksfl.cli.console import RELATION_HELP, Json, check_picture, option, show
 
 LINES = (  # of the table of plans: label, key, form
     ("rounds", "rounds", "{:,}"),
@@ -52,7 +55,7 @@ def plan(
     ] = None,
     relation: Annotated[str, option(RELATION_HELP)] = "zero-out",
     accountant: Annotated[str, option("pld | rdp")] = "pld",
-    figure: Annotated[Path | None, option("Draw the frontier to this PNG file.")] = None,
+    figure: Annotated[Path | None, option("Draw the frontier to this SVG file.")] = None,
     pays: Annotated[
         bool, option("Print when sampling by norm pays, as a Markdown table.", "--pays")
     ] = False,
@@ -67,6 +70,7 @@ def plan(
     from locksfl.privacy.advice import advise
     from locksfl.privacy.planner import Question
 
+    check_picture("--figure", figure)
     if pays:
         show(list(_gain_rows(settings)), as_json, gain_table)
         return
@@ -75,7 +79,7 @@ def plan(
             raise ValueError(f"--{name} is missing: expected a number")
     told = advise(Question(**settings))
     if figure is not None:
-        draw_frontier(told, figure)
+        write_atomically(figure, frontier_figure(told).encode())
     show(told, as_json, words)
 
 
@@ -153,29 +157,19 @@ def _frontier_table(rows: list[Record]) -> Iterator[str]:
         yield f"{total:>12,.0f}" + "".join(f"{cells.get(rule, '-'):>17}" for rule in rules)
 
 
-def draw_frontier(told: Record, path: Path) -> None:
-    """The predicted error against the uploads in all, one line for each rule."""
-    from locksfl.experiment.figures import legend_below, look, plotting, save_figure
-
-    if path.suffix != ".png":
-        raise ValueError(f"--figure {path}: expected a file that ends in .png")
-    q, rows = told["question"], told["frontier"]
-    figure, axes = plotting().subplots(figsize=(6, 4))
+def frontier_figure(told: Record) -> str:
+    """The predicted error against the uploads in all, one line for each rule, as SVG."""
+    q, rows, full = told["question"], told["frontier"], told["full"]
+    lines = []
     for number, rule in enumerate(dict.fromkeys(row["rule"] for row in rows)):
         of_rule = [row for row in rows if row["rule"] == rule]
         x, y = ([row[key] for row in of_rule] for key in ("total", "error"))
-        axes.loglog(x, y, **look(number), label=rule)
-    full = told["full"]
-    axes.plot(
-        full["uploads_in_all"], full["error"], "k*", label=f"every client, {full['rounds']} rounds"
-    )
-    axes.set_xlabel("uploads in all")
-    axes.set_ylabel("predicted error")
-    axes.set_title(
-        f"n = {q['clients']:,}, d = {q['parameters']:,}, epsilon {q['epsilon']:g}, {q['trust']}"
-    )
-    legend_below(figure, axes, fontsize=8)
-    save_figure(figure, path, only_png=True)
+        lines.append(Line(rule, x, y, number))
+    everyone = f"every client, {full['rounds']} rounds"
+    lines.append(Line(everyone, [full["uploads_in_all"]], [full["error"]], len(MARKERS) - 1))
+    title = f"n = {q['clients']:,}, d = {q['parameters']:,}, epsilon {q['epsilon']:g}, {q['trust']}"
+    chart = Chart("uploads in all", "predicted error", lines, log_x=True, log_y=True)
+    return svg_file([chart], title, width=760, height=320)
 
 
 def _gain_rows(settings: Record) -> Iterator[Record]:
