@@ -17,8 +17,12 @@ import pytest
 from locksfl.experiment.config import config_of
 from locksfl.experiment.documents import ELEMENT, read_document
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.page import public_page, server, server_page
-from locksfl.experiment.publish import public_document, publish
+from locksfl.experiment.page import public_page as page_of
+from locksfl.experiment.page import server, server_page
+from locksfl.experiment.public import public_models, public_run
+from locksfl.experiment.publish import publish_folder
+from locksfl.experiment.record import Statement, plain, read
+from locksfl.experiment.sealing import sealed
 from locksfl.experiment.statement import _credited, _who_was_asked
 from locksfl.methods import RULES
 from locksfl.privacy.population import PopulationJournal, Total
@@ -42,8 +46,12 @@ from small_runs import (
 
 def document_of(run):
     folder = RunFolder.open(run)
-    told, config = folder.summary(), folder.config
-    return public_document(folder, config, told)
+    return plain(sealed(public_run(folder, public_models(folder))))
+
+
+def public_page(document):
+    """The page of a document."""
+    return page_of(read(Statement, document))
 
 
 def element(page):
@@ -59,35 +67,37 @@ DRAW = """
 import json, sys
 import locksfl.cli.main, locksfl.experiment.run
 from locksfl.experiment.page import public_page
+from locksfl.experiment.record import Statement, read
 assert "jinja2" not in sys.modules  # it is imported only to draw
-sys.stdout.buffer.write(public_page(json.load(open(sys.argv[1]))).encode())
+statement = read(Statement, json.load(open(sys.argv[1])))
+sys.stdout.buffer.write(public_page(statement).encode())
 """
 
 
 def test_the_public_page_is_a_function_of_its_document(tmp_path):
-    """The same bytes in another process, in another order of keys, and after other figures."""
+    """The same bytes in another process, and after other figures."""
     document = document_of(finished())
     first = public_page(document)
     server_page(RunFolder.open(finished()))
     assert public_page(document) == first
     assert json.loads(element(first)) == document
-    (tmp_path / "document.json").write_text(json.dumps(document, sort_keys=True))
+    (tmp_path / "document.json").write_text(json.dumps(document))
     command = [sys.executable, "-c", DRAW, tmp_path / "document.json"]
     told = subprocess.run(command, capture_output=True, check=True)
     assert told.stdout.decode() == first
     # and of nothing less
-    document["rounds"][0]["upload_estimate"] += 1
+    document["arms"][0]["rounds"][0]["upload_estimate"] += 1
     assert public_page(document) != first
 
 
 def test_the_page_of_a_bundle_can_be_made_from_its_files():
     target = new_path()
-    publish(finished(), target)
+    publish_folder(finished(), target)
     page = (target / "report.html").read_text("utf-8")
     document = json.loads(element(page))
-    assert public_page(document | read_document(target)) == page
-    del document["statement"]["arms"][0]["privacy"]
-    with pytest.raises(ValueError, match=r"not what a public bundle .* tells \(KeyError"):
+    assert public_page(read_document(target)) == page
+    del document["arms"][0]["privacy"]
+    with pytest.raises(ValueError, match=r"missing required field `privacy`"):
         public_page(document)
 
 
@@ -141,7 +151,7 @@ def test_the_statement_comes_first_and_leaves_nothing_out():
 
 def test_the_words_are_those_of_the_statement():
     target = new_path()
-    publish(finished(), target)
+    publish_folder(finished(), target)
     said = (target / "STATEMENT.md").read_text("utf-8")
     told = json.loads((target / "statement.json").read_text())["words"]
     every = [one for part in told.values() for one in ([part] if isinstance(part, str) else part)]
@@ -358,7 +368,7 @@ def test_report_writes_pages_of_one_run_and_of_several(tmp_path, capsys, monkeyp
     (run / "report.html").unlink()
     assert call_locks(capsys, "report", run) == f"wrote {run}/report.html\n"
     assert (run / "report.html").read_bytes() == before
-    publish(run, bundle)
+    publish_folder(run, bundle)
     call_locks(capsys, "report", run, "--public", "--out", "mine.html")
     assert Path("mine.html").read_bytes() == (bundle / "report.html").read_bytes()
 
@@ -391,7 +401,7 @@ def test_a_public_page_of_several_runs_names_no_folder(tmp_path, capsys, monkeyp
 
 def test_report_refuses_in_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    publish(quick(), tmp_path / "bundle")
+    publish_folder(quick(), tmp_path / "bundle")
     (tmp_path / "there.html").write_text("mine")
     for given, told in (
         (("bundle",), "bundle: a public bundle stays as it is; expected --out FILE"),
@@ -410,7 +420,7 @@ def test_report_refuses_in_one_line(tmp_path, capsys, monkeypatch):
 
 def test_a_page_with_secrets_is_for_its_owner_alone(tmp_path, capsys):
     """The fault: `locks report RUN --out FILE` copies the server's page where all can read it."""
-    publish(quick(), tmp_path / "bundle")
+    publish_folder(quick(), tmp_path / "bundle")
     before = os.umask(0o022)
     try:
         for given in ((quick(),), (quick(), tmp_path / "bundle")):

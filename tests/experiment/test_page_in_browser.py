@@ -12,7 +12,7 @@ from browser import browser, complaints, drawn, open_page, requests
 from locksfl.experiment.documents import read_document
 from locksfl.experiment.page import public_page, server_page
 from locksfl.experiment.page.story import read_run
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from small_runs import finished, new_path, quick
 
 SERVER, PUBLIC = 9, 5  # figures
@@ -39,7 +39,7 @@ def driver():
 @pytest.fixture(scope="module")
 def bundle():
     target = new_path()
-    publish(finished(), target)
+    publish_folder(finished(), target)
     return target
 
 

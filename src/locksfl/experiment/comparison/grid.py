@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from locksfl._tables import build_table, toml_table
 from locksfl._validate import one_of
 from locksfl.arm import Arm
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.comparison.settings import (
     CompareConfig,
     DataEntry,
@@ -143,7 +144,7 @@ class Comparison:
         )
         try:
             privacy = self.privacy(case)
-            return dataclasses.replace(base, train=train, privacy=privacy, arm=[table])
+            return dataclasses.replace(base, train=train, privacy=privacy, arm=[ArmConfig(**table)])
         except ValueError as error:
             raise ValueError(f"compare, {case.label}: {error}") from None
 

@@ -14,10 +14,11 @@ from typing import Any
 from locksfl._svg import STYLE, svg_in_page
 from locksfl._tables import Record
 from locksfl.experiment.config import OWN_DATA
-from locksfl.experiment.documents import ELEMENT
+from locksfl.experiment.documents import ELEMENT, as_document
 from locksfl.experiment.page import sections
 from locksfl.experiment.page.blocks import Code, Figure, Section, Summary, Text, pieces
-from locksfl.experiment.page.story import Story, of_document, understood
+from locksfl.experiment.page.story import Story, of_document
+from locksfl.experiment.record import Statement, plain
 
 COMMANDS = {  # by engine: what plays an experiment, and with what
     None: ("locks run config.toml", "With config.toml and the same data. "),
@@ -50,23 +51,20 @@ class Sheet:
     document: Record | None = None
 
 
-def public_page(document: Record) -> str:
-    """The page of a public bundle: a function of what the bundle tells, to the byte."""
-    document = json.loads(json.dumps(document, sort_keys=True))  # in one order
-    with understood():
-        return render(_public_sheet(document))
+def public_page(statement: Statement) -> str:
+    """The page of a public bundle: a function of its statement, to the byte."""
+    return render(replace(_public_sheet(statement), document=plain(statement)))
 
 
-def _public_sheet(document: Record) -> Sheet:
-    story = of_document(document)
+def _public_sheet(statement: Statement) -> Sheet:
+    story = of_document(as_document(statement))
     more = [
         sections.asked([story]),
         sections.budget([story]),
         sections.configuration(story.config),
         again(story, AGAIN),
     ]
-    about = "Report of a private training run, for the public"
-    return replace(sheet_of(story, about, more), document=document)
+    return sheet_of(story, "Report of a private training run, for the public", more)
 
 
 def sheet_of(story: Story, subtitle: str, more: Sequence[Section]) -> Sheet:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from locksfl._tables import Record
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import (
     Config,
     DataConfig,
@@ -95,7 +96,7 @@ def config_for(
     scale: Scale, panel: Panel, tuned: Mapping[str, Tuned], data_dir: str | None = None
 ) -> Config:
     """The panel as an experiment: one arm per method."""
-    arms = [_arm(panel, method, tuned[method]) for method in METHODS]
+    arms = [ArmConfig(**_arm(panel, method, tuned[method])) for method in METHODS]
     return Config(
         name=panel.label,
         data=DataConfig(scale.data, CLIENTS, SplitConfig("shards", classes=2), dir=data_dir),
