@@ -83,6 +83,14 @@ def test_every_file_stands_in_a_room_that_is_known():
     assert beside - FLOOR | folders == set(ROOMS)
 
 
+def test_the_header_of_every_room_says_what_comes_in_and_what_goes_out():
+    """Found alone here: a room that a first-time reader has to guess."""
+    for room in (folder for folder in SOURCE.iterdir() if (folder / "__init__.py").exists()):
+        header = ast.get_docstring(ast.parse((room / "__init__.py").read_text("utf-8"))) or ""
+        for line in ("\nIn: ", "\nOut: ", "\nMay not import: "):
+            assert line in header, f"{room.name}: {line.strip()}"
+
+
 def test_only_the_federation_imports_flower_and_its_internals_in_one_file():
     internals = set()
     for path in FILES:

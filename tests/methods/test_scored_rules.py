@@ -1,5 +1,5 @@
 """Rules by a released score or norm: that they run, are measured as stated and refused as stated.
-(test_every_rule.py has their formulas; test_scored_rules_audited.py attacks them.)"""
+(test_every_rule.py has their formulas; test_rules_audited.py attacks them.)"""
 
 from __future__ import annotations
 

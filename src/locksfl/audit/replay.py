@@ -62,7 +62,7 @@ class Charge(NamedTuple):
     shifts, in standard deviations."""
 
     first: float | None  # None: `second` is for both
-    second: float
+    second: float  # of the sum of the updates, and of the number of uploads
     probability: float  # of an upload, at most
     times: int  # rounds in which a client takes part
 

@@ -1,8 +1,9 @@
-"""What the releases cost: records of what was released, accountants, and calibration.
+"""What the releases cost: accountants, calibration, statements, ledgers and budgets.
 
-Events describe what an observer saw; `epsilon_of` says what they cost together, and
-`calibrate_central` and `calibrate_local` go the other way. Nothing here touches data or draws
-randomness, and every epsilon is an upper bound.
+In: events, which describe what an observer saw, and the noise of an arm.
+Out: what they cost together (`epsilon_of`), the noise that an epsilon needs (`calibrate_central`,
+    `calibrate_local`), and what was spent. Every epsilon is an upper bound.
+May not import: data, or anything that draws randomness; nor JAX, since devices read this room.
 """
 
 from __future__ import annotations
