@@ -12,8 +12,8 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "locksfl"
 FLOOR = {"_arrays", "_files", "_loading", "_tables", "_text", "_validate"}  # they import no room
 ROOMS = [
-    "methods", "arm", "privacy", "data", "models", "round", "simulate", "experiment", "audit",
-    "federation", "paper", "cli",
+    "methods", "arm", "privacy", "data", "models", "round", "simulate", "experiment", "grids",
+    "audit", "federation", "paper", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

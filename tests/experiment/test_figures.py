@@ -6,14 +6,18 @@ import itertools
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
+from locksfl.arm import Noise
 from locksfl.experiment import report
-from locksfl.experiment.comparison import document as comparison
 from locksfl.experiment.figures import COLOURS, draw_band, draw_line, look, plotting
+from locksfl.grids.comparison import document as comparison
+from locksfl.grids.drive import Outcome
 from locksfl.paper.reproduce import document as reproduction
-from locksfl.paper.reproduce.settings import FULL, METHODS, panels
+from locksfl.paper.reproduce.runs import MethodRuns
+from locksfl.paper.reproduce.settings import FULL, METHODS, Tuned, panels
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -73,15 +77,16 @@ def test_arms_differ_in_dashes_or_marker_and_not_in_colour_alone():
 def test_every_line_of_a_comparison_is_told_apart(drawn):
     """13 methods, and one method with five numbers of rounds."""
     for name, expected in (("rules", 13), ("rounds", 5)):
-        rows = json.loads((DOCS / "results" / f"{name}.json").read_text("utf-8"))["rows"]
-        comparison.draw(Path("figure"), [r for r in rows if r["data"] == rows[0]["data"]], name)
+        table = json.loads((DOCS / "results" / f"{name}.json").read_text("utf-8"))
+        rows = msgspec.convert(table["rows"], list[comparison.TableRow])
+        comparison.draw(Path("figure"), [r for r in rows if r.data == rows[0].data], name)
         assert len(drawn[-1].axes[0].get_legend_handles_labels()[1]) == expected
         assert not alike(drawn[-1])
 
 
 def test_every_line_of_the_reproduction_is_told_apart(drawn):
-    run = {"arms": {method: {"accuracy": [0.1, 0.5, 0.7]} for method in METHODS}}
-    runs = {panel: [run] for panel in panels(FULL)}
+    run = MethodRuns(Tuned(1.0, 1.0), [Outcome(Noise(), (0.1, 0.5, 0.7), 0.7, 1.0, 1, 1, 1)])
+    runs = {panel: dict.fromkeys(METHODS, run) for panel in panels(FULL)}
     reproduction.draw_accuracy(Path("figure"), FULL, "mlp", runs)
     (figure,) = drawn
     assert len(figure.axes[0].get_legend_handles_labels()[1]) == len(METHODS)
