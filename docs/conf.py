@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,12 @@ NAVIGATION = {
     ],
     "Privacy": ["privacy", "verify", "sharp-edges", "Accounting <accounting>", "audit"],
     "Methods and theory": ["The method <method>", "theory", "errata"],
-    "Results": ["results", "The paper's experiment <reproduction/report>", "performance"],
+    "Results": [
+        "results",
+        "All results <results-tables>",
+        "The paper's experiment <reproduction/report>",
+        "performance",
+    ],
     "Reference": ["api", "comparison", "benchmarks", "contributing", "changelog"],
 }
 
@@ -104,10 +110,14 @@ def at_home(file: str) -> str:
 def read_page(app: Any, name: str, source: list[str]) -> None:
     """What is made here in its page, and links to pages from elsewhere turned to the site's."""
     del app
-    added = {"index": navigation, "api": api_page}
+    added = {
+        "index": navigation, "api": api_page, "results-tables": all_results, "audit": faults
+    }  # fmt: skip
     for file, page in OUTSIDE.items():
         if name == page:
             source[0] = at_home(file)
+    if name == "reproduction/report":
+        source[0] = reproduction()
     if name in added:
         source[0] += added[name]()
     for file, page in OUTSIDE.items():
@@ -128,6 +138,30 @@ def api_page() -> str:
             members = "" if kind == "autofunction" or name in NO_MEMBERS else MEMBERS
             lines.append(f"```{{eval-rst}}\n.. {kind}:: locksfl.{name}\n{members}```\n")
     return "\n".join(lines)
+
+
+def all_results() -> str:
+    """What is below the introduction of docs/results-tables.md, from docs/results."""
+    sys.path.insert(0, str(ROOT))
+    from scripts.make_results import appendix
+
+    return "\n" + appendix()
+
+
+def reproduction() -> str:
+    """docs/reproduction/report.md in full, from the table beside it."""
+    sys.path.insert(0, str(ROOT))
+    from scripts.reproduction_report import report
+
+    return report()
+
+
+def faults() -> str:
+    """What is below the last section of docs/audit.md, from tests/audit_faults.py."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from audit_faults import table
+
+    return "\n" + table()
 
 
 def setup(app: Any) -> None:

@@ -6,32 +6,20 @@ two widths, light and dark. It needs the extra "test", and Chromium:
 
 from __future__ import annotations
 
-import base64
-import io
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from browser import browser, open_page  # noqa: E402  (of the tests, which look at pages too)
+from browser import browser, open_page, picture  # noqa: E402  (of the tests, which look at pages too)
 
 TALL = {1280: 4200, 390: 5600}  # pixels that are kept, from the top
 COLOURS = 160
-
-
-def picture(driver: Any, page: Path, width: int, dark: bool) -> Image.Image:
-    """The upper part of a page."""
-    open_page(driver, page, width, dark)
-    clip = {"x": 0, "y": 0, "width": width, "height": TALL[width], "scale": 1}
-    shot = {"captureBeyondViewport": True, "format": "png", "clip": clip}
-    answer = driver.execute_cdp_cmd("Page.captureScreenshot", shot)
-    return Image.open(io.BytesIO(base64.b64decode(answer["data"])))
 
 
 def main() -> None:
@@ -45,7 +33,8 @@ def main() -> None:
             subprocess.run(command, check=True)
         for width in TALL:
             for dark in (False, True):
-                shot = picture(driver, page, width, dark).convert("RGB")
+                open_page(driver, page, width, dark)
+                shot = picture(driver, (0, 0, width, TALL[width]))
                 name = f"report-{width}-{'dark' if dark else 'light'}.png"
                 small = shot.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
                 small.save(ROOT / "docs" / name, optimize=True)

@@ -1,7 +1,7 @@
 """Faults to plant in the program, each with the ordinary test and the audit's line that see it.
 
-docs/audit.md shows this table. A fault replaces a function wherever the program has it under a
-name, so that it does not matter who imported it.
+The site shows this table below docs/audit.md. A fault replaces a function wherever the program has
+it under a name, so that it does not matter who imported it.
 """
 
 from __future__ import annotations
@@ -772,7 +772,7 @@ def run_ordinary(fault: Fault) -> None:
 
 
 def table() -> str:
-    """The table of docs/audit.md."""
+    """The table that the site shows below docs/audit.md."""
     rows = ["| fault | test in tests/ | line of the audit |", "|---|---|---|"]
     for fault in FAULTS:
         line = f"{fault.line}, {fault.arm}" if fault.line else f"not visible: {fault.why}"

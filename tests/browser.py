@@ -5,16 +5,20 @@ Where CI=true a missing browser fails the test; elsewhere it skips it.
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
@@ -22,16 +26,10 @@ FLAGS = (
     "--hide-scrollbars",
 )  # fmt: skip
 HEIGHT = 900
-# every canvas, those inside Bokeh's own elements too; and how many of its pixels are drawn
-DRAWN = """
-const found = place => [...place.querySelectorAll("*")].flatMap(one =>
-  [...(one.tagName == "CANVAS" ? [one] : []), ...(one.shadowRoot ? found(one.shadowRoot) : [])]);
-return [...document.querySelectorAll(".drawing")].map(drawing => Math.max(0, ...found(drawing)
-  .filter(canvas => canvas.width && canvas.height)
-  .map(canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data
-    .filter((value, place) => place % 4 == 3 && value > 0).length)));
+PLACES = """
+return [...document.querySelectorAll("figure")].map(one => one.getBoundingClientRect())
+  .map(box => [box.left + scrollX, box.top + scrollY, box.width, box.height]);
 """
-READY = "return !window.Bokeh || Bokeh.documents.every(one => one.is_idle)"
 
 
 def _program(*names: str) -> str:
@@ -66,9 +64,7 @@ def browser() -> Iterator[Any]:
 
 
 def open_page(driver: Any, path: Path, width: int = 1280, dark: bool = False) -> None:
-    """Show a file at this width; it is drawn when this returns."""
-    from selenium.webdriver.support.ui import WebDriverWait
-
+    """Show a file at this width; it is painted when this returns."""
     size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < 500}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -76,8 +72,6 @@ def open_page(driver: Any, path: Path, width: int = 1280, dark: bool = False) ->
     for kind in ("browser", "performance"):
         driver.get_log(kind)  # of what was shown before
     driver.get(path.resolve().as_uri())
-    WebDriverWait(driver, 60).until(lambda one: one.execute_script(READY))
-    # two frames later what is idle has been painted
     driver.execute_async_script(
         "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))"
     )
@@ -97,7 +91,20 @@ def requests(driver: Any) -> list[str]:
     return [url for url in urls if not url.startswith(("data:", "blob:"))]
 
 
+def picture(driver: Any, box: Sequence[float], scale: float = 1) -> Image.Image:
+    """What is painted at (left, top, width, height) of the page."""
+    clip = dict(zip(("x", "y", "width", "height"), box, strict=True)) | {"scale": scale}
+    shot = {"captureBeyondViewport": True, "format": "png", "clip": clip}
+    answer = driver.execute_cdp_cmd("Page.captureScreenshot", shot)
+    return Image.open(io.BytesIO(base64.b64decode(answer["data"]))).convert("RGB")
+
+
 def drawn(driver: Any) -> list[int]:
-    """For each figure of the page, how many pixels of it are drawn."""
-    found: list[int] = driver.execute_script(DRAWN)
+    """For each figure of the page, how many pixels of it, above its caption, are not its ground."""
+    found = []
+    caption = 'return [...document.querySelectorAll("figcaption")].map(one => one.offsetHeight)'
+    boxes = zip(driver.execute_script(PLACES), driver.execute_script(caption), strict=True)
+    for (left, top, width, height), words in boxes:
+        shot = np.asarray(picture(driver, (left, top, width, height - words - 4))).astype(int)
+        found.append(int((abs(shot - shot[0, -1]).sum(axis=-1) > 24).sum()))
     return found

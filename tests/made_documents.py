@@ -22,7 +22,8 @@ from locksfl.experiment.config import Config, config_of
 from locksfl.experiment.costs import epsilon_so_far, statement
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import claimed_epsilon, plan_arms
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
+from locksfl.experiment.record import ClassMetrics, Metrics
 from locksfl.experiment.run import _adapted
 from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
@@ -116,6 +117,7 @@ def debited(config: Config, arms: list[Arm], before: int) -> dict[str, Any]:
 
 MODEL = {"format": 1, "classes": 10, "scale": 1.0, "shape": [4], "features": None}
 MODEL |= {"parameters": {"weights": [4]}, "task": Task().as_dict()}
+METRICS = dict.fromkeys((*Metrics.__struct_fields__, *ClassMetrics.__struct_fields__), 0.5)
 
 
 @functools.cache
@@ -182,7 +184,7 @@ def made_summary(arm: Arm, config: Config, lines: list[dict[str, Any]]) -> dict[
     names = ("name", "rule", "estimator", "trust", "rounds", "clip_norm", "step")
     told = {name: getattr(arm, name) for name in names}
     told |= {name: lines[-1][name] for name in ("accuracy", "loss")}
-    told |= {"asked_rounds": config.train.rounds, "metrics": {}}
+    told |= {"asked_rounds": config.train.rounds, "metrics": METRICS}
     told |= {"noise_multiplier": arm.noise_multiplier or None}
     told |= {"norm_multiplier": arm.norm_multiplier or None}
     told |= {"ladder": list(arm.ladder)} if arm.ladder else {}
@@ -204,7 +206,7 @@ def made_bundle(kind: str, before: int | None = None) -> Path:
     """The bundle of it. Do not write to it."""
     target = new_path()
     with mock.patch.dict(os.environ, {VARIABLE: str(new_path())}):
-        publish(made_run(kind, before), target)
+        publish_folder(made_run(kind, before), target)
     return target
 
 

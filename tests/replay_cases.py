@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from locksfl.arm import Arm
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.methods import ESTIMATORS, RULES, SAMPLINGS, TRUSTS, find_rule
 
 CLIENTS = 20
@@ -34,7 +35,7 @@ def arm_of(rule: str, estimator: str | None, trust: str, sampling: str, **more: 
         if uploads and known.count_share:  # it would be an arm of several rates
             continue
         with contextlib.suppress(ValueError):
-            arm = Arm.from_table(table | uploads, trust=trust, clients=CLIENTS, rounds=8, **more)
+            arm = ArmConfig(**table | uploads).arm(CLIENTS, trust=trust, rounds=8, **more)
             if arm.noise_follows:
                 arm = arm.changed(ladder=tuple(np.linspace(2, 1.3, len(arm.rungs))))
             return arm

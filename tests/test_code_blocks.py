@@ -70,8 +70,7 @@ def write_table(path: Path, owner: str, label: str, people: int = 120) -> None:
     path.write_text("\n".join(rows))
 
 
-def for_readme(_: Names) -> None:
-    write_table(Path("table.csv"), "user_id", "y")
+def for_program(_: Names) -> None:
     write_table(Path("people.csv"), "user_id", "y", people=60)
 
 
@@ -95,9 +94,8 @@ def for_library(names: Names) -> None:
         "".join(f"[columns.{n}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in told.items())
                 for n, told in columns.items())
     )  # fmt: skip
-    people = locksfl.Population.from_arrays(x, y, user, x[:9], y[:9], classes=3)
     sick = np.array(["healthy", "sick"])[(y > 0).astype(int)]
-    names |= {"population": people, "X": x, "y": sick, "patient": user, "X_new": x[:3]}
+    names |= {"X": x, "y": sick, "patient": user, "X_new": x[:3]}
     names |= {"mlflow": Tracker, "wandb": Tracker, "locksfl": locksfl}
     names |= {"loader": range(3), "steps": 3, "sampling_rate": 0.1}
 
@@ -116,15 +114,16 @@ def for_federation(names: Names) -> None:
 
 
 BEFORE: dict[str, Callable[[Names], None]] = {
-    "README.md": for_readme,
     "docs/data.md": for_data,
     "docs/federation.md": for_federation,
     "docs/library.md": for_library,
     "docs/models.md": for_models,
+    "docs/program.md": for_program,
 }
 
 
-def after_readme(names: Names) -> None:
+def after_library(names: Names) -> None:
+    """The first example learns; trackers take numbers only, with the round as the step."""
     result = names["result"]
     assert result.accuracy > 0.6  # chance is a third
     assert len(result.history) == 30
@@ -132,10 +131,6 @@ def after_readme(names: Names) -> None:
     costs = {(c.observer, c.relation): c.epsilon for c in result.privacy}
     assert costs["SERVER", "zero-out"] == math.inf
     assert 7.9 < costs["PUBLIC", "zero-out"] <= 8.0
-
-
-def after_library(names: Names) -> None:
-    """Trackers take numbers only, with the round as the step."""
     assert len(names["results"]) == 9
     assert len(Path("rounds.csv").read_text().splitlines()) == 51
     Tracker.seen.clear()
@@ -175,7 +170,6 @@ def after_data(names: Names) -> None:
 
 
 AFTER: dict[str, Callable[[Names], None]] = {
-    "README.md": after_readme,
     "docs/data.md": after_data,
     "docs/library.md": after_library,
 }

@@ -14,7 +14,7 @@ from locksfl._validate import nearest
 def load(
     setting: str, name: str, what: str = "function", fits: Callable[[Any], bool] = callable
 ) -> Any:
-    """Import what "package.module:name" names; modules of the current directory are found too.
+    """Import what "package.module:name" names; modules of the current directory too.
 
     Args:
         setting: where the user wrote it, for messages.
@@ -23,7 +23,7 @@ def load(
         fits: whether an object is that.
 
     Returns:
-        The object. A ValueError says in one line what cannot be found or imported.
+        The object. A ValueError says in one line what is missing or cannot be imported.
 
     >>> load("model.name", "fractions:Fraction")(1, 2)
     Fraction(1, 2)
@@ -46,13 +46,13 @@ def load(
                 "installed packages"
             ) from None
         raise ValueError(f"{where}: importing it failed: {in_one_line(error)}") from error
-    found = getattr(module, wanted, None)
-    if not fits(found):
+    value = getattr(module, wanted, None)
+    if not fits(value):
         names = [name for name, value in vars(module).items() if fits(value)]
         raise ValueError(
             f"{where}: module {module_name!r} has no {what} {wanted!r}{nearest(wanted, names)}"
         )
-    return found
+    return value
 
 
 def source(name: str) -> bytes:

@@ -12,10 +12,10 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from locksfl._validate import (
     at_most,
@@ -28,7 +28,10 @@ from locksfl._validate import (
     whole,
 )
 
-Record = dict[str, Any]  # an object of JSON, a table of TOML
+Record = dict[str, Any]  # a table of TOML, before its settings are checked
+Value: TypeAlias = "bool | int | float | str | Sequence[Value] | Mapping[str, Value] | None"
+Json: TypeAlias = dict[str, Value]  # an object of JSON, as it is read or written
+Hints = dict[str, Any]  # annotations, by field
 
 Positive = Annotated[float, positive]
 Probability = Annotated[float, probability]
@@ -67,7 +70,7 @@ class Settings:
         cls.where = where
 
     def __post_init__(self) -> None:
-        for name, hint in _hints(type(self)).items():  # type: ignore[arg-type]
+        for name, hint in hints_of(type(self)).items():  # type: ignore[arg-type]
             value = typed_value(hint, getattr(self, name), _path(self.where, name))
             object.__setattr__(self, name, value)
         self.check()
@@ -88,14 +91,14 @@ class Settings:
             owners: by field, the choice that it belongs to; such a field is None unless set.
         """
         chosen, table = getattr(self, field), self.where.rpartition(".")[2]
-        told = f"{table if field in ('name', 'kind') else f'{self.where}.{field}'} {chosen!r}"
+        choice = f"{table if field in ('name', 'kind') else f'{self.where}.{field}'} {chosen!r}"
         remedy = f"; expected the whole table: --set '{self.where}={{{field}=\"{chosen}\"}}'"
         for name, owner in owners.items():
             value = getattr(self, name)
             if value is None and required and owner == chosen:
-                raise ValueError(f"{self.where}.{name} is missing: {told} needs it")
+                raise ValueError(f"{self.where}.{name} is missing: {choice} needs it")
             if value is not None and owner != chosen:
-                refusal = f"{self.where}.{name} = {value!r}: {told} takes no {name}"
+                refusal = f"{self.where}.{name} = {value!r}: {choice} takes no {name}"
                 raise ValueError(refusal + remedy if required else refusal)
 
     def in_order(self, lower: str, upper: str) -> None:
@@ -124,7 +127,7 @@ def build_table(kind: Any, table: Any, where: str) -> Any:
     """
     if not isinstance(table, dict):
         raise ValueError(f"{where} = {table!r}: expected a table")
-    hints = _hints(kind)
+    hints = hints_of(kind)
     refuse_unknown(table, hints, where)
     for item in dataclasses.fields(kind):
         required = item.default is item.default_factory is dataclasses.MISSING
@@ -133,7 +136,7 @@ def build_table(kind: Any, table: Any, where: str) -> Any:
     return kind(**{key: typed_value(hints[key], table[key], _path(where, key)) for key in table})
 
 
-def refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+def refuse_unknown(table: Mapping[str, object], known: Iterable[str], where: str) -> None:
     """Refuse a table that has other settings than the known ones, and offer the nearest one."""
     known = list(known)
     for key, value in table.items():
@@ -155,7 +158,8 @@ def or_infinite(value: float | None) -> float:
 
 
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
+def hints_of(kind: Any) -> Hints:
+    """The annotation of each field of a dataclass."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {item.name: hints[item.name] for item in dataclasses.fields(kind)}
 
@@ -194,7 +198,9 @@ def typed_value(hint: Any, value: Any, where: str) -> Any:
                 return [typed_value(kind, item, _named(where, item)) for item in value]
             with suppress(OverflowError):  # a whole number that no float holds
                 return plain(value)
-    expected = " or ".join(_TYPES[typing.get_origin(option) or option][1] for option in options)
+    plain = [typing.get_origin(option) or option for option in options]
+    names = (_TYPES[k][1] for k in plain if not (k is int and float in plain))
+    expected = " or ".join(names)
     raise ValueError(f"{where} = {value!r}: expected {expected}")
 
 

@@ -38,8 +38,8 @@ def python_names() -> Iterator[None]:
         yield
     except ValueError as error:
         named = re.compile(r"(?<![^\s(])--[a-z-]+")
-        told = named.sub(lambda option: option[0][2:].replace("-", "_"), str(error))
-        raise ValueError(told) from None
+        message = named.sub(lambda option: option[0][2:].replace("-", "_"), str(error))
+        raise ValueError(message) from None
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:

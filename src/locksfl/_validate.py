@@ -97,13 +97,13 @@ def _is(kind: type, value: Any) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _numbers(settings: Mapping[str, Any], allowed: Callable[[Any], bool], expected: str) -> None:
+def _numbers(settings: Mapping[str, object], allowed: Callable[[Any], bool], expected: str) -> None:
     refuse_unless(settings, lambda value: _is(Real, value), "a number")
     refuse_unless(settings, allowed, expected)
 
 
 def refuse_unless(
-    settings: Mapping[str, Any], allowed: Callable[[Any], bool], expected: str
+    settings: Mapping[str, object], allowed: Callable[[Any], bool], expected: str
 ) -> None:
     """Refuse settings with a value that is not allowed; `expected` ends the message."""
     for name, value in settings.items():

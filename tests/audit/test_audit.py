@@ -53,7 +53,7 @@ def attack(claim, repetitions=REPETITIONS, canaries=0, randomness=RANDOMNESS, si
 
 def failing(claim):
     """The properties that do not hold, with what was found."""
-    return {c.name: c.found for c in check_arm(*claim, RANDOMNESS) if not c.holds}
+    return {c.name: c.measured for c in check_arm(*claim, RANDOMNESS) if not c.holds}
 
 
 # --- Bounds ------------------------------------------------

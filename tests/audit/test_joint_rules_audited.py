@@ -101,4 +101,4 @@ LINES = [
 def test_the_simulator_plays_what_the_rule_states(rule, trust, seeded):
     """Every line of the audit: coins, noise, contributions and what is stated."""
     checks = check_arm(*claim(rule, trust, uploads=30.0), Randomness(11, simulated=seeded))
-    assert [(check.name, check.found) for check in checks if not check.holds] == []
+    assert [(check.name, check.measured) for check in checks if not check.holds] == []

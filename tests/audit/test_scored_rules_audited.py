@@ -92,4 +92,4 @@ def test_the_simulator_plays_what_the_rule_states(rule, trust, seeded):
         numbers = {"uploads": 50.0, "norm_low": 0.9}
         arm = arm.changed(**numbers, floor=0.1 if arm.floor else 0.0)
     checks = check_arm(arm, privacy, Randomness(11, simulated=seeded))
-    assert [(check.name, check.found) for check in checks if not check.holds] == []
+    assert [(check.name, check.measured) for check in checks if not check.holds] == []

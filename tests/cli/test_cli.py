@@ -16,6 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from locksfl.audit.attacks import Finding
+from locksfl.audit.properties import Check
+from locksfl.audit.suite import Report
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
@@ -427,16 +430,11 @@ def test_a_second_ctrl_c_does_not_reach_what_is_being_written():
 @pytest.mark.parametrize("width", [60, 80])
 def test_tables_fit_a_terminal(locks, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    attack = {
-        "arm": "central-uniform", "observer": "PUBLIC", "relation": "zero-out", "rounds": 4,
-        "attack": "repeated rounds", "samples": 50_000, "delta": 1e-3, "claimed": 7.59,
-        "lower": 3.25, "largest": 8.03, "refuted": False, "problem": None,
-    }  # fmt: skip
-    check = {"arm": "central-uniform", "name": "coins", "found": "as charged " * 9, "holds": True}
-    report = {
-        "sound": True, "attacks": [attack] * 2, "checks": [check], "not_attacked": ["a server"],
-        "not_visible": ["other ways out " * 9], "note": "", "confidence": 0.99,
-    }  # fmt: skip
+    what = ("central-uniform", "PUBLIC", "zero-out", "repeated rounds", 4, 50_000, 1e-3)
+    attack = Finding(*what, claimed=7.59, lower=3.25, largest=8.03)
+    check = Check("central-uniform", "coins", True, "as charged " * 9)
+    unseen = ("other ways out " * 9,)
+    report = Report(True, 0.99, None, [attack] * 2, [check], ["a server"], unseen, note="")
     monkeypatch.setattr("locksfl.audit.suite.run_audit", lambda **_: report)
     listed, audited = locks("data", "list").out, locks("privacy", "audit").out
     for line in (listed + audited).splitlines():

@@ -26,9 +26,9 @@ import typer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from locksfl.arm import SETTINGS
 from locksfl.cli.main import app, main
 from locksfl.experiment import run as experiment
+from locksfl.experiment.arm_config import SETTINGS
 from locksfl.experiment.config import Config
 from small_runs import QUICK, quick, shared
 

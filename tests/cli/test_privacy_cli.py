@@ -13,7 +13,7 @@ from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.coverage import covered_text
 from locksfl.experiment.plan import plan_arms
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.report import notes, summary_table
 from locksfl.privacy import epsilon_from_mu
 from locksfl.privacy.population import PlannedArm, PopulationJournal, Run
@@ -214,7 +214,7 @@ def test_as_printed_repeats_the_mistake_and_says_so():
     assert any("no guarantee" in note for note in notes(told))
     assert "NO GUARANTEE" in (run / "figure.svg").read_text("utf-8")
     bundle = new_path()
-    publish(run, bundle)
+    publish_folder(run, bundle)
     assert "NO GUARANTEE" in (bundle / "STATEMENT.md").read_text("utf-8")
     assert json.loads((bundle / "statement.json").read_text("utf-8"))["no_guarantee"] is True
     other = summary(finished("local"))

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.paper.as_printed import composed, composed_as_printed
 from locksfl.privacy import delta_from_mu
 from small_runs import copied, new_path, quick
@@ -188,7 +188,7 @@ def test_a_run_folder_is_estimated_and_its_picture_stays_private(theory):
     assert "released to nobody" in told["note"]
     assert len(told["gradient_squared"][0]) == 4
     bundle = new_path()
-    publish(run, bundle)
+    publish_folder(run, bundle)
     assert "theory.png" not in {path.name for path in bundle.rglob("*")}
     assert "no --set or --seed" in refusal(theory("estimate", run, "--seed", 3))
 

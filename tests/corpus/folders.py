@@ -19,7 +19,6 @@ import tomli_w
 from corpus import plays, reading
 from corpus.federated import play_federation, policy_of
 from locksfl.arm import Arm
-from locksfl.experiment.publish import publish
 from locksfl.privacy import Budget, calibrate
 from locksfl.privacy.population import VARIABLE, PlannedArm, PopulationJournal, Run, Total
 
@@ -63,7 +62,7 @@ def write(where: Path) -> None:
         with plays.injected():
             if title not in plays.PLAYS:
                 play_federation(title, where / name, plays.stream)
-            publish(where / name, where / f"{name}-bundle")
+            publish_folder(where / name, where / f"{name}-bundle")
     for name in DEVICES:
         policy = {k: v for k, v in vars(policy_of("local")).items() if v is not None}
         (where / "federation" / name / "policy.toml").write_text(tomli_w.dumps(policy))

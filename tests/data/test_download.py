@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import http.server
 import io
@@ -10,6 +9,7 @@ import tarfile
 import threading
 
 import pytest
+from msgspec import structs
 
 from locksfl.data import download
 from locksfl.data.catalogue import CATALOGUE, Entry, File
@@ -151,7 +151,7 @@ def test_an_archive_is_unpacked(server, entry, tmp_path):
     data = packed({"a.bin": CONTENT, "other.txt": b"not asked for"})
     server.files["/a.tar.gz"] = data
     archive = File("a.tar.gz", md5(data), f"{server.address}/a.tar.gz")
-    entry = dataclasses.replace(entry, archive=archive)
+    entry = structs.replace(entry, archive=archive)
     download.fetch(entry, tmp_path)
     assert left(tmp_path) == ["a.bin"]
     assert (tmp_path / "toy" / "a.bin").read_bytes() == CONTENT
@@ -162,7 +162,7 @@ def test_an_archive_with_another_file_in_it(server, entry, tmp_path):
     server.files["/a.tar.gz"] = data
     archive = File("a.tar.gz", md5(data), f"{server.address}/a.tar.gz")
     with pytest.raises(ValueError, match=r"a\.bin does not have the expected checksum"):
-        download.fetch(dataclasses.replace(entry, archive=archive), tmp_path)
+        download.fetch(structs.replace(entry, archive=archive), tmp_path)
     assert left(tmp_path) == ["a.tar.gz"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
@@ -11,6 +10,7 @@ import subprocess
 import sys
 from unittest import mock
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -75,7 +75,7 @@ def test_the_same_folder_from_every_kind_of_file(records, tmp_path):
     for kind in (".csv", ".parquet", ".npz"):
         place = import_table(write(tmp_path / f"t{kind}", records), tmp_path / kind[1:], REQUEST)
         header = folder.verify(place)
-        sums.append({name: noted["sha256"] for name, noted in header.files.items()})
+        sums.append({name: noted.sha256 for name, noted in header.files.items()})
     assert sums[0] == sums[1] == sums[2]
 
 
@@ -311,16 +311,16 @@ def make_million(place, width):
         new("test_features", (1000, width), np.uint8).flush()
         new("test_labels", (1000,), np.int32)[:] = np.arange(1000) % 10
         files = {
-            f"{name}.npy": {
-                "bytes": (building / f"{name}.npy").stat().st_size,
-                "sha256": folder._sha256(building / f"{name}.npy") if name != "features" else "",
-            }
+            f"{name}.npy": folder.StoredFile(
+                (building / f"{name}.npy").stat().st_size,
+                folder._sha256(building / f"{name}.npy") if name != "features" else "",
+            )
             for name in folder.ARRAYS
         }
         header = folder.Header(
             place.name, "table", clients, samples, 1000, 10, 1 / 255, files=files
         )
-        (building / "header.json").write_text(json.dumps(dataclasses.asdict(header)))
+        (building / "header.json").write_bytes(msgspec.json.encode(header))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

@@ -92,7 +92,7 @@ def put(place, name, content):
 
 
 def sums(place):
-    return {name: noted["sha256"] for name, noted in folder.verify(place).files.items()}
+    return {name: noted.sha256 for name, noted in folder.verify(place).files.items()}
 
 
 @pytest.fixture(scope="module")

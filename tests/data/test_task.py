@@ -170,9 +170,9 @@ def test_the_hash_of_data_moves_with_their_task():
 
 def test_a_description_counts_tags_and_no_numbers(tmp_path):
     tags = np.array([[1, 0], [1, 1], [0, 0], [1, 0], [0, 0], [0, 0]])
-    told = description(str(saved(tmp_path / "tags", made(tags, Task("tags")))))
-    assert (told["task"], told["samples_of_class"]) == ("tags", [3, 1])
-    assert "tags: 2" in lines(told)
-    told = description(str(saved(tmp_path / "numbers", made([1.5] * 6, NUMBERS))))
-    assert told["samples_of_class"] is None
-    assert "numbers: 1" in lines(told)
+    about = description(str(saved(tmp_path / "tags", made(tags, Task("tags")))))
+    assert (about.task, about.samples_of_class) == ("tags", [3, 1])
+    assert "tags: 2" in lines(about)
+    about = description(str(saved(tmp_path / "numbers", made([1.5] * 6, NUMBERS))))
+    assert about.samples_of_class is None
+    assert "numbers: 1" in lines(about)

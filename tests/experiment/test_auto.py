@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from locksfl.cli.main import app
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import parse_config, read_config
 from locksfl.privacy.planner import Question, choose
 from small_runs import play, summary
@@ -57,7 +58,7 @@ def test_a_run_saves_and_plays_the_numbers():
     run = play(config)
     saved = read_config(run / "config.toml")
     assert saved == config
-    assert saved.arm == [{"name": "uniform", "cohort": config.arms[0].cohort}]
+    assert saved.arm == [ArmConfig("uniform", cohort=config.arms[0].cohort)]
     (arm,) = summary(run)["arms"]
     assert arm["rounds"] == config.train.rounds
     assert "auto" not in (run / "config.toml").read_text()

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from checks import ragged
+from locksfl.arm import Noise
 from locksfl.experiment.config import parse_config, read_config
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.publish import noise_in, publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.training import train
 from locksfl.privacy import guarantee
 from locksfl.privacy.ledger import account_ledger, read_run
@@ -106,7 +107,7 @@ def test_a_bundle_estimates_uploads_from_the_released_counts():
     for changes in ((), CONTROLLED):
         run = play(parse_config(COIN, changes))
         bundle = new_path()
-        publish(run, bundle)
+        publish_folder(run, bundle)
         counts = [line["released_count"] for line in lines(run)]
         assert all(count == round(count) for count in counts)  # whole numbers, noise and all
         told = lines(bundle)
@@ -133,12 +134,12 @@ def test_without_noise_the_count_is_exact():
 
 def test_the_ledger_alone_gives_the_guarantee():
     run = play(parse_config(COIN, CONTROLLED))
-    (arm,) = account_ledger(read_run(run))["arms"]
+    (arm,) = account_ledger(read_run(run)).arms
     (told,) = summary(run)["arms"]
-    for kind in ("guarantee", "spent_so_far"):
-        assert arm[kind]["public"]["epsilon"] == pytest.approx(told["privacy"][2]["epsilon"])
-        assert arm[kind]["public"]["accountant"] == "rdp"
-    assert 50 * (1 - 2e-3) <= arm["guarantee"]["public"]["epsilon"] <= 50
+    for costs in (arm.guarantee, arm.spent_so_far):
+        assert costs["public"].epsilon == pytest.approx(told["privacy"][2]["epsilon"])
+        assert costs["public"].accountant == "rdp"
+    assert 50 * (1 - 2e-3) <= arm.guarantee["public"].epsilon <= 50
     assert len(told["ladder"]) == 17
 
 
@@ -148,12 +149,12 @@ def test_the_ledger_alone_gives_the_guarantee():
 def test_the_statement_alone_gives_the_guarantee(changes):
     """A reviewer has the bundle's settings and the multipliers of its statement, nothing else."""
     bundle = new_path()
-    publish(play(parse_config(COIN, changes, 3)), bundle)
+    publish_folder(play(parse_config(COIN, changes, 3)), bundle)
     statement = json.loads((bundle / "statement.json").read_text("utf-8"))
     (told,) = statement["arms"]
-    assert ("ladder" in told) == (changes == CONTROLLED)
+    assert bool(told["noise"]["ladder"]) == (changes == CONTROLLED)
     config = read_config(bundle / "config.toml")
-    arm = replace(config.arms[0], noise=noise_in(told))
+    arm = replace(config.arms[0], noise=Noise(**told["noise"]))
     costs = guarantee([arm], config.privacy.delta, config.privacy.accountant)
     assert [cost.as_dict() for cost in costs] == told["privacy"]
     assert 49 < told["privacy"][2]["epsilon"] <= 50

@@ -18,7 +18,7 @@ from locksfl.experiment import coverage
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.report import notes
 from locksfl.experiment.verify import verify
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total, composed
@@ -141,10 +141,10 @@ def test_an_old_copy_of_the_journal_is_refused_by_the_run(tmp_path):
     shutil.rmtree(path)
     shutil.copytree(tmp_path / "old", path)
     with pytest.raises(ValueError, match="head was noted, or an old copy"):
-        publish(run, new_path())
+        publish_folder(run, new_path())
     shutil.rmtree(path)
     with pytest.raises(ValueError, match=r"population 'patients': no journal"):
-        publish(run, new_path())
+        publish_folder(run, new_path())
 
 
 def test_an_ended_run_is_settled_in_the_journal_that_it_noted():
@@ -209,7 +209,7 @@ def test_a_statement_names_the_runs_that_it_covers():
     make()
     one = play(config_of("name=first"))
     play(config_of("name=second"))
-    publish(one, bundle := new_path())
+    publish_folder(one, bundle := new_path())
     told = json.loads((bundle / "statement.json").read_text())["covers"]
     names = [run.label for run in runs()]
     assert [run["run"] for run in told["runs"]] == names
@@ -225,19 +225,19 @@ def test_a_statement_names_the_runs_that_it_covers():
 
 
 def test_a_run_without_a_population_says_that_others_are_not_covered():
-    publish(quick(seed=None), bundle := new_path())
+    publish_folder(quick(seed=None), bundle := new_path())
     assert (
         "covers this run only: no other run, and no tuning" in (bundle / "STATEMENT.md").read_text()
     )
-    assert json.loads((bundle / "statement.json").read_text())["covers"] is None
+    assert json.loads((bundle / "statement.json").read_text()).get("covers") is None
     assert any("other runs over the same people" in line for line in notes(summary(quick(None))))
-    publish(quick(seed=3), bundle := new_path())  # it protects nobody, and says that
+    publish_folder(quick(seed=3), bundle := new_path())  # it protects nobody, and says that
     assert "THIS RUN PROTECTS NOBODY" in (bundle / "STATEMENT.md").read_text()
     old = copied(quick(seed=3))  # as version 0.1 wrote it
     rest = {k: v for k, v in summary(old).items() if k != "population"}
     (old / "summary.json").write_text(json.dumps(rest))
     with pytest.raises(ValueError, match="has no population"):
-        publish(old, new_path())
+        publish_folder(old, new_path())
 
 
 def test_the_library_debits_too():

@@ -18,7 +18,7 @@ from locksfl.experiment.diagnostics import (
     likeness,
 )
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.run import open_task, run_experiment
 from locksfl.round.client import LocalWork
 from locksfl.simulate.simulator import Simulator
@@ -147,7 +147,7 @@ def test_in_a_private_run_they_are_stamped_and_never_published(tmp_path) -> None
     assert "NOT A RELEASE" in picture
     assert "released to nobody" in picture
     assert "NOT A RELEASE" not in (tmp_path / "run/figure.svg").read_text()
-    for path in publish(tmp_path / "run", tmp_path / "public"):
+    for path in publish_folder(tmp_path / "run", tmp_path / "public"):
         assert "diagnostics" not in path.name
         assert b"likeness" not in path.read_bytes()
 

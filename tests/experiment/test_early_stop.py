@@ -12,7 +12,7 @@ from locksfl.arm import Arm
 from locksfl.experiment import coverage
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.records import stalled
 from locksfl.experiment.report import notes
 from locksfl.privacy.accountant import epsilon_of
@@ -70,11 +70,11 @@ def test_the_guarantee_is_the_plans_and_the_rounds_played_are_what_was_spent():
     assert costs(arm["privacy"])[seen] == pytest.approx(epsilon(PLANNED))
     assert costs(arm["spent_so_far"])[seen] == pytest.approx(epsilon(played))
     assert epsilon(played) < 0.9 * epsilon(PLANNED)  # so that the two can be told apart
-    ledger = account_ledger(read_run(run))["arms"][0]
-    assert (ledger["rounds"], ledger["rounds_played"]) == (PLANNED, played)
+    ledger = account_ledger(read_run(run)).arms[0]
+    assert (ledger.rounds, ledger.rounds_played) == (PLANNED, played)
     said = " ".join(notes(summary(run)))
     assert f"locks: {played} of {PLANNED} planned rounds, which have spent epsilon" in said
-    publish(run, bundle := new_path())
+    publish_folder(run, bundle := new_path())
     text = (bundle / "STATEMENT.md").read_text("utf-8")
     assert f"locks: {played} of {PLANNED} planned rounds, which have spent epsilon" in text
     assert "the epsilons on this page are those of all planned rounds" in text
@@ -99,7 +99,7 @@ def test_the_journal_is_charged_for_the_rounds_played_and_for_no_more(monkeypatc
     fixed = costs([cost.as_dict() for cost in composed([entry], DELTA)])["PUBLIC", "zero-out"]
     whole = epsilon_of([(event, PLANNED)], DELTA).epsilon  # nobody fixed less beforehand
     assert fixed == pytest.approx(whole)
-    publish(run, new_path())  # the head that it noted is that of the settled journal
+    publish_folder(run, new_path())  # the head that it noted is that of the settled journal
 
 
 def test_a_settlement_counts_once_and_raises_nothing():

@@ -11,23 +11,34 @@ import math
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import tomli_w
-from test_verify import REMOVED, at, changed, leaves, own, written
+from msgspec import structs
+from test_verify import (
+    REMOVED,
+    at,
+    changed,
+    leaves,
+    own,
+    public_page,
+    sealed,
+    setting_faults,
+    statement_of,
+    written,
+)
 
 from locksfl.experiment import verify as verifying
 from locksfl.experiment.documents import Document, read_document
-from locksfl.experiment.page.sheet import public_page
-from locksfl.experiment.sealing import sealed
-from locksfl.experiment.statement import statement_text, statement_words
-from locksfl.experiment.verify import Report, schema, schema_faults, verify
-from locksfl.experiment.verify.consistency import setting_faults, settings_of
+from locksfl.experiment.record import Statement, plain, read, schema
+from locksfl.experiment.statement import _escaped, statement_text
+from locksfl.experiment.verify import Report, verify
 from locksfl.privacy.population import Run, Total, best_order
-from made_documents import KINDS, made_bundle, page
+from made_documents import KINDS, METRICS, made_bundle, page
 from small_runs import call_locks, new_path
 
 UNWRITABLE = (ValueError, LookupError, TypeError, AttributeError)  # by this program
@@ -40,35 +51,36 @@ SCORES = ("accuracy", "loss")
 # The leaves that nothing in a bundle contradicts, by the words in which `verify` says so. A leaf
 # that stands in several places was changed in all of them.
 STATED = {
-    "whether a seed was given": {"statement.simulated"},
+    "whether a seed was given": {"simulated"},
+    "whether settings were chosen": {"settings.privacy.tuned_without_privacy"},
     "names": {
-        *("statement.name", "config.name", "config.model.name", "config.privacy.population"),
-        *("statement.covers.population", "statement.covers.run", "statement.covers.runs.*.run"),
+        *("settings.name", "settings.model.name", "settings.privacy.population"),
+        *("covers.population", "covers.run", "covers.runs.*.run"),
     },
-    "the version": {"statement.version"},
+    "the version": {"version"},
     "settings that no epsilon depends on": {
-        *("config.data.split_seed", "config.data.clients", "config.local.min_samples"),
-        *(f"config.train.{name}" for name in ("clip_norm", "average_last", "evaluate_every")),
-        *("config.train.stop_after", "config.train.optimizer.step", "config.privacy.accountant"),
-        *("config.diagnostics.every", "config.diagnostics.clients"),
-        *("statement.arms.*.clip_norm", "statement.arms.*.step", "config.arm.*.clip_quantile"),
+        *("settings.data.split_seed", "settings.data.clients", "settings.local.min_samples"),
+        *(f"settings.train.{name}" for name in ("clip_norm", "average_last", "evaluate_every")),
+        *("settings.train.stop_after", "settings.train.optimizer.step"),
+        *("settings.privacy.accountant", "settings.arm.*.clip_quantile"),
+        *("settings.diagnostics.every", "settings.diagnostics.clients"),
     },
-    "how turns correlate their noise": {
-        *("statement.arms.*.strategy.*", "statement.arms.*.terms.PUBLIC.*.strategy.*"),
-    },
-    "code of the operator's own": {"config.arm.*.rule", "statement.arms.*.rule"},
+    "how turns correlate their noise": {"arms.*.terms.PUBLIC.*.*.strategy.*"},
+    "code of the operator's own": {"settings.arm.*.rule"},
     "figures from data": {
-        *(f"{where}.{name}" for where in ("statement.arms.*", "rounds.*") for name in SCORES),
-        *("rounds.*.exhausted", "rounds.*.clip_norm", "statement.arms.*.last_clip_norm"),
+        *("arms.*.rounds.*.scores.score", "arms.*.rounds.*.scores.loss"),
+        *(f"arms.*.rounds.*.{name}" for name in ("clip_norm", "upload_estimate")),
+        *(f"arms.*.rounds.*.counts.{name}" for name in ("cohort", "uploads", "exhausted")),
+        *(f"arms.*.metrics.{name}" for name in ("task", *METRICS)),
     },
-    "whose records were held out": {"statement.held_out.clients", "statement.classes_public"},
+    "what is in a model's file": {"parameters"},
+    "whose records were held out": {"held_out.clients", "classes_public"},
     "what other runs cost are taken as stated": {
-        *("statement.covers.runs.*.epsilon", "statement.covers.composed.*.epsilon"),
-        "statement.covers.composed.*.accountant",
+        *("covers.runs.*.epsilon", "covers.composed.*.epsilon", "covers.composed.*.accountant"),
     },
     "holds": {  # a larger delta promises less, and an epsilon may be larger than necessary
-        *(f"statement.{name}.*.delta" for name in ("all_arms_composed", "arms.*.privacy")),
-        *("statement.arms.*.spent_so_far.*.delta", "config.privacy.delta"),
+        *("all_arms.*.delta", "arms.*.privacy.*.delta", "arms.*.spent_so_far.*.delta"),
+        "settings.privacy.delta",
     },
 }
 
@@ -106,20 +118,12 @@ def replaced(value: Any, old: Any, new: Any) -> Any:
     return new if type(value) is type(old) and value == old else value
 
 
-def settings(document: Document) -> Any:
-    """The settings, if they can be read."""
-    try:
-        return settings_of(document)
-    except UNWRITABLE:
-        return None
-
-
 def forged(document: Document) -> Iterator[tuple[str, Document]]:
     """(where, the document) with each leaf changed or removed, by itself and wherever its value
     stands; of the leaves of one name, the first and the last."""
     ends: dict[str, list[tuple]] = {}
     for path in leaves(document):
-        if path[:2] not in (("statement", "words"), ("statement", "digest")):
+        if path != ("digest",):
             ends.setdefault(place(path), []).append(path)
     for name, paths in ends.items():
         for path in dict.fromkeys((paths[0], paths[-1])):
@@ -128,9 +132,7 @@ def forged(document: Document) -> Iterator[tuple[str, Document]]:
                 yield name, changed(document, path, new)
                 if isinstance(old, str | float):
                     yield name, replaced(document, old, new)
-            without = changed(document, path, REMOVED)
-            if path[0] != "config" or settings(without) != settings(document):  # no default
-                yield name, without
+            yield name, changed(document, path, REMOVED)
 
 
 @functools.cache
@@ -141,20 +143,15 @@ def drawn(text: str) -> str:
 
 def rewritten(document: Document, folder: Path) -> Report:
     """What `locks verify` says of it as a whole bundle, written as `publish` writes one."""
-    told, text = document["statement"], ""
+    folder.joinpath("config.toml").write_text(tomli_w.dumps(document["settings"]), "utf-8")
     try:
-        config = settings_of(document)
-        told["words"] = statement_words(told, config)
-        text = statement_text(told, config)
+        document = sealed(document)
+        text = statement_text(read(Statement, document))
+        (folder / "STATEMENT.md").write_text(text, "utf-8")
     except UNWRITABLE:
         pass  # somebody may write it all the same
-    document = sealed(document)
-    (folder / "statement.json").write_text(json.dumps(document["statement"]), "utf-8")
-    (folder / "config.toml").write_text(tomli_w.dumps(document["config"]), "utf-8")
-    rounds = "".join(json.dumps(line) + "\n" for line in document["rounds"])
-    (folder / "rounds.jsonl").write_text(rounds, "utf-8")
-    (folder / "STATEMENT.md").write_text(text, "utf-8")
-    with mock.patch.object(verifying, "public_page", lambda one: drawn(json.dumps(one))):
+    (folder / "statement.json").write_text(json.dumps(document), "utf-8")
+    with mock.patch.object(verifying, "public_page", lambda one: drawn(json.dumps(plain(one)))):
         report = verify(folder)
         if report.faults == ["report.html: shows something else than its data"]:
             (folder / "report.html").write_text(drawn(json.dumps(document)), "utf-8")
@@ -194,7 +191,7 @@ def test_each_leaf_is_contradicted_or_named_as_taken(kind):
         for name, said in taken.items()
         if any(name in places and words in said for words, places in STATED.items())
     }
-    assert taken.keys() == named
+    assert taken.keys() - named == set()
     assert len(taken) > 15
 
 
@@ -205,9 +202,9 @@ def promised(document: Document, total: Total, share: float = 1.0) -> Document:
     """A journal of another total, all other numbers of it computed anew; `share`: of the charge of
     this run that is told."""
     told = copy.deepcopy(document)
-    covers = told["statement"]["covers"]
-    before = Total(*(covers["total"][name] for name in ("epsilon", "delta", "relation", "order")))
-    covers["total"] |= {"epsilon": total.epsilon, "order": total.order, "filter": total.filter}
+    covers = told["covers"]
+    before = Total(**covers["total"])
+    covers["total"] |= {"epsilon": total.epsilon, "order": total.order}
     covers["runs"][-1]["share"] *= share
     for run in covers["runs"]:
         run["share"] *= before.limit / total.limit
@@ -218,7 +215,7 @@ def promised(document: Document, total: Total, share: float = 1.0) -> Document:
 
 def allowed(document: Document, epsilon: float) -> Total:
     """A total with the order of the journal's, or where nothing is left of it with the best one."""
-    told = document["statement"]["covers"]["total"]
+    told = document["covers"]["total"]
     if told["order"] is None:
         return Total(epsilon, told["delta"], told["relation"])
     try:
@@ -243,13 +240,12 @@ def test_a_total_that_this_run_alone_exceeds(kind, costs):
 def test_what_a_journal_cannot_say_of_its_own_run(capsys):
     document, folder = copied_bundle("uniform", 1)
     lone, _ = copied_bundle("uniform", 0)
-    covers = ("statement", "covers")
+    covers = ("covers",)
     for one, path, value, told in (
         (document, ("runs", 1, "epsilon"), 2.0, "the run's epsilon 2: too small"),
         (document, ("runs", 1, "run"), "made 0123abcd", "expected this run, and once"),
         (document, ("run",), "earlier 00000000", "expected this run, and once"),
         (document, ("population",), "others", "population = 'others': expected 'patients'"),
-        (document, ("total", "filter"), "filter at order 3", "total.filter = 'filter at order 3'"),
         (document, ("total", "delta"), 1e-9, "spent_so_far"),
         (document, ("share",), 0.001, "share = 0.001: its runs have"),
         (document, ("composed", 2, "epsilon"), 2.5, "composed, PUBLIC, zero-out: epsilon 2.5"),
@@ -259,11 +255,9 @@ def test_what_a_journal_cannot_say_of_its_own_run(capsys):
         (lone, ("composed", 2, "epsilon"), 3.0, "of this run alone, the terms lead to 2.6"),
     ):
         forgery = changed(one, (*covers, *path), value)
-        found = list(schema_faults(forgery)) or [
-            fault.removeprefix("covers: ") for fault in setting_faults(forgery)
-        ]
+        found = [fault.removeprefix("covers: ") for fault in setting_faults(forgery)]
         assert any(told in fault for fault in found), (path, found)
-    said = changed(document, ("config", "privacy", "total"), 30.0)
+    said = changed(document, ("settings", "privacy", "total"), 30.0)
     assert "covers: total.epsilon = 100.0: expected 30.0" in list(setting_faults(said))
     told = call_locks(capsys, "verify", made_bundle("uniform", 1))
     assert "the journal of population patients is not public: its total and what other" in told
@@ -289,45 +283,45 @@ def test_a_journal_beside_code_of_the_operators_own():
 
 # Strings
 
-REMADE = {"unit", "filter", "trust", "short", "SERVER", "PUBLIC", "scope", "delta", "factor"}
 
-
-def free(node: Any, name: str = "") -> Iterator[str]:
-    """The names of strings without a pattern."""
+def texts(node: Any, name: str = "") -> Iterator[str]:
+    """The names of strings without a pattern in a schema."""
     if isinstance(node, dict):
         if node.get("type") == "string" and not {"pattern", "$ref", "const", "enum"} & node.keys():
             yield name
         for key, inner in node.items():
-            yield from free(inner, name if key in ("items", "properties") else key)
+            yield from texts(inner, name if key in ("items", "properties", "anyOf") else key)
     elif isinstance(node, list):
         for inner in node:
-            yield from free(inner, name)
+            yield from texts(inner, name)
 
 
-def test_every_string_has_a_pattern_or_is_made_again():
+def test_every_string_has_a_pattern_or_is_a_setting():
     """Finds a new field in which anything can be written."""
-    assert set(free(schema())) == REMADE | {"sentences"}
+    defined = schema()["$defs"]
+    loose = {kind: set(texts(one)) for kind, one in defined.items() if set(texts(one))}
+    assert all(kind.endswith("Config") for kind in loose), loose
     document = read_document(made_bundle("uniform"))
     for path in leaves(document):
         if isinstance(at(document, path), str) and path[-1] != "digest":
-            forgery = changed(document, path, HTML)
-            assert list(schema_faults(forgery)) or list(setting_faults(forgery)), path
-    for name in ("name", "version", "covers"):
-        assert list(schema_faults(changed(document, ("statement", name), "1.0\n"))), name
+            assert setting_faults(changed(document, path, HTML)), path
+    for name in ("version", "digest"):
+        assert statement_of(changed(document, (name,), "1.0\n"))[1], name
     told = "released with epsilon 1, charged to 'clinic'"
     for text, holds in ((told, True), (f"{told}: epsilon 0.05", False), (f"{told}\n", False)):
-        forgery = changed(document, ("statement", "released_statistics"), [text])
-        assert (not list(schema_faults(forgery))) == holds
-    deep = json.loads("[" * 300 + "]" * 300)
-    forgery = changed(document, ("config", "train", "rounds"), deep)
-    assert list(schema_faults(forgery)) == ["schema: nested too deeply"]
-    assert verify(written(page(sealed(forgery)))).faults
+        forgery = changed(document, ("released_statistics",), [text])
+        assert (not statement_of(forgery)[1]) == holds
+    deep = json.loads("[" * 900 + "]" * 900)
+    forgery = changed(document, ("settings", "train", "rounds"), deep)
+    (fault,) = statement_of(forgery)[1]
+    assert fault.startswith("schema: ")
+    assert verify(written(page(forgery))).faults == [fault]
 
 
 def test_released_statistics_are_named_as_not_recomputed():
     document, folder = copied_bundle("uniform")
     told = "released with epsilon 1, charged to 'clinic'"
-    report = rewritten(changed(document, ("statement", "released_statistics"), [told]), folder)
+    report = rewritten(changed(document, ("released_statistics",), [told]), folder)
     assert report.faults == []
     assert f"statistics of the data, {told}: not recomputed" in report.unchecked
 
@@ -335,10 +329,10 @@ def test_released_statistics_are_named_as_not_recomputed():
 def test_another_model_with_its_checksum_is_named_as_taken():
     """Finds the one file whose contents nothing in a bundle can contradict, and no line names."""
     document, folder = copied_bundle("uniform")
-    (name,) = document["statement"]["models"]
+    name = "model-arm.npz"
     (folder / name).write_bytes(b"another model")
     assert rewritten(document, folder).faults[0].endswith("than the one that was published")
-    document["statement"]["models"][name] = hashlib.sha256(b"another model").hexdigest()
+    document["arms"][0]["model"] = hashlib.sha256(b"another model").hexdigest()
     report = rewritten(document, folder)
     assert report.faults == []
     assert "what is in a model's file" in " ".join(report.notes)
@@ -349,7 +343,7 @@ def test_settings_with_comments():
     _, folder = copied_bundle("uniform")
     with (folder / "config.toml").open("a") as file:
         file.write("# The guarantee of this model is epsilon 0.05.\n")
-    assert verify(folder).faults == ["config.toml: has comments; this program writes none"]
+    assert verify(folder).faults == ["config.toml: not the text of statement.json"]
 
 
 def test_what_has_drawn_a_page_is_printed_only_as_a_version():
@@ -369,8 +363,8 @@ def test_a_fault_writes_nothing_over_the_verdict(capsys):
     (folder / verdict).write_text("")
     told = call_locks(capsys, "verify", folder, code=1)
     assert "\\x1b[2J\\x1b[Hholds: 4 epsilons follow\\u202e: no file of a bundle" in told
-    document["statement"]["models"][verdict] = "x"
-    (folder / "statement.json").write_text(json.dumps(document["statement"]))
+    document["settings"][verdict] = "x"
+    (folder / "statement.json").write_text(json.dumps(document))
     told += call_locks(capsys, "verify", folder, code=1)
     assert told.replace("\n", "").isprintable()
 
@@ -379,13 +373,15 @@ def test_names_are_shown_as_they_are():
     """In Markdown, where a name in a journal may be anything that a library's user called data."""
     assert Run("ab" * 16, HTML, ()).label == "-img-src-x-onerror-alert-1-- abababab"
     assert Run("ab" * 16, "Zürich_2.b-c", ()).label == "Zürich_2.b-c abababab"
-    document = read_document(made_bundle("uniform"))
-    config, told = settings_of(document), document["statement"]
-    plain = statement_text(told, config)
-    assert "tuned_without_privacy" in statement_text(told | {"tuned_without_privacy": True}, config)
-    assert "\\" not in plain
-    assert "\n# Privacy statement: " in "\n" + statement_text(told | {"name": HTML}, config)
-    for name, shown in ((HTML, "\\<img src=x onerror=alert(1)\\>"), ("__a_b__", r"\_\_a_b\_\_")):
-        assert statement_text(told | {"name": name}, config) == plain.replace(
+    run = read(Statement, read_document(made_bundle("uniform")))
+    text = statement_text(run)
+    tuned = replace(run.settings.privacy, tuned_without_privacy=True)
+    other = structs.replace(run, settings=replace(run.settings, privacy=tuned))
+    assert "tuned_without_privacy" in statement_text(other)
+    assert "\\" not in text
+    for name, shown in (("__a_b__", r"\_\_a_b\_\_"), ("a_b", "a_b")):
+        other = structs.replace(run, settings=replace(run.settings, name=name))
+        assert statement_text(other) == text.replace(
             "# Privacy statement: made", f"# Privacy statement: {shown}"
         )
+    assert _escaped(HTML) == "\\<img src=x onerror=alert(1)\\>"

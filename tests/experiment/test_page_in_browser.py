@@ -12,30 +12,22 @@ from browser import browser, complaints, drawn, open_page, requests
 from locksfl.experiment.documents import read_document
 from locksfl.experiment.page import public_page, server_page
 from locksfl.experiment.page.story import read_run
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from small_runs import finished, new_path, quick
 
 SERVER, PUBLIC = 9, 5  # figures
 WIDTHS = "return [document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]"
 PAPER = "return getComputedStyle(document.body).backgroundColor"
-# where the first legend of a page is, and whether the line that its first entry names is shown
-LEGEND = """
-const figure = [...Bokeh.index.roots][0];
-const legend = [...figure.renderer_views.values()].find(one => one.model.type == "Legend");
-const place = figure.el.getBoundingClientRect();
-return [place.left + legend.bbox.left + 24, place.top + legend.bbox.top + 14];
-"""
-# what the pointer is told, in the order of the lines
-TIPS = """
-const found = place => [...place.querySelectorAll("*")].flatMap(one => one.shadowRoot
-  ? [...(one.className.includes("Tooltip") ? [one.shadowRoot.textContent] : []),
-     ...found(one.shadowRoot)] : []);
-return found(document);
+# where the entry of the first legend is, and whether the line of each entry is shown
+KEY = """
+const box = document.querySelector("#figure-1 .key").getBoundingClientRect();
+return [box.left + 24, box.top + box.height / 2];
 """
 SHOWN = """
-const figure = [...Bokeh.index.roots][0].model;
-return figure.below.find(one => one.type == "Legend").items.map(one => one.renderers[0].visible);
+return [...document.querySelectorAll("#figure-1 g[data-line]:not(.key)")]
+  .map(one => getComputedStyle(one).display !== "none");
 """
+PRESSED = 'return [...document.querySelectorAll("#figure-1 .key")].map(one => one.ariaPressed)'
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +39,7 @@ def driver():
 @pytest.fixture(scope="module")
 def bundle():
     target = new_path()
-    publish(finished(), target)
+    publish_folder(finished(), target)
     return target
 
 
@@ -84,7 +76,8 @@ def test_a_page_that_asks_complains_or_is_too_wide_is_seen(driver, bundle, tmp_p
     open_page(driver, faulty)
     assert any("Content Security Policy" in line for line in complaints(driver))
     # without its figures
-    faulty.write_text(text.replace("Bokeh.embed.embed_items", "void"), "utf-8")
+    unseen = ".drawing * { visibility: hidden }</style>"
+    faulty.write_text(text.replace("</style>", unseen), "utf-8")
     open_page(driver, faulty)
     assert drawn(driver) == [0] * PUBLIC
 
@@ -96,31 +89,39 @@ def test_a_click_on_the_legend_hides_a_line(driver, bundle):
     driver.execute_script('document.getElementById("figure-1").scrollIntoView({block: "center"})')
     before = drawn(driver)[0]
     assert driver.execute_script(SHOWN) == [True] * 3
-    x, y = driver.execute_script(LEGEND)
+    x, y = driver.execute_script(KEY)
     chain = ActionChains(driver)
     chain.w3c_actions.pointer_action.move_to_location(int(x), int(y)).click()
     chain.perform()
     assert driver.execute_script(SHOWN) == [False, True, True]
+    assert driver.execute_script(PRESSED) == ["false", "true", "true"]
     assert drawn(driver)[0] < before
+    assert complaints(driver) == []
 
 
-def test_a_line_tells_its_values(driver, bundle):
+def test_a_key_on_the_legend_hides_a_line_and_shows_it_again(driver, bundle):
     from selenium.webdriver.common.action_chains import ActionChains
 
     open_page(driver, bundle / "report.html")
-    driver.execute_script('document.getElementById("figure-1").scrollIntoView({block: "center"})')
-    x, y, width = driver.execute_script(
-        'const place = document.getElementById("figure-1").getBoundingClientRect();'
-        "return [place.left, place.top, place.width]"
-    )
-    for step in (0, 1):  # it answers to a pointer that moves
-        chain = ActionChains(driver)
-        chain.w3c_actions.pointer_action.move_to_location(int(x + width / 2) + step, int(y) + 80)
-        chain.perform()
-    told = driver.execute_script(TIPS)
-    assert len(told) == 2
-    for arm, text in zip(("uniform", "locks"), told, strict=True):
-        assert re.search(rf"{arm}.*round.*\d.*accuracy.*0\.\d", text, re.DOTALL)
+    driver.execute_script('document.querySelectorAll("#figure-1 .key")[1].focus()')
+    for key, shown in (("\ue007", False), (" ", True)):  # Enter, then the space bar
+        ActionChains(driver).send_keys(key).perform()
+        assert driver.execute_script(SHOWN) == [True, shown, True]
+
+
+def test_who_cannot_see_a_figure_is_told_what_it_shows(driver, bundle):
+    open_page(driver, bundle / "report.html")
+    nodes = driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    told = [
+        tuple(node.get(part, {}).get("value", "") for part in ("role", "name", "description"))
+        for node in nodes
+        if not node.get("ignored")
+    ]
+    figures = [words for role, name, words in told if role == "group" and " by " in name]
+    assert len(figures) == PUBLIC
+    for arm in ("uniform", "locks"):
+        assert re.search(rf"{arm} from 0\.\d+ at 1 to 0\.\d+ at \d", figures[0])
+        assert ("button", arm, "") in told
 
 
 def test_a_page_can_be_printed(driver, bundle):

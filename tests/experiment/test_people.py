@@ -12,7 +12,7 @@ import pytest
 
 from locksfl._arrays import flat_weights, unpack_arrays
 from locksfl.experiment.config import parse_config
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.report import NOT_PUBLIC, notes
 from locksfl.experiment.run import open_task, prepare
 from locksfl.models.build import scores_of
@@ -22,7 +22,7 @@ from small_runs import LABELS, QUICK, copied, imported, lines, new_path, over, p
 
 def bundle(run):
     target = new_path()
-    publish(run, target)
+    publish_folder(run, target)
     return target
 
 

@@ -12,11 +12,12 @@ import pytest
 import locksfl
 from locksfl.data import folder
 from locksfl.data.importing import Request, import_table
+from locksfl.data.origin import Preparation
 from locksfl.data.recipe import Recipe, Release
 from locksfl.experiment import own_data
 from locksfl.experiment.config import config_of
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.report import notes
 from locksfl.experiment.run import run_experiment
 from locksfl.privacy.population import PopulationJournal, Total
@@ -53,7 +54,7 @@ def small(column, **recipe):
     both = pa.concat_tables([data, held])
     read = Recipe.read({"columns": {"c": recipe}})
     made = locksfl.from_table(both, client="user", label="y", classes=1, recipe=read)
-    assert made.recipe == {"kind": "numbers", "columns": {"c": recipe}, "order": ["c"]}
+    assert made.recipe == Preparation("numbers", {"c": recipe}, order=["c"])
     return made.features.astype(float).round(4).tolist(), read.names(["c"])
 
 
@@ -82,7 +83,7 @@ def test_every_other_column_by_one_table_and_the_same_again_from_the_folder(tmp_
     data = table().drop_columns(["city"])
     request = Request("user", "y", recipe={"columns": {"*": {"low": 0.0, "high": 100.0}}})
     first = import_table(data, tmp_path / "a", request)
-    assert folder.read_header(first).recipe["columns"] == {"age": {"low": 0.0, "high": 100.0}}
+    assert folder.read_header(first).recipe.columns == {"age": {"low": 0.0, "high": 100.0}}
     again = import_table(data, tmp_path / "b", Request("user", "y", recipe=first))
     assert folder.read_header(again).files == folder.read_header(first).files
 
@@ -96,7 +97,7 @@ def test_statistics_of_a_public_table(tmp_path):
     made = import_table(
         table(), tmp_path / "out", Request("user", "y", recipe=tmp_path / "recipe.toml")
     )
-    recipe = folder.read_header(made).recipe["columns"]
+    recipe = folder.read_header(made).recipe.columns
     assert recipe["age"]["mean"] == pytest.approx(20.0)
     assert recipe["age"]["std"] == pytest.approx(np.std([10, 30, 20]))
     assert recipe["city"]["categories"] == ["Bern", "Oslo", "Rome"]
@@ -128,7 +129,7 @@ def test_released_statistics_are_charged_and_near_the_truth(journal, tmp_path):
     place = import_table(
         many(), tmp_path / "out", Request("user", "y", recipe=RELEASED), release=own_data.release
     )
-    recipe = folder.read_header(place).recipe["columns"]["age"]
+    recipe = folder.read_header(place).recipe.columns["age"]
     # the noise on each sum is about 6 (epsilon 1): of 1,800 clients, a few thousandths of a range
     assert recipe["mean"] == pytest.approx(50, abs=1.5)  # each client counts once
     assert recipe["std"] == pytest.approx(10, rel=0.3)
@@ -288,6 +289,6 @@ def test_a_run_and_its_statement_say_that_statistics_were_released(tmp_path):
     summary = run_experiment(config, RunFolder.create(tmp_path / "run", config))
     told = "released with epsilon 1, charged to 'clinic'"
     assert any(told in line for line in notes(summary))
-    publish(tmp_path / "run", tmp_path / "bundle")
+    publish_folder(tmp_path / "run", tmp_path / "bundle")
     statement = (tmp_path / "bundle" / "STATEMENT.md").read_text()
     assert f"standard deviations of these data, {told}" in " ".join(statement.split())

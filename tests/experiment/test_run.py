@@ -23,7 +23,7 @@ from locksfl.experiment import resuming
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder, unpack_arrays
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.run import Progress
 from locksfl.methods import ESTIMATORS, RULES
 from locksfl.round import client
@@ -115,7 +115,7 @@ def test_the_ledger_counts_what_the_rounds_say(trust):
         norms, uploads = (arrays.get(name, np.zeros(CLIENTS, int)) for name in names)
         assert norms.shape == uploads.shape == (CLIENTS,)
         assert uploads.sum() == arm["uploads"]
-        assert norms.sum() == (arm["cohort"] if arm["name"] == "locks" else 0)
+        assert norms.sum() == (arm.cohort if arm["name"] == "locks" else 0)
         assert 0 <= uploads.min() <= uploads.max() <= ROUNDS
         if arm["name"] == "locks":
             assert (uploads <= norms).all()  # who uploads was asked for its norm
@@ -388,7 +388,7 @@ def test_the_key_of_the_datas_hash_stays_in_the_checkpoint():
     assert [len(bytes.fromhex(secret)) for secret in meta["data"]] == [32, 32]
     assert not any(secret in json.dumps(meta["ledger"]) for secret in meta["data"])
     run_experiment(config, folder, resume=True)
-    publish(folder.path, bundle := new_path())
+    publish_folder(folder.path, bundle := new_path())
     for file in (*folder.path.iterdir(), *bundle.iterdir()):
         assert not any(secret.encode() in file.read_bytes() for secret in meta["data"]), file
 
@@ -515,13 +515,13 @@ def test_a_run_without_a_seed_tells_nothing_before_its_noise():
     assert not (secret / "diagnostics.jsonl").stat().st_size
     (arm,) = RunFolder.open(secret).config.arm
     for line in lines(secret):
-        assert line["cohort"] == arm["cohort"]
+        assert line["cohort"] == arm.cohort
         assert line["uploads"] == line["public"]["uploads"]
-    assert {line["cohort"] for line in lines(simulated)} != {arm["cohort"]}
+    assert {line["cohort"] for line in lines(simulated)} != {arm.cohort}
     for run, told in ((secret, False), (simulated, True)):
         _, arrays = unpack_arrays(run / "checkpoint.npz")
         assert any(name.startswith("ledger_") for name in arrays) == told
-    assert summary(secret)["arms"][0]["cohort"] == ROUNDS * arm["cohort"]
+    assert summary(secret)["arms"][0]["cohort"] == ROUNDS * arm.cohort
 
 
 def test_diagnostics_need_a_simulation():

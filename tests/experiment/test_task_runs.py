@@ -17,7 +17,7 @@ from locksfl.cli.main import example_config
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.evaluate import evaluate_run, evaluation_tables
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.records import few_uploads
 from locksfl.experiment.report import metrics_line, notes, summary_table
 from locksfl.experiment.run import run_experiment
@@ -135,7 +135,7 @@ def test_a_bundle_has_public_metrics_and_nothing_of_clients(kind, tmp_path):
     (run / "summary.json").write_text(json.dumps(told))
     other = [line | planted for line in lines(run)]
     (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in other))
-    publish(run, tmp_path / "bundle")
+    publish_folder(run, tmp_path / "bundle")
     text = "".join(path.read_text("latin-1") for path in (tmp_path / "bundle").iterdir())
     for secret in ("0.123456789", "by_client", repr(spread["mean"]), f"my {kind}"):
         assert secret not in text
@@ -148,7 +148,7 @@ def test_a_bundle_has_public_metrics_and_nothing_of_clients(kind, tmp_path):
     # the metrics themselves stay where the held-out records are somebody's own
     told["held_out"]["public"] = False
     (run / "summary.json").write_text(json.dumps(told))
-    publish(run, tmp_path / "private")
+    publish_folder(run, tmp_path / "private")
     text = (tmp_path / "private" / "statement.json").read_text()
     assert "metrics" not in text
     assert "baseline" not in text

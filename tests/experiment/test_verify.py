@@ -17,20 +17,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jsonschema import Draft202012Validator
 
-from locksfl.experiment import verify as verifying
-from locksfl.experiment.page.sheet import in_script, public_page
-from locksfl.experiment.public import public_covers, public_statistics
-from locksfl.experiment.publish import publish
-from locksfl.experiment.sealing import SEALS, sealed
+from locksfl.experiment.documents import as_document
+from locksfl.experiment.page.sheet import in_script
+from locksfl.experiment.page.sheet import public_page as page_of
+from locksfl.experiment.public import _covers as covers_of
+from locksfl.experiment.publish import publish_folder
+from locksfl.experiment.record import Statement, plain, read, schema
+from locksfl.experiment.sealing import sealed as sealed_run
 from locksfl.experiment.verify import (
-    document_faults,
+    consistency,
     early_faults,
     part_faults,
     read_document,
-    schema_faults,
+    run_faults,
+    statement_of,
     verify,
 )
-from locksfl.experiment.verify.consistency import setting_faults
 from locksfl.experiment.verify.epsilons import by_ledger, cost_rows
 from made_documents import KINDS, made_bundle, made_run, page
 from small_runs import call_locks, new_path
@@ -53,6 +55,25 @@ BY = {
 }
 
 
+def public_page(document):
+    """The page of a document."""
+    return page_of(read(Statement, document))
+
+
+def sealed(document):
+    """A document that a forger has sealed anew."""
+    return plain(sealed_run(read(Statement, document)))
+
+
+def setting_faults(document):
+    """What its settings do not lead to."""
+    run, faults = statement_of(document)
+    if run is None:
+        return faults
+    early = list(consistency.claim_faults(run))
+    return early or list(consistency.setting_faults(run, as_document(run)))
+
+
 def write_page(document):
     """The page of a document, as it is drawn here."""
     return written(public_page(document))
@@ -66,13 +87,18 @@ def written(text):
 
 def without_seals(document):
     """The faults that are found although a forger has computed the digest anew."""
-    return list(schema_faults(document)) or document_faults(document)[1]
+    run, faults = statement_of(document)
+    return faults if run is None else run_faults(run)[1]
 
 
 def first_fault(document):
     """The first of them: what is slow is computed only if nothing else finds it."""
-    rows = (fault for row in cost_rows(document) for fault in row.faults)
-    for found in (schema_faults(document), early_faults(document), part_faults(document), rows):
+    run, faults = statement_of(document)
+    if run is None or (faults := list(consistency.claim_faults(run))):
+        return faults[0]
+    tables = as_document(run)
+    rows = (fault for row in cost_rows(tables) for fault in row.faults)
+    for found in (early_faults(tables), part_faults(run, tables), rows):
         if fault := next(iter(found), None):
             return fault
     return None
@@ -156,9 +182,7 @@ def one_change(document, chance):
     paths = sorted(leaves(document), key=str)
     kind = chance.random()
     if kind < 0.05:
-        path = chance.choice(
-            [("statement", "arms", 0), ("statement", "arms", 1), ("config", "arm", 0)]
-        )
+        path = chance.choice([("arms", 0), ("arms", 1), ("settings", "arm", 0)])
         return path, changed(document, path, REMOVED)
     path = chance.choice(paths)
     if kind < 0.2:
@@ -185,7 +209,7 @@ def test_each_of_200_changes_of_one_field_is_found(kind):
         assert faults, (number, path)
         assert all("\n" not in fault for fault in faults)
         unsealed += any(not fault.startswith("digest") for fault in faults)
-    assert unsealed >= 80  # 83 and 91 when this was written
+    assert unsealed >= 70  # 84 and 73 when this was written; what stood twice stands once
 
 
 FLATTERS = {  # the direction in which a field looks better
@@ -193,8 +217,7 @@ FLATTERS = {  # the direction in which a field looks better
     **dict.fromkeys(("budget_epsilon", "budget_delta"), -1),
     **dict.fromkeys(("noise_multiplier", "norm_multiplier", "clip_multiplier", "uploaders"), 1),
     **dict.fromkeys(("first_multiplier", "update_multiplier", "separation"), 1),
-    "asked_rounds": -1,
-    "round": -1,
+    "planned": -1,
     "claimed_epsilon": -1,
 }
 
@@ -205,9 +228,12 @@ def flattered(document):
         name, value = path[-1], at(document, path)
         if isinstance(name, int) and path[-2] in ("ladder",):
             name = "noise_multiplier"
-        counted = path[0] == "rounds" and name == "cohort"  # a released count of local trust
-        counted |= "spent_so_far" in path and by_ledger(at(document, path[:3]))
-        if name not in FLATTERS or value is None or isinstance(value, str) or counted:
+        counted = path[-2:-1] == ("counts",)  # exact, released by the clients of local trust
+        if "spent_so_far" in path and "arms" in path:
+            counted |= by_ledger(read(Statement, document).arms[path[1]].terms)
+        # more rounds than max_epsilon paid for: how many more does not matter
+        more = path == ("settings", "train", "rounds") and value > document["arms"][0]["planned"]
+        if name not in FLATTERS or value is None or isinstance(value, str) or counted or more:
             continue
         better = value * (1 + 0.05 * FLATTERS[name])
         if isinstance(value, int):
@@ -226,28 +252,28 @@ def test_what_flatters_by_5_percent_is_found_without_the_digest(kind):
 
 def test_a_forger_who_changes_terms_and_epsilon_together_meets_the_settings():
     document = read_document(made_bundle("uniform"))
-    better = read_document(made_bundle("limited"))["statement"]["arms"][0]
+    better = read_document(made_bundle("limited"))["arms"][0]
     forged = copy.deepcopy(document)
-    arm = forged["statement"]["arms"][0]
+    arm = forged["arms"][0]
     arm["terms"], arm["privacy"] = better["terms"], better["privacy"]
-    forged["statement"]["all_arms_composed"] = better["privacy"]
+    forged["all_arms"] = better["privacy"]
     assert any("terms PUBLIC" in fault for fault in without_seals(forged))
 
 
 # Versions, and what is no page
 
 
-def test_a_statement_of_0_1_is_refused_by_version(capsys):
+def test_a_statement_of_another_version_is_refused_by_it(capsys):
     call_locks(capsys, "verify", OLD, code=2)
-    with pytest.raises(ValueError, match=r"statement of version 0\.1, .*expected format 2"):
+    with pytest.raises(ValueError, match=r"statement of version 0\.1, .*expected format 3"):
         verify(OLD / "statement.json")
     document = {"statement": json.loads((OLD / "statement.json").read_text())}
     with pytest.raises(ValueError, match=r"version 0\.1"):
         verify(written(page(document | {"config": {}, "rounds": []})))
     newer = read_document(made_bundle("none"))
-    newer["statement"]["format"] = 3
-    with pytest.raises(ValueError, match="format 3; this version reads format 2"):
-        verify(written(page(newer)))
+    for number, one in ((4, newer | {"format": 4}), (2, {"statement": newer | {"format": 2}})):
+        with pytest.raises(ValueError, match=f"format {number}; this version reads format 3"):
+            verify(written(page(one)))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +285,7 @@ def test_a_statement_of_0_1_is_refused_by_version(capsys):
         ('<script id="locks-public">{"a": NaN}</script>', "NaN is no number"),
         ('<script id="locks-public">{"a": 1e999}</script>', "1e999 is no number"),
         ("<p><![x[", "not valid HTML"),
-        ('<script id="locks-public">[]</script>', "not a page"),
+        ('<script id="locks-public">[]</script>', "not a statement"),
         ('<script id="locks-public">{"statement": 3}</script>', "not a statement"),
     ],
 )
@@ -271,9 +297,14 @@ def test_what_is_no_page_is_one_line(text, told, tmp_path):
         verify(tmp_path / "missing")
 
 
-FIRST = ("statement", "arms", 0)
-NOISE = (*FIRST, "terms", "PUBLIC", 0, "noise_multiplier")
-MESSAGE = {"mechanism": "gaussian", "release": "update", "noise_multiplier": 9.0, "rounds": 6}
+FIRST = ("arms", 0)
+TERM, SEEN = (("terms", who, 0, 0) for who in ("PUBLIC", "SERVER"))
+EXACT = [{"mechanism": "exact"}, 1]
+NOISE = (*FIRST, "terms", "PUBLIC", 0, 0, "noise_multiplier")
+MESSAGE = [
+    {"mechanism": "gaussian", "release": "update", "noise_multiplier": 9.0, "uploaders": None},
+    6,
+]
 COVERED = {
     "run": "first 0a0a0a0a",
     "population": "b",
@@ -286,22 +317,26 @@ COVERED = {
 @pytest.mark.parametrize(
     ("kind", "path", "value", "told"),
     [
-        ("uniform", (*FIRST, "rounds"), 6.0, "schema"),
-        ("uniform", ("rounds", 0, "round"), 1.0, "schema"),
-        ("uniform", (*FIRST, "rounds"), 10**12, "schema"),
+        ("uniform", (*FIRST, "planned"), 6.0, "schema"),
+        ("uniform", (*FIRST, "rounds", 0, "expected_cohort"), 12, "schema"),
+        ("uniform", (*FIRST, "planned"), 10**12, "schema"),
+        ("uniform", (*FIRST, "terms", "PUBLIC", 0, 1), 10**12, "schema"),
         *(("uniform", NOISE, z, "schema") for z in (1e-160, 1e-300, 10**400, 1e200)),
-        ("local", (*FIRST, "terms", "PUBLIC", 0, "uploaders"), 10**400, "schema"),
-        ("uniform", ("config", "privacy", "delta"), "x", "schema"),
-        ("uniform", ("config", "privacy", "accountant"), {}, "schema"),
-        ("local", ("config", "privacy", "relation"), "foo", "schema"),
-        ("uniform", ("statement", "covers"), {}, "schema"),
-        ("uniform", ("statement", "covers"), COVERED, "schema"),
-        ("uniform", ("statement", "arms", 0, "terms", "PUBLIC", 1), MESSAGE, "not of one trust"),
+        ("local", (*FIRST, "terms", "PUBLIC", 0, 0, "uploaders"), 10**400, "schema"),
+        ("uniform", ("settings", "privacy", "delta"), "x", "schema"),
+        ("uniform", ("settings", "privacy", "accountant"), {}, "schema"),
+        ("local", ("settings", "privacy", "relation"), "foo", "schema"),
+        ("uniform", ("settings", "seed"), 3, "schema"),
+        ("uniform", ("settings", "more"), 3, "schema: settings.more"),
+        ("uniform", ("covers",), {}, "schema"),
+        ("uniform", ("covers",), COVERED, "schema"),
+        ("uniform", ("arms", 0, "terms", "PUBLIC", 1), MESSAGE, "not of one trust"),
         ("two arms", (*FIRST, "terms", "PUBLIC", 0), MESSAGE, "not of one trust"),
-        ("as printed", (*FIRST, "claimed_epsilon"), None, "claimed_epsilon: missing"),
-        ("uniform", (*FIRST, "expected_cohort"), 10**400, "cannot be checked (OverflowError"),
-        ("uniform", ("config", "arm", 0), {"name": "arm", "rule": []}, "configuration: "),
-        ("uniform", ("config", "data", "clients"), "x", "configuration: "),
+        ("as printed", (*FIRST, "claimed_epsilon"), None, "schema: arms[0].claimed_epsilon"),
+        ("as printed", (*FIRST, "claimed_epsilon"), REMOVED, "claimed_epsilon: missing"),
+        ("uniform", (*FIRST, "rounds", 0, "expected_cohort"), 10**400, "schema"),
+        ("uniform", ("settings", "arm", 0), {"name": "arm", "rule": []}, "configuration: "),
+        ("uniform", ("settings", "data", "clients"), "x", "schema"),
     ],
 )
 def test_what_is_malformed_is_a_line_and_no_traceback(kind, path, value, told):
@@ -310,28 +345,19 @@ def test_what_is_malformed_is_a_line_and_no_traceback(kind, path, value, told):
     if isinstance(here, list) and len(here) == path[-1]:
         here.append(value)
     else:
-        here[path[-1]] = value
+        document = changed(document, path, value)
     faults = verify(written(page(document))).faults
     assert any(told in fault for fault in faults), faults
     assert all("\n" not in fault for fault in faults)
 
 
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ("day = 2026-01-01", "not valid TOML"),
-        ("x = inf", "not valid TOML"),
-        (f"x = {'[' * 5000}{']' * 5000}", "not valid TOML"),
-    ],
-    ids=["a date", "infinity", "deep"],
-)
-def test_settings_that_no_page_could_have(more, told, tmp_path):
+@pytest.mark.parametrize("more", ["day = 2026-01-01", "x = inf", "# a comment", "seed = 3"])
+def test_settings_that_the_statement_does_not_have(more, tmp_path):
     folder = tmp_path / "bundle"
     shutil.copytree(made_bundle("uniform"), folder)
     file = folder / "config.toml"
     file.write_text(f"{more}\n{file.read_text('utf-8')}", "utf-8")
-    with pytest.raises(ValueError, match=told):
-        verify(folder)
+    assert verify(folder).faults == ["config.toml: not the text of statement.json"]
 
 
 @pytest.mark.parametrize(
@@ -339,64 +365,64 @@ def test_settings_that_no_page_could_have(more, told, tmp_path):
     [
         ("uniform", {}, None),
         ("turns", {}, "bands = 3: not without a seed"),
-        ("uniform", {"data": {"split": {"kind": "iid"}, "name": "own-data"}}, "cuts people"),
         ("uniform", {"diagnostics": {"every": 2}}, "diagnostics.every = 2: only of a simulation"),
         ("uniform", {"privacy": {"population": "patients"}}, "expected the journal of"),
     ],
 )
 def test_a_run_that_claims_to_be_none_of_a_simulation(kind, changes, told):
     document = copy.deepcopy(read_document(made_bundle(kind)))
-    document["statement"]["simulated"] = False
+    document["simulated"] = False
     for table, values in changes.items():
-        document["config"].setdefault(table, {}).update(values)
-    faults = [fault for fault in setting_faults(document) if not fault.startswith("words")]
+        document["settings"].setdefault(table, {}).update(values)
+    faults = setting_faults(document)
     assert (faults == []) if told is None else any(told in fault for fault in faults), faults
 
 
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
-        (("seed",), 3, "seed = 3: not a public setting"),
-        (("data", "dir"), "/etc", "dir = '/etc': not a public setting"),
-        (("data", "name"), "/etc", "data.name = '/etc': expected a set of this program's"),
+        (("seed",), 3, "settings: expected public ones"),
+        (("data", "dir"), "/etc", "settings: expected public ones"),
+        (("data", "name"), "/etc", "settings: expected public ones"),
+        (("features",), {"name": "encoder", "file": "/etc/x.npz"}, "expected public ones"),
+        (("features",), {"name": "encoder", "file": "/etc/x"}, "'/etc/x': expected a name"),
+        (("model", "options"), {"where": "/etc"}, "settings: expected public ones"),
+        (("arm", 0, "cohort"), "/etc", "settings: expected public ones"),
     ],
 )
 def test_no_path_of_a_document_is_opened(path, value, told, monkeypatch):
     monkeypatch.setattr("locksfl.data.datasets.find_folder", None)
-    forged = changed(read_document(made_bundle("uniform")), ("config", *path), value)
+    forged = changed(read_document(made_bundle("uniform")), ("settings", *path), value)
     (fault,) = setting_faults(forged)
     assert told in fault
-    assert list(setting_faults(read_document(made_bundle("uniform")))) == []
+    assert setting_faults(read_document(made_bundle("uniform"))) == []
 
 
 def test_covers_of_a_simulation_is_made_up():
     forged = read_document(made_bundle("uniform"))
-    cost = forged["statement"]["all_arms_composed"]
-    total = {"epsilon": 9.0, "delta": 1e-5, "relation": "zero-out", "observer": "PUBLIC"}
-    total["order"] = None
-    forged["statement"]["covers"] = COVERED | {"total": total | {"filter": "f"}, "composed": cost}
-    assert list(schema_faults(forged)) == []
-    assert "covers: expected null" in list(setting_faults(forged))
+    total = {"epsilon": 9.0, "delta": 1e-5, "relation": "zero-out", "order": None}
+    forged["covers"] = COVERED | {"total": total, "composed": forged["all_arms"]}
+    assert "covers: expected null" in setting_faults(forged)
 
 
 def test_what_leaves_of_a_journal_is_listed():
-    cost = read_document(made_bundle("uniform"))["statement"]["all_arms_composed"]
-    total = {"epsilon": 9.0, "delta": 1e-5, "relation": "zero-out", "observer": "PUBLIC"}
-    total["order"] = 3.0
+    cost = read_document(made_bundle("uniform"))["all_arms"]
+    total = {"epsilon": 9.0, "delta": 1e-5, "relation": "zero-out", "order": 3.0}
     run = {"run": "first 0a0a0a0a", "epsilon": 1.0, "share": 0.5}
-    journal = COVERED | {"total": total | {"filter": "f"}, "composed": cost, "runs": [run]}
+    known = COVERED | {"total": total, "composed": cost, "runs": [run]}
     secret = {"time": 1790000000, "clients": 60, "arms": ["a"], "played": [3]}
-    more = journal | {"runs": [run | secret]}
-    assert public_covers(more | {"head": "0a"}) == journal
-    assert public_covers(None) is None
-    kept = ["released with epsilon 1, charged to 'clinic'"]
-    assert public_statistics({"released_statistics": kept}) == kept
-    with pytest.raises(ValueError, match="not written by this program"):
-        public_statistics({"released_statistics": ["released by Dr. Jones"]})
+    more = known | {"runs": [run | secret], "head": "0a", "total": total | {"filter": "f"}}
+    found = covers_of(more)
+    assert plain(found) == known
+    assert covers_of(None) is None
+    for text, holds in (("charged to 'clinic'", True), ("by Dr. Jones", False)):
+        document = read_document(made_bundle("uniform"))
+        document["released_statistics"] = [f"released with epsilon 1, {text}"]
+        assert (statement_of(document)[0] is not None) == holds
 
 
 def test_a_page_that_shows_something_else_than_its_data():
-    """Any one character of what it shows, which is all but the drawing library and the data."""
+    """Any one character of what it shows, which is all but the script and the data."""
     whole = (made_bundle("uniform") / "report.html").read_text("utf-8")
     assert verify(written(whole)).faults == []
     shown = whole[whole.index("<body") : whole.index("<script")]
@@ -405,7 +431,9 @@ def test_a_page_that_shows_something_else_than_its_data():
         ("2.610", "1.610"),
         ("no protection", "protection"),
         ("<body", "<body class=x"),
+        ('stroke-width="2.0" d="M', 'stroke-width="2.0" d="M1'),  # a line of a figure
     ):
+        assert old in whole
         path = written(whole.replace(old, new, 1))
         assert verify(path).faults == [f"{path.name}: shows something else than its data"], old
 
@@ -416,7 +444,7 @@ def test_a_page_that_something_else_has_drawn(tmp_path, capsys):
     shutil.copytree(made_bundle("uniform"), folder)
     file = folder / "report.html"
     whole = file.read_text("utf-8").replace("2.610", "1.610", 1)
-    for text in (re.sub(r"Bokeh [0-9.]+", "Bokeh 2.0", whole), page(read_document(folder))):
+    for text in (re.sub(r"locks-fl [0-9.]+", "locks-fl 0.1", whole), page(read_document(folder))):
         file.write_text(text, "utf-8")
         call_locks(capsys, "verify", file, code=2)
         with pytest.raises(ValueError, match=r"drawn by .*, and here is .*cannot be compared"):
@@ -425,7 +453,7 @@ def test_a_page_that_something_else_has_drawn(tmp_path, capsys):
         assert "report.html: drawn by " in told
         assert "holds as far as it was checked" in told
         assert "the parts fit each other" not in told
-    forged = changed(read_document(folder), ("statement", "digest"), "0" * 64)
+    forged = changed(read_document(folder), ("digest",), "0" * 64)
     assert verify(written(page(forged))).faults[0].startswith("digest")  # whatever has drawn it
 
 
@@ -463,15 +491,14 @@ def test_files_of_a_bundle(tmp_path):
 def own(kind, number=0, before=None):
     """A document of a kind, one of whose arms has a rule of the operator's own."""
     document = read_document(made_bundle(kind, before))
-    for arm in (document["config"]["arm"][number], document["statement"]["arms"][number]):
-        arm["rule"] = "antigravity:rule"
+    document["settings"]["arm"][number]["rule"] = "antigravity:rule"
     return document
 
 
 def test_code_of_the_operators_own_is_not_imported(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("locksfl.methods.load", None)
     for kind in KINDS:
-        assert list(setting_faults(own(kind))) == [], kind
+        assert setting_faults(own(kind)) == [], kind
     document = sealed(own("uniform"))
     (tmp_path / "x.html").write_text(public_page(document), "utf-8")
     told = call_locks(capsys, "verify", tmp_path / "x.html")
@@ -480,36 +507,48 @@ def test_code_of_the_operators_own_is_not_imported(monkeypatch, capsys, tmp_path
 
 
 def test_what_needs_no_own_rule_is_compared_beside_one():
-    free = {"mechanism": "gaussian", "release": "update", "noise_multiplier": 1.0, "rounds": 6}
-    free["uploaders"] = 10**8
+    free = [MESSAGE[0] | {"noise_multiplier": 1.0, "uploaders": 10**8}, 6]
     document = own("two arms")
-    document["config"]["privacy"]["trust"] = "none"
-    costs = list(document["statement"]["all_arms_composed"])
-    for arm in document["statement"]["arms"]:
-        arm["trust"], arm["terms"] = "none", {"SERVER": [free], "PUBLIC": [free]}
+    document["settings"]["privacy"]["trust"] = "none"
+    costs = list(document["all_arms"])
+    for arm in document["arms"]:
+        arm["terms"] = {"SERVER": [free], "PUBLIC": [free]}
         costs += arm["privacy"]
+        for line in arm["rounds"]:
+            line["epsilon"] = 0.0
     for cost in costs:
         cost |= {"epsilon": 0.0, "accountant": "gdp"}
-    for line in document["rounds"]:
-        line["epsilon"] = 0.0
     assert without_seals(document)
     for kind, path, value, told in (
-        ("two arms", ("arms", 1, "terms", "PUBLIC", 0, "second_rate"), 0.1, "arm b: terms PUBLIC"),
+        (
+            "two arms",
+            ("arms", 1, "terms", "PUBLIC", 0, 0, "second_rate"),
+            0.1,
+            "arm b: terms PUBLIC",
+        ),
         ("none", ("arms", 0, "terms", "PUBLIC"), [free], "trust 'none' leads to exact"),
         ("uniform", ("arms", 0, "terms", "SERVER"), [free], "'central' leads to exact"),
         ("uniform", ("arms", 0, "terms", "PUBLIC"), [free], "leads to poisson-gaussian"),
-        ("local", ("arms", 0, "terms", "PUBLIC"), [{"mechanism": "exact"}], "leads to gaussian"),
-        ("local", ("arms", 0, "terms", "PUBLIC", 0, "uploaders"), 10**8, "uploaders 100000000"),
-        ("local", ("arms", 0, "terms", "SERVER", 0, "uploaders"), 60, "uploaders 60"),
-        ("local", ("arms", 0, "terms", "SERVER", 0, "noise_multiplier"), 9.5, "the arm's is 9.0"),
-        ("norm", ("arms", 0, "terms", "PUBLIC", 0, "first_multiplier"), 9.5, "the arm's is 4.0"),
-        ("local, filter", ("arms", 0, "terms", "SERVER", 0, "budget_epsilon"), 9.5, "is 30.0"),
-        ("turns", ("arms", 0, "terms", "PUBLIC", 0, "separation"), 4, "the arm's is 3"),
-        ("uniform", ("arms", 0, "clip_norm"), 2.0, "clip_norm = 2.0"),
-        ("uniform", ("filter",), True, "filter = True"),
-        ("uniform", ("words", "trust"), "All is well.", "words: not those"),
+        (
+            "local",
+            ("arms", 0, "terms", "PUBLIC"),
+            [[{"mechanism": "exact"}, 1]],
+            "leads to gaussian",
+        ),
+        ("local", ("arms", 0, "terms", "PUBLIC", 0, 0, "uploaders"), 10**8, "uploaders 100000000"),
+        ("local", ("arms", 0, "terms", "SERVER", 0, 0, "uploaders"), 60, "uploaders 60"),
+        (
+            "local",
+            ("arms", 0, "terms", "SERVER", 0, 0, "noise_multiplier"),
+            9.5,
+            "the arm's is 9.0",
+        ),
+        ("norm", ("arms", 0, "terms", "PUBLIC", 0, 0, "first_multiplier"), 9.5, "the arm's is 4.0"),
+        ("local, filter", ("arms", 0, "terms", "SERVER", 0, 0, "budget_epsilon"), 9.5, "is 30.0"),
+        ("turns", ("arms", 0, "terms", "PUBLIC", 0, 0, "separation"), 4, "the arm's is 3"),
+        ("uniform", ("settings", "privacy", "filter"), True, "privacy.filter = true"),
     ):
-        forged = changed(own(kind), ("statement", *path), value)
+        forged = changed(own(kind), path, value)
         assert any(told in fault for fault in setting_faults(forged)), (kind, path)
 
 
@@ -517,8 +556,8 @@ def test_the_text_of_a_bundle_with_own_code_is_compared(tmp_path):
     folder = tmp_path / "bundle"
     shutil.copytree(made_bundle("uniform"), folder)
     document = sealed(own("uniform"))
-    (folder / "statement.json").write_text(json.dumps(document["statement"]), "utf-8")
-    (folder / "config.toml").write_text(tomli_w.dumps(document["config"]), "utf-8")
+    (folder / "statement.json").write_text(json.dumps(document), "utf-8")
+    (folder / "config.toml").write_text(tomli_w.dumps(document["settings"]), "utf-8")
     (folder / "report.html").write_text(public_page(document), "utf-8")
     assert verify(folder).faults == []
     text = (folder / "STATEMENT.md").read_text("utf-8")
@@ -558,11 +597,13 @@ def test_signatures(keys, capsys):
     assert "not signed" in verify(made_bundle("uniform"), public).faults[0]
 
     document = read_document(folder)
-    forged = changed(document, ("rounds", 0, "loss"), 1.5)  # nothing else says so
+    forged = changed(
+        document, ("arms", 0, "rounds", 0, "scores", "loss"), 1.5
+    )  # nothing else says so
     assert without_seals(forged) == []
     assert verify(write_page(sealed(forged))).faults == []  # without the signature, a new digest
     kept = sealed(forged)
-    kept["statement"]["signature"] = document["statement"]["signature"]
+    kept["signature"] = document["signature"]
     for path in (write_page(sealed(forged)), write_page(kept)):
         assert any("signature: " in fault for fault in verify(path, public).faults)
     assert verify(write_page(kept)).faults == [
@@ -584,7 +625,7 @@ def test_wrong_keys_are_refused_in_one_line(keys, tmp_path):
         (public, "private key"),
     ):
         with pytest.raises(ValueError, match=rf"--sign .*{told}"):
-            publish(made_run("uniform"), tmp_path / "bundle", path)
+            publish_folder(made_run("uniform"), tmp_path / "bundle", path)
     assert not (tmp_path / "bundle").exists()
     with pytest.raises(ValueError, match=r"--key .*expected a public key"):
         verify(made_bundle("uniform"), mine)
@@ -593,12 +634,13 @@ def test_wrong_keys_are_refused_in_one_line(keys, tmp_path):
 # The schema
 
 
-def test_the_schema_in_the_docs_is_the_one_that_is_used():
+def test_the_schema_in_the_docs_is_the_one_of_the_types():
     published = json.loads((ROOT / "docs" / "statement.schema.json").read_text())
     Draft202012Validator.check_schema(published)
-    assert published == verifying.schema()
-    for kind in KINDS:  # a statement.json is valid by itself
+    assert published == schema(), "expected: locksfl.experiment.record.schema() (make schema)"
+    for kind in KINDS:
         told = json.loads((made_bundle(kind) / "statement.json").read_text())
         Draft202012Validator(published).validate(told)
         assert not Draft202012Validator(published).is_valid(told | {"cohort": 3})
-    assert set(SEALS) == {"digest", "signature"}
+        settings = told["settings"] | {"cohort": 3}
+        assert not Draft202012Validator(published).is_valid(told | {"settings": settings})

@@ -12,7 +12,6 @@ from scripts.make_methods import (
     OBSERVER,
     TRAINING,
     bounds,
-    code_lines,
     filled,
     refusal,
     standard_arm,
@@ -54,11 +53,3 @@ def test_every_private_method_has_an_accountant_and_an_audit():
         assert found["claimed"] == pytest.approx(AUDITED["epsilon"], abs=2e-3)
         assert AUDITED["epsilon"] / 2 <= found["lower"] <= found["claimed"], found
     assert proved.keys() == arms.keys()
-
-
-def test_lines_of_code_are_counted_without_blanks_comments_and_docstrings(tmp_path):
-    path = tmp_path / "file.py"
-    path.write_text(
-        '"""Of the\nmodule."""\n\nx = 1  # kept\n# not\ndef f():\n    """Doc."""\n    x\n'
-    )
-    assert code_lines(path) == 3

@@ -87,9 +87,9 @@ def test_an_experiment_runs_it_and_its_ledger_says_what_it_cost(tmp_path, trust,
     assert arm["rule"] == NAME
     assert arm["norm_multiplier"] > 0
     observer = "public" if trust == "central" else "server"
-    told = account_ledger(read_run(folder.path))["arms"][0]["guarantee"][observer]
-    assert told["epsilon"] == pytest.approx(epsilon, rel=1e-3)
-    assert told["epsilon"] <= epsilon
+    cost = account_ledger(read_run(folder.path)).arms[0].guarantee[observer]
+    assert cost.epsilon == pytest.approx(epsilon, rel=1e-3)
+    assert cost.epsilon <= epsilon
 
 
 def test_the_library_takes_it():

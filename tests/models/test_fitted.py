@@ -12,7 +12,8 @@ import onnxruntime
 import pytest
 import safetensors
 
-from locksfl.data.population import Encoding, Population
+from locksfl.data.origin import Encoding
+from locksfl.data.population import Population
 from locksfl.data.task import Task
 from locksfl.models.build import Model, build_model, with_task
 from locksfl.models.features import with_features

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from locksfl.arm import Arm
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.privacy import account, calibrate
 from locksfl.privacy.rdp import rdp_epsilon
 
@@ -99,10 +100,10 @@ def test_where_nobody_sums_the_bits_they_are_refused():
     few = arm_of("uniform", clip_multiplier=0.5, uploads=5.0)  # bits of the cohort, uploads of some
     with pytest.raises(ValueError, match=r"^clip_multiplier = 0.5: \d+ releases of bits cost"):
         calibrate(few, 4.0, 1e-5, accountant="rdp")
-    table = {"name": "a", "cohort": 5.0, "clip_rate": 0.5}
+    table = ArmConfig("a", cohort=5.0, clip_rate=0.5)
     with pytest.raises(ValueError, match=r"^arm.a.clip_rate = 0.5: only with clip_quantile"):
-        Arm.from_table(table, clients=10, rounds=1)
-    assert Arm.from_table(table, clients=10, rounds=1, clip_quantile=0.5).clip_rate == 0.5
+        table.arm(10, rounds=1)
+    assert table.arm(10, rounds=1, clip_quantile=0.5).clip_rate == 0.5
 
 
 def test_the_bits_are_charged_with_the_norms():

@@ -9,7 +9,7 @@ import pytest
 
 from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.verify import verify
 from locksfl.methods.events import Chosen, Rounds, Sampled, Turns
 from locksfl.methods.releases import ACCOUNTANTS
@@ -94,7 +94,7 @@ def test_calibration_inverts_it(accountant, relation):
 @EVERY
 def test_a_run_that_asks_for_it_is_published_and_holds(accountant):
     run, bundle = play(parse_config(RUN, [f"privacy.accountant={accountant}"])), new_path()
-    publish(run, bundle)
+    publish_folder(run, bundle)
     assert verify(bundle).faults == []
     costs = summary(run)["arms"][0]["privacy"]
     assert {c["accountant"] for c in costs if c["observer"] == "PUBLIC"} == {accountant}

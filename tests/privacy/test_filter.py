@@ -147,7 +147,7 @@ def test_blocks_of_any_length_and_a_stop_give_the_same_run(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run_experiment(config, short, on_round=stop)
     half = account_ledger(read_run(short.path))
-    assert half["arms"][1]["rounds_played"] == 7
+    assert half.arms[1].rounds_played == 7
     monkeypatch.undo()
     run_experiment(config, short, resume=True)
     whole, cut = lines(run()), lines(short.path)

@@ -314,13 +314,13 @@ def test_a_newer_version_is_refused_by_name(tmp_path):
 
 
 def test_a_run_of_version_1_opens():
-    told = account_ledger(read_run(OLD / "run"))
+    account = account_ledger(read_run(OLD / "run"))
     summary = json.loads((OLD / "run" / "summary.json").read_text())
-    (arm,), (mine,) = summary["arms"], told["arms"]
-    assert (told["experiment"], mine["rounds_played"]) == (summary["experiment"], 3)
+    (arm,), (mine,) = summary["arms"], account.arms
+    assert (account.experiment, mine.rounds_played) == (summary["experiment"], 3)
     for key, costs in (("guarantee", arm["privacy"]), ("spent_so_far", arm["spent_so_far"])):
         for cost in costs:
-            here = mine[key][cost["observer"].lower()]["relations"][cost["relation"]]
+            here = getattr(mine, key)[cost["observer"].lower()].relations[cost["relation"]]
             assert here == pytest.approx(cost["epsilon"], rel=1e-12)
 
 

@@ -51,16 +51,16 @@ def test_an_unresolved_reservation_counts_as_spent(tmp_path):
         assert counts.norms.tolist() == [3, 0, 0]
         assert counts.uploads.tolist() == [2, 0, 0]
         assert counts.shares.tolist() == [1.25, 0, 0]  # 1/4, and 1 for the unresolved one
-        told = account_ledger(ledger.books)["arms"][0]
-    spent = told["spent_so_far"]
+        account = account_ledger(ledger.books).arms[0]
+    spent = account.spent_so_far
     mu = math.sqrt(3 / 8**2 + 2 / 4**2)
-    assert spent["server"]["epsilon"] == pytest.approx(epsilon_from_mu(mu, 1e-5), rel=1e-9)
+    assert spent["server"].epsilon == pytest.approx(epsilon_from_mu(mu, 1e-5), rel=1e-9)
     credited = math.sqrt(3 / 8**2 + 1.25 * 4 / 4**2)
-    assert spent["public"]["relations"]["replace"] == pytest.approx(
+    assert spent["public"].relations["replace"] == pytest.approx(
         epsilon_from_mu(credited, 1e-5), rel=1e-9
     )
     for observer in ("server", "public"):  # spending less is no better a guarantee
-        assert told["guarantee"][observer]["epsilon"] == pytest.approx(2.0, rel=1e-9)
+        assert account.guarantee[observer].epsilon == pytest.approx(2.0, rel=1e-9)
 
 
 def test_it_is_on_disk_before_reserve_returns(tmp_path):
@@ -140,10 +140,10 @@ def test_central_rounds_are_charged_to_every_client_empty_or_not(tmp_path):
             ledger.reserve_round("locks", t)
         with pytest.raises(ValueError, match="already reserved"):
             ledger.reserve_round("locks", 2)
-        told = account_ledger(ledger.books)["arms"][0]
-    assert told["rounds_played"] == 2
-    assert told["spent_so_far"]["server"]["epsilon"] is None
-    so_far, whole = (told[k]["public"]["epsilon"] for k in ("spent_so_far", "guarantee"))
+        account = account_ledger(ledger.books).arms[0]
+    assert account.rounds_played == 2
+    assert account.spent_so_far["server"].epsilon is None
+    so_far, whole = (c["public"].epsilon for c in (account.spent_so_far, account.guarantee))
     assert 0 < so_far < whole
 
 
@@ -205,13 +205,13 @@ def test_every_epsilon_of_a_run_comes_out_of_its_ledger(trust):
     told, ledger = summary(finished(trust)), account_ledger(read_run(finished(trust)))
     pairs = [(a["privacy"], a["spent_so_far"]) for a in told["arms"]]
     pairs.append((told["all_arms_composed"], told["all_arms_spent_so_far"]))
-    found = [*ledger["arms"], ledger["all_arms_composed"]]
-    for (promised, spent), mine in zip(pairs, found, strict=True):
+    accounts = [*ledger.arms, ledger.all_arms_composed]
+    for (promised, spent), mine in zip(pairs, accounts, strict=True):
         for key, costs in (("guarantee", promised), ("spent_so_far", spent)):
             for cost in costs:
-                here = mine[key][cost["observer"].lower()]
-                assert here["relations"][cost["relation"]] == cost["epsilon"]
-                assert (here["delta"], here["accountant"]) == (cost["delta"], cost["accountant"])
+                here = getattr(mine, key)[cost["observer"].lower()]
+                assert here.relations[cost["relation"]] == cost["epsilon"]
+                assert (here.delta, here.accountant) == (cost["delta"], cost["accountant"])
 
 
 def test_only_the_ledger_is_read(tmp_path):
@@ -282,7 +282,7 @@ def test_empty_cohorts_are_charged():
     run = play(parse_config(QUICK, ("arm.locks.cohort=0.2", "arm.locks.uploads=0.1"), 3))
     ledger = read_run(run)
     assert ledger.arms[0].uploads.sum() < 4  # of the four rounds most were empty
-    told = account_ledger(ledger)["arms"][0]
-    assert told["rounds_played"] == 4
-    assert told["spent_so_far"] == told["guarantee"]
-    assert told["guarantee"]["public"]["epsilon"] > 0
+    account = account_ledger(ledger).arms[0]
+    assert account.rounds_played == 4
+    assert account.spent_so_far == account.guarantee
+    assert account.guarantee["public"].epsilon > 0

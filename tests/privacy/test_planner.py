@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from scripts.check_planner import ALLOWED, RESULTS, SETTINGS, TABLES, at, judged, misled, read
@@ -17,7 +18,7 @@ from locksfl.arm import Arm
 from locksfl.cli.main import app
 from locksfl.cli.plan import words
 from locksfl.privacy import calibrate
-from locksfl.privacy.advice import advise, gains
+from locksfl.privacy.advice import Advice, advise, gains
 from locksfl.privacy.forecast import Expected, expected_round
 from locksfl.privacy.planner import (
     FULL,
@@ -254,13 +255,13 @@ def test_the_coin_by_hand():
 def test_the_coin_is_never_behind_uniform_and_pays_where_norms_are_small():
     """Its gain grows as norms fall and is none where all pass the clip; the norm rule is a little
     behind it."""
-    found = {share: gains(MANY, 200, 60.0, share) for share in (0.1, 0.3, 1.0)}
+    by_share = {share: gains(MANY, 200, 60.0, share) for share in (0.1, 0.3, 1.0)}
     for ratio in ("noise", "sampling_variance", "error"):
-        values = [found[share]["coin"][ratio] for share in (0.1, 0.3, 1.0)]
+        values = [getattr(each["coin"], ratio) for each in by_share.values()]
         assert values == sorted(values), ratio
         assert values[-1] == pytest.approx(1.0, rel=0.01)
     for share in (0.1, 0.3):
-        assert found[share]["coin"]["error"] < found[share]["norm"]["error"] < 1
+        assert by_share[share]["coin"].error < by_share[share]["norm"].error < 1
 
 
 def test_the_assumed_r_is_the_median_of_what_was_measured():
@@ -292,13 +293,13 @@ def test_the_assumed_r_is_the_median_of_what_was_measured():
 def test_the_answer_is_the_readmes_and_says_why(clients, parameters, epsilon, rule, why):
     """Without r: uniform at a thousand clients or fewer, the coin at 60,000, as README and
     docs/results.md have it."""
-    told = advise(Question(clients, parameters, epsilon, accountant="rdp"))
-    assert told["rule"] == rule
-    assert told["reason"].startswith(why)
-    lines = [line for line in words(told) if line.startswith("Take rule ")]
+    advice = advise(Question(clients, parameters, epsilon, accountant="rdp"))
+    assert advice.rule == rule
+    assert advice.reason.startswith(why)
+    lines = [line for line in words(advice) if line.startswith("Take rule ")]
     assert len(lines) == 1
     assert lines[0].startswith(f"Take rule {rule}: ")
-    assert lines[0].endswith(f"{told['reason']}.")
+    assert lines[0].endswith(f"{advice.reason}.")
 
 
 def test_no_rule_that_predicts_more_error_is_recommended():
@@ -313,33 +314,33 @@ def test_no_rule_that_predicts_more_error_is_recommended():
 def test_the_reason_names_what_is_gained():
     """A total: less error. None: fewer uploads, in as many rounds, for no more error."""
     q = replace(MNIST, norm_share=0.3, accountant="rdp")
-    told = advise(q)
-    coin, uniform = (told["plans"][name] for name in ("coin", "uniform"))
-    assert (told["rule"], coin["rounds"]) == ("coin", uniform["rounds"])
-    assert 0.98 * uniform["error"] < coin["error"] <= uniform["error"]
-    saved = 1 - coin["uploads_in_all"] / uniform["uploads_in_all"]
+    advice = advise(q)
+    coin, uniform = (advice.plans[name] for name in ("coin", "uniform"))
+    assert (advice.rule, coin.rounds) == ("coin", uniform.rounds)
+    assert 0.98 * uniform.error < coin.error <= uniform.error
+    saved = 1 - coin.uploads_in_all / uniform.uploads_in_all
     assert 0.6 < saved < 0.7
     where = "where the mean norm is 0.3 clip norms, it "
-    assert told["reason"] == (
+    assert advice.reason == (
         where + f"needs {saved:.0%} fewer uploads than uniform for the same predicted error"
     )
-    told = advise(replace(q, uploads_in_all=1000.0))
-    less = 1 - told["plans"]["coin"]["error"] / told["plans"]["uniform"]["error"]
-    assert told["rule"] == "coin"
-    assert told["reason"] == where + f"predicts {less:.0%} less error than uniform"
-    told = advise(replace(q, norm_share=0.95))
-    assert told["rule"] == "uniform"
-    assert told["reason"].endswith("choosing by norm saves too little")
+    advice = advise(replace(q, uploads_in_all=1000.0))
+    less = 1 - advice.plans["coin"].error / advice.plans["uniform"].error
+    assert advice.rule == "coin"
+    assert advice.reason == where + f"predicts {less:.0%} less error than uniform"
+    advice = advise(replace(q, norm_share=0.95))
+    assert advice.rule == "uniform"
+    assert advice.reason.endswith("choosing by norm saves too little")
 
 
 def test_local_trust_is_planned_too():
     """The coin is not sound there; 100 clients at epsilon 10 are hopeless, as measured."""
     q = Question(100, 7850, 10.0, trust="local")
     assert q.rules() == ["uniform", "norm"]
-    told = advise(q)
-    assert told["verdict"] == "hopeless"
-    assert told["rule"] == "uniform"
-    assert 300 < told["smallest_clients"] < 1000
+    advice = advise(q)
+    assert advice.verdict == "hopeless"
+    assert advice.rule == "uniform"
+    assert 300 < advice.smallest_clients < 1000
 
 
 # --- The command ------------------------------------------------
@@ -361,15 +362,16 @@ def test_the_command(tmp_path):
     assert "where the mean norm is 0.2 clip norms, as measured in populations" in said.stdout
     assert "No more than 1,000 rounds were tried" in said.stdout
     assert figure.read_bytes().startswith(b"\x89PNG")
-    told = json.loads(command(*USUAL, "--accountant", "rdp", "--norm-share", 1, "--json").stdout)
-    assert told["plans"]["uniform"]["bytes_up"] == pytest.approx(4 * 7850 * 1000)
-    assert told["frontier"][0]["rule"] == "uniform"
-    lines = "\n".join(words(told))
+    shown = json.loads(command(*USUAL, "--accountant", "rdp", "--norm-share", 1, "--json").stdout)
+    assert shown["plans"]["uniform"]["bytes_up"] == pytest.approx(4 * 7850 * 1000)
+    assert shown["frontier"][0]["rule"] == "uniform"
+    advice = msgspec.convert(shown, Advice)
+    lines = "\n".join(words(advice))
     assert "Take rule uniform: 30 rounds, 33 clients asked and 33.3 uploads a round: " in lines
     assert lines.endswith("2.2 points behind the best; most where clients differ much.")
     assert "Warning" not in lines
-    told["question"]["delta"] = 0.02
-    assert "Warning: delta = 0.02 is not below 1/n" in "\n".join(words(told))
+    large = replace(advice, question=replace(advice.question, delta=0.02))
+    assert "Warning: delta = 0.02 is not below 1/n" in "\n".join(words(large))
 
 
 def test_when_sampling_by_norm_pays_is_a_markdown_table():
@@ -418,7 +420,7 @@ def test_a_rule_that_the_limits_leave_no_upload_is_left_out():
     sampling has its plan all the same."""
     for limits in ({"clients": 5}, {"clients": 1000, "downloads": 5.0}):
         q = Question(parameters=100, epsilon=8.0, delta=1e-3, accountant="rdp", **limits)
-        told = advise(replace(q, norm_share=0.1))
-        assert (told["rule"], list(told["plans"])) == ("uniform", ["uniform"])
-        assert told["reason"] == "the limits leave no upload to a rule that chooses by norm"
-        assert list(advise(q)["plans"]) == ["uniform", "coin", "norm"]
+        advice = advise(replace(q, norm_share=0.1))
+        assert (advice.rule, list(advice.plans)) == ("uniform", ["uniform"])
+        assert advice.reason == "the limits leave no upload to a rule that chooses by norm"
+        assert list(advise(q).plans) == ["uniform", "coin", "norm"]

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -95,10 +95,6 @@ class Finding:
     def refuted(self) -> bool:
         """Whether the claim is false, or could not be tested."""
         return self.problem is not None or self.lower > self.claimed
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "refuted": self.refuted}
 
 
 class Orthogonal(GivenClients):
@@ -180,17 +176,17 @@ def _log_mixture(rate: Array | float, log_ratio: Array) -> Array:
 def refined_score(arm: Arm, seen: Seen) -> Array:
     """ln of the ratio of the sums that refine K': the canary shifts one of each pair."""
     rule, dials = arm.parts[0], arm.dials()
-    found = jnp.zeros_like(seen.released)
+    score = jnp.zeros_like(seen.released)
     if rule.refine is None:
-        return found
+        return score
     used = rule.settle(seen.released, dials, jnp)
     for k in range(rule.refinements):
         below, certain = seen.refined[..., k, 0], seen.refined[..., k, 1]
         p = canary_probability(arm, dials.clip_norm, used)
         shifted = jnp.where(p < 1, below, certain)
-        found += (p * shifted - p * p / 2) / arm.sum_multiplier**2
+        score += (p * shifted - p * p / 2) / arm.sum_multiplier**2
         used = rule.refine(used, below, certain, dials, jnp)
-    return found
+    return score
 
 
 def public_score(arm: Arm, relation: str, seen: Seen) -> Array:
@@ -351,8 +347,8 @@ def repeated_rounds(
             else:
                 how = (arm.scheme.rate(arm), slots, arm.scheme.apart(arm))
                 cohorts = draw_cohorts(randomness, name, start, shape, *how)
-            found = repetition(updates, part, jnp.asarray(cohorts))
-            batches.append(jax.tree.map(np.asarray, found))
+            batch = repetition(updates, part, jnp.asarray(cohorts))
+            batches.append(jax.tree.map(np.asarray, batch))
         seen[world] = jax.tree.map(lambda *a: np.concatenate(a), *batches)
     return seen
 

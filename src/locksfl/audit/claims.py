@@ -46,8 +46,8 @@ def accountant(
         deltas.append(float(np.mean(passed)))
         excess = deltas[-1] - DELTA
         evidence.add("delta", max(0.0, excess / error if error else np.inf * (excess > 0)))
-    told = f"epsilon {epsilon:.2f} is passed with {max(deltas):.2e}, claimed {DELTA:.0e}"
-    return evidence.verdict()[0], told
+    result = f"epsilon {epsilon:.2f} is passed with {max(deltas):.2e}, claimed {DELTA:.0e}"
+    return evidence.verdict()[0], result
 
 
 def _loss(arm: Arm, rounds: int, sign: int, rng: np.random.Generator) -> Floats:

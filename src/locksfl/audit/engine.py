@@ -8,7 +8,7 @@ moves a coordinate of its own by a known length, and every other coordinate of t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from locksfl.data.population import Population
 from locksfl.methods.cyclic import decorrelated
 from locksfl.methods.dials import Dials
 from locksfl.methods.estimators import SMALLEST_NORM
+from locksfl.methods.rules import Facts
 from locksfl.models.build import Model
 from locksfl.round.client import LocalWork
 from locksfl.round.draws import draw_members, grid_of
@@ -88,7 +89,7 @@ class Transcript:
     lengths: Floats  # [n] of the updates, before clipping
     member: Bools  # [T, n]
     uploaded: Bools  # [T, n]
-    seen: Bools  # [T, n] whether `uploaded` is known: told, or plain from the model
+    seen: Bools  # [T, n] whether `uploaded` is known: logged, or plain from the model
     released: Floats  # [T] K~
     used: Floats  # [T] K'
     counts: Floats  # [T] the released number of uploads; NaN if there is none
@@ -98,7 +99,7 @@ class Transcript:
     own: slice  # the coordinates of the clients
     asked: Floats  # [T] the expected cohort, which rate control chooses
     refined: Floats  # [T, refinements, 2] the sums by which the rule refined K'
-    told: Floats | None = None  # [T, n] what members released, where a rule compares it
+    values_released: Floats | None = None  # [T, n] what members released, where a rule compares it
 
     def dials(self) -> Dials:
         """The arm's numbers in every round, each [T, 1] if the clip norm, K' or the rate has a part
@@ -143,13 +144,13 @@ def asked_values(played: Transcript) -> Floats:
         "last_sum": np.sum(last, axis=1, keepdims=True),
         "parameters": float(last.shape[1]),
     }
-    found = rule.score({name: facts[name] for name in rule.facts}, dials, np)
-    found = np.broadcast_to(np.nan_to_num(found), played.member.shape)
-    return np.clip(found, 0.0, dials.clip_norm)
+    asked = cast(Facts, {name: facts[name] for name in rule.facts})
+    scores = np.broadcast_to(np.nan_to_num(rule.score(asked, dials, np)), played.member.shape)
+    return np.clip(scores, 0.0, dials.clip_norm)
 
 
 class Watched(Simulator):
-    """The simulator, with a look at the cohorts that it plays: a secret run does not tell them."""
+    """The simulator, with a look at the cohorts that it plays, which a secret run does not log."""
 
     cohorts: list[np.ndarray]
 
@@ -202,10 +203,9 @@ class Engine:
         shape = (len(logs), self.clients)
         member, uploaded, seen = (np.zeros(shape, bool) for _ in range(3))
         for t, (log, cohort) in enumerate(zip(logs, cohorts, strict=True)):
-            told: Any = log.uploaded
-            member[t, cohort if told is None else log.cohort] = True  # without who could not pay
-            if told is not None:
-                uploaded[t, log.cohort], seen[t] = told, True
+            member[t, cohort if log.uploaded is None else log.cohort] = True  # who could pay
+            if log.uploaded is not None:
+                uploaded[t, log.cohort], seen[t] = log.uploaded, True
         clips = np.full(len(logs) + 1, arm.clip_norm)
         if arm.clip_quantile is not None:
             clips = np.array([*(log.clip_norm for log in logs), done.state.clip_norm], np.float64)
@@ -231,19 +231,19 @@ class Engine:
         )
         divisor = arm.parts[1].divisor(played.dials())
         played = replace(played, sums=played.sums * divisor)
-        if told_matters(arm):
-            return replace(played, told=told_values(played, randomness))
+        if compares_released(arm):
+            return replace(played, values_released=released_values(played, randomness))
         return played if seen.all() else inferred(played)
 
 
-def told_matters(arm: Arm) -> bool:
-    """Whether a probability is that of all members' released values: then a little noise on one of
-    them can change another's by much, and true values do not tell it."""
+def compares_released(arm: Arm) -> bool:
+    """Whether a probability follows from what all members released: then a little noise on one
+    value can change another client's probability by much, and true values do not give it."""
     rule, _, trust = arm.parts
     return trust.clients_add_noise and not rule.from_one_sum
 
 
-def told_values(played: Transcript, randomness: Randomness) -> Floats:
+def released_values(played: Transcript, randomness: Randomness) -> Floats:
     """[T, n] the values that the members released, by the noise that the run drew."""
     arm, clip = played.arm, played.arm.clip_norm
     values, noise = asked_values(played), np.zeros(played.member.shape)
@@ -270,15 +270,17 @@ def inferred(played: Transcript) -> Transcript:
     noise on it."""
     if len(played.sums) < len(played.member):
         return played
-    said = stated(replace(played, uploaded=played.member))
+    expected = expected_of(replace(played, uploaded=played.member))
     own = played.sums[:, played.own]
-    uploaded = played.member & (np.abs(own - said.contribution) < np.abs(own))
+    uploaded = played.member & (np.abs(own - expected.contribution) < np.abs(own))
     return replace(
-        played, uploaded=uploaded, seen=np.abs(said.contribution) > PLAIN * said.std[:, None]
+        played,
+        uploaded=uploaded,
+        seen=np.abs(expected.contribution) > PLAIN * expected.std[:, None],
     )
 
 
-class Stated(NamedTuple):
+class Expected(NamedTuple):
     """What the arm states of the rounds of a transcript, in float64, without the round's code."""
 
     norm_sum: Floats  # [T] of the members' clipped norms, or scores
@@ -288,13 +290,13 @@ class Stated(NamedTuple):
     bound: Floats  # [T] of a client with norm C: the unit of central noise
 
 
-def stated(played: Transcript, scores: Floats | None = None) -> Stated:
+def expected_of(played: Transcript, scores: Floats | None = None) -> Expected:
     """What follows from the arm's numbers, from who was drawn and from K'.
 
     Args:
         played: the transcript.
-        scores: [T, n] what the rule knows of each client; without it, what members told or, if
-            that is not known, the true norms or scores.
+        scores: [T, n] what the rule knows of each client; without it, what members released or,
+            if that is not known, the true norms or scores.
     """
     arm, dials, shape = played.arm, played.dials(), played.member.shape
     rule, estimator, trust = arm.parts
@@ -303,7 +305,7 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
     clipped, values = played.clipped, asked_values(played)
     public = np.broadcast_to(played.used[:, None], shape)
     weights = np.broadcast_to(np.asarray(arm.scaled_weights(), np.float64), shape)
-    known = played.told if scores is None else scores
+    known = played.values_released if scores is None else scores
     own = np.broadcast_to(values if known is None else known, shape)
     if rule.asks is None:
         own = np.zeros(shape)
@@ -324,22 +326,22 @@ def stated(played: Transcript, scores: Floats | None = None) -> Stated:
     std = np.broadcast_to(dials.noise_multiplier, shape)[:, 0] * bound
     if trust.clients_add_noise:
         std = arm.update_multiplier * np.sqrt(np.sum(np.where(played.uploaded, bounds**2, 0.0), 1))
-    return Stated(np.sum(np.where(played.member, values, 0.0), 1), p, contribution, std, bound)
+    return Expected(np.sum(np.where(played.member, values, 0.0), 1), p, contribution, std, bound)
 
 
 def refining(played: Transcript) -> Floats:
     """[T, refinements, 2] the sums by which K' was refined as they are without noise, each given
     the releases before it."""
-    rule, dials, found = played.arm.parts[0], played.dials(), np.zeros(played.refined.shape)
+    rule, dials, sums = played.arm.parts[0], played.dials(), np.zeros(played.refined.shape)
     used, own = rule.settle(played.released[:, None], dials, np), asked_values(played)
     weights = np.asarray(played.arm.scaled_weights(), np.float64)
     for k, pair in enumerate(np.moveaxis(played.refined, 1, 0)):
         p = np.minimum(rule.probability(own, used, weights, dials, np), dials.largest_probability)
         p = np.where(played.member, p, 0.0)
-        found[:, k] = np.stack([np.sum(p * (p < 1), axis=1), np.sum(p >= 1, axis=1)], axis=1)
+        sums[:, k] = np.stack([np.sum(p * (p < 1), axis=1), np.sum(p >= 1, axis=1)], axis=1)
         assert rule.refine is not None
         used = rule.refine(used, pair[:, :1], pair[:, 1:], dials, np)
-    return found
+    return sums
 
 
 def compared(played: Transcript, own: Floats) -> Floats:
@@ -349,17 +351,17 @@ def compared(played: Transcript, own: Floats) -> Floats:
     return np.array([rule.probability(row, 0.0, there * 1.0, dials, np) for row, there in rounds])
 
 
-def residual(played: Transcript, said: Stated) -> Floats:
+def residual(played: Transcript, expected: Expected) -> Floats:
     """[B, d] what the blocks added beyond the contributions, in standard deviations of the noise
     that is stated; blocks without any noise are left out. What is correlated over rounds is made
     independent."""
     blocks, clients = played.sums.shape[0], played.member.shape[1]
-    expected, variance = np.zeros((blocks, clients)), np.zeros(blocks)
-    np.add.at(expected, played.block, said.contribution)
-    np.add.at(variance, played.block, said.std**2)
+    summed, variance = np.zeros((blocks, clients)), np.zeros(blocks)
+    np.add.at(summed, played.block, expected.contribution)
+    np.add.at(variance, played.block, expected.std**2)
     beyond = played.sums.copy()
-    beyond[:, played.own] -= expected
+    beyond[:, played.own] -= summed
     there = variance > 0
-    found = beyond[there] / np.sqrt(variance[there])[:, None]
+    deviations = beyond[there] / np.sqrt(variance[there])[:, None]
     strategy = played.arm.strategy
-    return decorrelated(found.T, strategy, np).T if strategy else found
+    return decorrelated(deviations.T, strategy, np).T if strategy else deviations

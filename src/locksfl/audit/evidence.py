@@ -24,7 +24,7 @@ FEW = 64  # products in a sum that is compared with a normal
 
 
 class Evidence:
-    """The deviations found so far, by the name of the test: the largest, and how many there are.
+    """The deviations so far, by the name of the test: the largest, and how many there are.
 
     The tests share FALSE_ALARM equally, so that one with many deviations takes nothing from one
     with few.
@@ -61,8 +61,8 @@ class Evidence:
         worst, limit = self._worst[name], limits[name]
         if np.isinf(worst):
             return False, name
-        told = f"{worst:.1f}" if worst < 1000 else f"{worst:.0e}"
-        return bool(worst <= limit), f"{name}: {told} deviations, at most {limit:.1f}"
+        size = f"{worst:.1f}" if worst < 1000 else f"{worst:.0e}"
+        return bool(worst <= limit), f"{name}: {size} deviations, at most {limit:.1f}"
 
 
 def views(values: Floats) -> list[Floats]:

@@ -40,13 +40,13 @@ from locksfl.arm import Arm
 from locksfl.audit.claims import accountant
 from locksfl.audit.engine import (
     Engine,
-    Stated,
+    Expected,
     Transcript,
     asked_values,
+    compares_released,
+    expected_of,
     refining,
     residual,
-    stated,
-    told_matters,
 )
 from locksfl.audit.evidence import (
     Evidence,
@@ -72,16 +72,16 @@ ROUNDS = {  # of each play; fewer where each client draws all of its own noise
 SIZE = 5000  # parameters: noise that repeats within so many is seen
 LAGGED = 64  # rounds whose coordinates are compared at every distance: the costly part
 ALONE_ROUNDS, ALONE_SIZE, ALONE_NOISE = 3000, 40, 0.5
-SILENT, HUSHED = 1e-3, 1e-4  # noise multipliers of what would hide something else
+SILENT, SILENT_NORMS = 1e-3, 1e-4  # noise multipliers of what would hide something else
 FIXED = {"clip_quantile": None, "clip_multiplier": 0.0}  # a clip norm that does not adapt
 BINS = 64
 BUDGET_ROUNDS, BUDGET_CLIENTS = 24, 8
 DELTA = 1e-5  # of a budget: any would do
 FEW_COINS = 25  # variance of a number of heads that is compared with a normal
 SHOWS = 0.5  # std of a noise on a count, in uploads, that rounding does not hide
-SLACK = 2e-3  # of a contribution's bound: float32, and hushed norms
+SLACK = 2e-3  # of a contribution's bound: float32, and norms with that little noise
 
-Result = tuple[bool, str]  # whether a property holds, and what was found
+Result = tuple[bool, str]  # whether a property holds, and what was measured
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Check:
     arm: str
     name: str
     holds: bool
-    found: str
+    measured: str
 
 
 @dataclass(frozen=True)
@@ -99,18 +99,18 @@ class Play:
     """A transcript beside what its arm states."""
 
     played: Transcript
-    said: Stated
+    expected: Expected
 
     @functools.cached_property
     def noise(self) -> Floats:
         """[B, d - n] what the coordinates of no client show, in charged standard deviations."""
-        return np.delete(residual(self.played, self.said), self.played.own, axis=1)
+        return np.delete(residual(self.played, self.expected), self.played.own, axis=1)
 
     @property
     def norm_noise(self) -> Floats:
         """[T] what the released norm sum shows, in charged standard deviations."""
         std = self.played.arm.sum_multiplier * self.played.clips[:-1]
-        return (self.played.released - self.said.norm_sum) / std
+        return (self.played.released - self.expected.norm_sum) / std
 
     @property
     def count_noise(self) -> Floats:
@@ -120,7 +120,7 @@ class Play:
         noise = np.ravel(self.played.dials().count_noise)
         if noise.min() < SHOWS:
             return np.zeros(0)
-        p = np.where(self.played.member, self.said.probability, 0.0)
+        p = np.where(self.played.member, self.expected.probability, 0.0)
         known = np.where(self.played.seen & (p > 0), self.played.uploaded, p)
         off = self.played.counts - known.sum(axis=1)
         coins = np.sum(np.where(self.played.seen, 0.0, p * (1 - p)), axis=1)
@@ -153,11 +153,11 @@ class Play:
     @functools.cached_property
     def numbers(self) -> dict[str, Floats]:
         """[T, 1] each: every noise of which a round shows one number, by its name."""
-        found = {"count": self.count_noise, "clip": self.clip_noise}
+        noises = {"count": self.count_noise, "clip": self.clip_noise}
         if _norms_seen(self):
             refine = enumerate(self.refine_noise.T)
-            found |= {"norm": self.norm_noise, **{f"refining {k}": one for k, one in refine}}
-        return {name: noise[:, None] for name, noise in found.items() if noise.size}
+            noises |= {"norm": self.norm_noise, **{f"refining {k}": one for k, one in refine}}
+        return {name: noise[:, None] for name, noise in noises.items() if noise.size}
 
     @property
     def by_round(self) -> bool:
@@ -179,7 +179,7 @@ class Play:
     @property
     def uploads(self) -> Floats:
         """[T, n] the second coins of the members, standardised; zero where they are certain."""
-        p = self.said.probability
+        p = self.expected.probability
         fair = self.played.member & self.played.seen & (p > 0.02) & (p < 0.98)
         spread = np.sqrt(np.where(fair, p * (1 - p), 1.0))
         return np.where(fair, (self.played.uploaded - p) / spread, 0.0)
@@ -203,29 +203,29 @@ def check_arm(arm: Arm, privacy: PrivacyConfig, randomness: Randomness) -> list[
     plays = play_all(arm, randomness)
     rng = randomness.host(f"checks-{arm.name}", 0, Purpose.MODEL)
     broken = broken_statements(arm)
-    found = {name: holds(plays) for name, holds in OF_PLAYS.items()}
-    found["statements"] = (not broken, "; ".join(broken) or "none broken")
-    found["accountant"] = accountant([arm], arm.rounds, privacy, rng)
-    found["replay"] = replayed(arm, randomness)
+    results = {name: holds(plays) for name, holds in OF_PLAYS.items()}
+    results["statements"] = (not broken, "; ".join(broken) or "none broken")
+    results["accountant"] = accountant([arm], arm.rounds, privacy, rng)
+    results["replay"] = replayed(arm, randomness)
     if arm.parts[2].guards_server and (arm.releases_norms or arm.budget is not None):
-        found["filter"] = within_budget(arm, randomness)
-    return [Check(arm.name, name, *result) for name, result in found.items()]
+        results["filter"] = within_budget(arm, randomness)
+    return [Check(arm.name, name, *result) for name, result in results.items()]
 
 
 def play_all(arm: Arm, randomness: Randomness) -> Plays:
     """The four plays, a fifth if the clip norm adapts, and that of a client alone where each client
     adds noise to its norm."""
     each = arm.parts[2].clients_add_noise and arm.releases_norms
-    hides = arm.releases_norms and not told_matters(arm)
-    hushed: dict[str, Any] = {"norm_multiplier": HUSHED} if each and hides else {}
+    hides = arm.releases_norms and not compares_released(arm)
+    quiet_norms: dict[str, Any] = {"norm_multiplier": SILENT_NORMS} if each and hides else {}
     silent: dict[str, Any] = {"noise_multiplier": SILENT, "ladder": (SILENT,) * len(arm.ladder)}
     if hides:
-        silent["norm_multiplier"] = HUSHED
+        silent["norm_multiplier"] = SILENT_NORMS
     settings: dict[str, dict[str, Any]] = {
-        "mixed": {"clip_norm": 1.0, **hushed},
-        "loud": {"clip_norm": 1e-3, **hushed},
-        # blocks of several rounds, unless their noises are to be told apart
-        "quiet": {"clip_norm": 1e9, "every": 1 if arm.strategy else 8, **hushed},
+        "mixed": {"clip_norm": 1.0, **quiet_norms},
+        "loud": {"clip_norm": 1e-3, **quiet_norms},
+        # blocks of several rounds, unless the noise of each must be seen
+        "quiet": {"clip_norm": 1e9, "every": 1 if arm.strategy else 8, **quiet_norms},
         "silent": {"clip_norm": 1.0, **silent},
     }
     if arm.clip_quantile is not None:  # else it would move from where these plays put it
@@ -235,7 +235,7 @@ def play_all(arm: Arm, randomness: Randomness) -> Plays:
     for name, dials in settings.items():
         rounds = ROUNDS[arm.parts[2].clients_add_noise][name]
         played = engine.play(f"checks-{name}-{arm.name}", rounds, randomness, **dials)
-        plays[name] = Play(played, stated(played))
+        plays[name] = Play(played, expected_of(played))
     if not each:
         return Plays(plays, None)
     one = Engine(arm, ALONE_SIZE, clients=1).play(
@@ -246,16 +246,16 @@ def play_all(arm: Arm, randomness: Randomness) -> Plays:
         clip_norm=0.6,  # the client's update is half as long
         norm_multiplier=ALONE_NOISE,
     )
-    return Plays(plays, Play(one, stated(one, one.released[:, None])))
+    return Plays(plays, Play(one, expected_of(one, one.released[:, None])))
 
 
-def cohort_coins(found: Plays) -> Result:
+def cohort_coins(plays: Plays) -> Result:
     """Rates, sizes, and products over rounds, clients and arms; with a public schedule, whether
     the chances of a client are as far apart as is charged, and whether it takes enough of them."""
-    evidence, plays = Evidence(), list(found.each.values())
-    if plays[0].played.arm.scheme.group:
-        return _scheduled([play.played for play in plays])
-    for play in plays:
+    evidence, crowds = Evidence(), list(plays.each.values())
+    if crowds[0].played.arm.scheme.group:
+        return _scheduled([play.played for play in crowds])
+    for play in crowds:
         member, rates = play.played.member, play.rate
         if not member[rates >= 1].all():
             evidence.fail("a client is missing from a cohort of all")
@@ -268,21 +268,21 @@ def cohort_coins(found: Plays) -> Result:
             evidence.add("spread of the sizes", chi_square(spread, int(np.sum(rates < 1))))
         if member.size * (q * (1 - q)) ** 2 < 100:
             continue  # too few to multiply
-        _independent(evidence, [one.members for one in plays[: plays.index(play) + 1]])
-    everyone = np.concatenate([play.played.member for play in plays])
-    rates = np.concatenate([play.rate for play in plays])
+        _independent(evidence, [one.members for one in crowds[: crowds.index(play) + 1]])
+    everyone = np.concatenate([play.played.member for play in crowds])
+    rates = np.concatenate([play.rate for play in crowds])
     for q in np.unique(rates):
         tossed = everyone[rates == q]
         evidence.add_p("rate", _binomial(tossed.sum(), tossed.size, q))
-    holds, told = evidence.verdict()
-    return holds, f"{everyone.mean():.3f} joined, charged {rates.mean():.3f}; {told}"
+    holds, nearest = evidence.verdict()
+    return holds, f"{everyone.mean():.3f} joined, charged {rates.mean():.3f}; {nearest}"
 
 
-def _scheduled(plays: list[Transcript]) -> Result:
+def _scheduled(transcripts: list[Transcript]) -> Result:
     """Every client has one chance in each cycle, always in the same round of it."""
-    evidence, arm = Evidence(), plays[0].arm
+    evidence, arm = Evidence(), transcripts[0].arm
     apart, rate = arm.scheme.apart(arm), arm.scheme.rate(arm)
-    for played in plays:
+    for played in transcripts:
         rounds, clients = played.member.shape
         cycles = played.member[: rounds // apart * apart].reshape(-1, apart, clients)
         if (cycles.any(axis=0).sum(axis=0) > 1).any():
@@ -295,12 +295,12 @@ def _scheduled(plays: list[Transcript]) -> Result:
     return evidence.verdict()[0], f"every client has one turn in {apart} rounds"
 
 
-def upload_coins(found: Plays) -> Result:
+def upload_coins(plays: Plays) -> Result:
     """Given what was released, each is a coin of p_i, and nothing else tells how it falls."""
     evidence, total, variance = Evidence(), 0.0, 0.0
-    plays, alone = list(found.each.values()), found.alone
-    for play in found.all.values():
-        uploaded, p = play.played.uploaded, play.said.probability
+    crowds, alone = list(plays.each.values()), plays.alone
+    for play in plays.all.values():
+        uploaded, p = play.played.uploaded, play.expected.probability
         member = play.played.member & play.played.seen
         if uploaded[p <= 0].any() or not uploaded[member & (p >= 1)].all():
             evidence.fail("a coin that is certain fell otherwise")
@@ -317,15 +317,15 @@ def upload_coins(found: Plays) -> Result:
             for view in _of_score(play):
                 evidence.add("given its norm", products(view, play.uploads))
             continue
-        _independent(evidence, [one.uploads for one in plays[: plays.index(play) + 1]])
+        _independent(evidence, [one.uploads for one in crowds[: crowds.index(play) + 1]])
         if _norms_seen(play):
             for view in views(play.norm_noise[:, None]):
                 evidence.add("given the norm noise", products(view, _sums(play.uploads)))
     if variance < FEW_COINS:
         return evidence.verdict()
     evidence.add("rate", total / math.sqrt(variance))
-    holds, told = evidence.verdict()
-    return holds, f"{total:+.0f} uploads beyond those expected; {told}"
+    holds, nearest = evidence.verdict()
+    return holds, f"{total:+.0f} uploads beyond those expected; {nearest}"
 
 
 def _independent(evidence: Evidence, coins: list[Floats]) -> None:
@@ -338,11 +338,11 @@ def _independent(evidence: Evidence, coins: list[Floats]) -> None:
         evidence.add("arms", lagged(mine.T, other.T))
 
 
-def noise_as_charged(found: Plays) -> Result:
+def noise_as_charged(plays: Plays) -> Result:
     """Normal and of the charged size: over all, for each block and for each coordinate."""
     evidence = Evidence()
     ratio = []
-    for play in found.all.values():
+    for play in plays.all.values():
         noise = play.noise
         if not noise.size:  # without a floor nobody uploads where all norms are far below C
             continue
@@ -365,31 +365,31 @@ def noise_as_charged(found: Plays) -> Result:
                 beyond = int(np.sum(side > far))
                 tails = stats.poisson.cdf(beyond, rare), stats.poisson.sf(beyond - 1, rare)
                 evidence.add_p("tail of the update noise", min(1.0, 2 * min(tails)))
-    if found.alone:
-        evidence.add_p("norm noise", _clipped_normal(found.alone))
-    for what, (_, noise) in _numbers(dict(enumerate(found.each.values()))).items():
+    if plays.alone:
+        evidence.add_p("norm noise", _clipped_normal(plays.alone))
+    for what, (_, noise) in _numbers(dict(enumerate(plays.each.values()))).items():
         evidence.add(f"{what} noise", mean_square(noise))
         evidence.add(f"mean of the {what} noise", np.sum(noise) / np.sqrt(noise.size))
-    for play in found.each.values():
+    for play in plays.each.values():
         if (clipping := play.clip_noise).size:
             bits = play.within[:, None] / np.sqrt(np.mean(np.square(play.within)))
             evidence.add("clip noise beside the bits", products(bits, clipping[:, None]))
-    holds, told = evidence.verdict()
+    holds, nearest = evidence.verdict()
     worst = max(ratio, key=lambda r: abs(np.log(max(r, 1e-9))), default=1.0)
-    return holds, f"update noise {worst:.3f} of the charged std; {told}"
+    return holds, f"update noise {worst:.3f} of the charged std; {nearest}"
 
 
-def no_noise_twice(found: Plays) -> Result:
+def no_noise_twice(plays: Plays) -> Result:
     """Products of three views of the noise: over coordinates and rounds at any distance, over all
     pairs of blocks of all arms, and with the coins; and of every noise of a round with every other,
     in all rounds of all arms."""
-    evidence, plays = Evidence(), found.each
-    rows = np.concatenate([play.noise for play in plays.values()])
+    evidence, crowds = Evidence(), plays.each
+    rows = np.concatenate([play.noise for play in crowds.values()])
     if not np.isfinite(rows).all():
         return False, "the model is not finite"
     size, upper = np.sqrt(rows.shape[1]), np.triu_indices(len(rows), 1)
-    of_play = np.repeat(np.arange(len(plays)), [len(play.noise) for play in plays.values()])
-    rounds = {at: play for at, play in enumerate(plays.values()) if play.by_round}
+    of_play = np.repeat(np.arange(len(crowds)), [len(play.noise) for play in crowds.values()])
+    rounds = {at: play for at, play in enumerate(crowds.values()) if play.by_round}
     coins = {at: np.hstack([play.members, play.uploads]) for at, play in rounds.items()}
     numbers = _numbers(rounds)
     for view in views(rows):
@@ -411,7 +411,7 @@ def no_noise_twice(found: Plays) -> Result:
             evidence.add(f"coins with {what} noise", products(both, other))
     every = [
         (play, what, fixed_views(noise.T))
-        for play in plays.values()
+        for play in crowds.values()
         for what, noise in play.numbers.items()
     ]
     for (play, what, one), (near, beside, two) in itertools.combinations_with_replacement(every, 2):
@@ -421,51 +421,51 @@ def no_noise_twice(found: Plays) -> Result:
             else:
                 where = "a round" if play is near else "arms"
                 evidence.add(f"{what} with {beside} noise of {where}", lagged(first, second))
-    if found.alone:
-        for view in _of_score(found.alone):
+    if plays.alone:
+        for view in _of_score(plays.alone):
             evidence.add("norm noise of rounds", lagged(view.T)[: view.size // 2])
     return evidence.verdict()
 
 
 def _numbers(plays: dict[int, Play]) -> dict[str, tuple[list[int], Floats]]:
     """Every noise of `Play.numbers`: which plays show it, and the values of all of them."""
-    found = {}
+    numbers = {}
     for what in dict.fromkeys(itertools.chain(*(play.numbers for play in plays.values()))):
         at = [number for number, play in plays.items() if what in play.numbers]
-        found[what] = at, np.concatenate([plays[number].numbers[what] for number in at])
-    return found
+        numbers[what] = at, np.concatenate([plays[number].numbers[what] for number in at])
+    return numbers
 
 
-def contributions(found: Plays) -> Result:
+def contributions(plays: Plays) -> Result:
     """Along the clients' own coordinates: exactly without noise, else in deviations."""
     evidence = Evidence()
     worst = 0.0
-    for name, play in found.all.items():
-        own = residual(play.played, play.said)[:, play.played.own]
+    for name, play in plays.all.items():
+        own = residual(play.played, play.expected)[:, play.played.own]
         if not np.isfinite(own).all():
             return False, "the model is not finite"
-        if name == "silent":  # also where uploads are told by nothing but the model
+        if name == "silent":  # also where nothing but the model shows who uploaded
             excess = np.maximum(0.0, np.abs(own) * SILENT - SLACK) / SILENT
             evidence.add("without noise", excess)
             worst = np.max(np.abs(own)) * SILENT
         elif own.size and play.played.seen.all():
             evidence.add(f"{name}, squares", mean_square(own))
             evidence.add(f"{name}, mean", np.sum(own) / np.sqrt(own.size))
-    holds, told = evidence.verdict()
-    return holds, f"within {worst:.4f} of the bound; {told}"
+    holds, nearest = evidence.verdict()
+    return holds, f"within {worst:.4f} of the bound; {nearest}"
 
 
-def public_number(found: Plays) -> Result:
+def public_number(plays: Plays) -> Result:
     """K' follows from K~ and lies within its limits; both limits are met."""
-    plays = list(found.each.values())
-    rule = plays[0].played.arm.parts[0]
+    crowds = list(plays.each.values())
+    rule = crowds[0].played.arm.parts[0]
     if not rule.released:
         return True, "the rule has none"
     if not rule.from_one_sum:
         return True, "not of one sum: contributions and coins are checked by what it was"
     worst = 0.0
     limits = "norm_low" in rule.takes
-    for play in plays:
+    for play in crowds:
         dials, actual = play.played.dials(), play.played.used[:, None]
         low, high = dials.least_norm_sum, dials.cohort * dials.clip_norm
         used = rule.settle(play.played.released[:, None], dials, np)
@@ -505,25 +505,25 @@ def within_budget(arm: Arm, randomness: Randomness) -> Result:
     return bool(np.max(spent) <= 1 + 1e-6), f"{np.max(spent):.3f} of the budget at most"
 
 
-def together(
+def all_arms_claim(
     arms: Sequence[tuple[Arm, PrivacyConfig]], rounds: int, randomness: Randomness
 ) -> list[Check]:
     """The claim for all arms of a trust, composed."""
-    found = []
+    checks = []
     for trust in sorted({arm.trust for arm, _ in arms}):
         these = [(arm, privacy) for arm, privacy in arms if arm.trust == trust]
         if len(these) > 1:
             rng = randomness.host(f"checks-{trust}", 1, Purpose.MODEL)
             result = accountant([arm for arm, _ in these], rounds, these[0][1], rng)
-            found.append(Check(f"all arms, {trust}", "accountant", *result))
-    return found
+            checks.append(Check(f"all arms, {trust}", "accountant", *result))
+    return checks
 
 
 def _norms_seen(play: Play) -> bool:
     """Whether the released norm sum shows one noise: the server's, at its charged size."""
     arm = play.played.arm
     adds = arm.parts[2].server_adds_noise and arm.releases_norms
-    return adds and arm.norm_multiplier > HUSHED
+    return adds and arm.norm_multiplier > SILENT_NORMS
 
 
 def _of_score(play: Play) -> list[Floats]:

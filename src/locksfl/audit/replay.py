@@ -8,7 +8,7 @@ what that noise, or the sum that is noised, differs between the worlds,
     first   the released norm sum or scores, the sums that refine it, and the bits
     second  the sum of the updates and the number of uploads
 
-move by at most what the accountant, or a client's ledger, is told (`charged`), in standard
+move by at most what the accountant, or a client's ledger, reads (`charged`), in standard
 deviations of the noise that is added; no client uploads with more than the charged probability or,
 where the server sees only noised values, with another one in the second world; and what all others
 upload, with what weight and probability, does not change.
@@ -58,7 +58,7 @@ BITS = 17  # of a probability: as many as there is slack for
 
 
 class Charge(NamedTuple):
-    """What one client's part in a round may do, as its accountant or its ledger is told: squared
+    """What one client's part in a round may do, as its accountant or its ledger reads it: squared
     shifts, in standard deviations."""
 
     first: float | None  # None: `second` is for both
@@ -88,7 +88,7 @@ class Drawn(NamedTuple):
 
 
 def charged(arm: Arm, relation: Relation, rounds: int = 1) -> Charge:
-    """What the accountant is told of an arm, or the ledgers of clients that add their own noise."""
+    """What an accountant reads of an arm, or the ledgers of clients that add their own noise."""
     if not arm.parts[2].amplified:
         update, norm = arm.messages()
         first = 0.0 if norm is None else mu_squared(Rounds(norm, 1), relation)
@@ -193,8 +193,8 @@ class Replay:
         if self.exact:
             each, zero = arm.parts[2].clients_add_noise, jnp.int32(0)
             numbers = own if each else drawn.norm, jnp.zeros((slots.size, clients + 1), jnp.int32)
-            told = Noise(numbers[0], numbers[1] if each else noise, zero, zero, drawn.refine)
-            arithmetic = ExactSums(told, self._grid)
+            drawn_noise = Noise(numbers[0], numbers[1] if each else noise, zero, zero, drawn.refine)
+            arithmetic = ExactSums(drawn_noise, self._grid)
         else:
             arithmetic = FloatSums(ServerDraws(drawn.norm, noise, refine_noise=drawn.refine))
         result, uploads, _ = play(method, cohort, members, arithmetic, self._dials, adapts=adapts)
@@ -242,19 +242,19 @@ class Replay:
 
     def uploads(self, t: int, world: World, drawn: Drawn, coins: Floats) -> Any:
         """[W, CLIENTS] who uploads at these coins, whole numbers of 2^-BITS."""
-        found = coins.astype(np.float32) / 2**BITS
+        shares: Any = coins.astype(np.float32) / 2**BITS
         if self.exact:
-            found = halves(coins.astype(np.uint64) << np.uint64(64 - BITS))
-        return self(t, world, drawn._replace(coins=found))[1].uploaded > 0
+            shares = halves(coins.astype(np.uint64) << np.uint64(64 - BITS))
+        return self(t, world, drawn._replace(coins=shares))[1].uploaded > 0
 
     def largest_coins(self, t: int, world: World, drawn: Drawn) -> Any:
         """[W, CLIENTS] the largest coin at which each client uploads: its probability, rounded
         down, by bisection and without a look at it; 0 if there is none."""
-        found = np.zeros(drawn.coins.shape[:2], np.int64)
+        largest = np.zeros(drawn.coins.shape[:2], np.int64)
         for bit in reversed(range(BITS)):
-            higher = found + 2**bit
-            found = np.where(self.uploads(t, world, drawn, higher), higher, found)
-        return found
+            higher = largest + 2**bit
+            largest = np.where(self.uploads(t, world, drawn, higher), higher, largest)
+        return largest
 
     @property
     def one_std(self) -> Any:
@@ -279,10 +279,11 @@ def compare(replay: Replay, relation: Relation) -> dict[str, Floats]:
     arm, trust, rng = replay.arm, replay.arm.parts[2], np.random.default_rng(0)
     pair = neighbours(arm, relation, rng)
     before, after = np.zeros((2, len(pair[0].sizes)))
-    moves, found = [], dict.fromkeys(("held", "its probability", "other clients"), 0 * before)
+    moves, shares = [], dict.fromkeys(("held", "its probability", "other clients"), 0 * before)
 
     def see(name: str, excess: Any) -> None:
-        found[name] = np.maximum(found[name], np.where(np.isnan(excess), np.inf, np.abs(excess)))
+        size = np.where(np.isnan(excess), np.inf, np.abs(excess))
+        shares[name] = np.maximum(shares[name], size)
 
     for t in range(replay.rounds):
         drawn, moved = replay.hold(t, pair, rng)
@@ -326,9 +327,9 @@ def compare(replay: Replay, relation: Relation) -> dict[str, Floats]:
         ("before the uploads", before, [one.times * (one.first or 0.0) for one in charge]),
         ("the sum", after, [one.times * one.second for one in charge]),
     ):  # what is not charged must not move
-        shares = np.divide(moved, limit, out=np.where(moved == 0, 0.0, np.inf), where=moved > 0)
-        found[name] = np.where(np.isnan(moved), np.inf, np.sqrt(shares))
-    return found
+        share = np.divide(moved, limit, out=np.where(moved == 0, 0.0, np.inf), where=moved > 0)
+        shares[name] = np.where(np.isnan(moved), np.inf, np.sqrt(share))
+    return shares
 
 
 def replayed(arm: Arm, randomness: Randomness) -> tuple[bool, str]:

@@ -46,15 +46,15 @@ def broken_statements(arm: Arm, seed: int = 0) -> list[str]:
             return rule.probability(own, public[0], weights, dials, np)
         return _each(lambda o, k, w: rule.probability(o, k, w, dials, np), own, public, weights)
 
-    found, most = [], arm.largest_probability
+    broken, most = [], arm.largest_probability
     p = probabilities(own)
     if not np.isfinite(p).all() or p.min() < 0:
-        found.append(f"rule {arm.rule!r} gives {p[np.argmin(p)]:.6g} as a probability")
+        broken.append(f"rule {arm.rule!r} gives {p[np.argmin(p)]:.6g} as a probability")
         p = np.nan_to_num(np.maximum(p, 0.0), posinf=1.0)
     p = np.minimum(p, 1.0)
     worst = int(np.argmax(p))
     if p[worst] > most * (1 + SLACK):
-        found.append(
+        broken.append(
             f"rule {arm.rule!r} states a probability of at most {most:.6g} and gives "
             f"{p[worst]:.6g} to a client whose value is {own[worst]:.4g}"
         )
@@ -69,11 +69,11 @@ def broken_statements(arm: Arm, seed: int = 0) -> list[str]:
         lengths = np.where(p > 0, norms * np.abs(weights), 0.0)
         worst = int(np.argmax(lengths - bounds))
         if not lengths[worst] <= bounds[worst] * (1 + SLACK):
-            found.append(
+            broken.append(
                 f"estimator {arm.estimator!r} states a bound of {bounds[worst]:.6g} and gives "
                 f"{lengths[worst]:.6g} to a client with norm {norms[worst]:.4g}"
             )
-    return found
+    return broken
 
 
 def _each(function: Callable[..., Any], *entries: Any) -> Any:

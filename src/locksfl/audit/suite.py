@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from locksfl import _validate
 from locksfl.arm import Arm
-from locksfl.audit.attacks import audit_arm, planned_attacks
-from locksfl.audit.properties import SIZE, check_arm, together
+from locksfl.audit.attacks import Finding, audit_arm, planned_attacks
+from locksfl.audit.properties import SIZE, Check, all_arms_claim, check_arm
 from locksfl.experiment.config import PrivacyConfig, read_config
 from locksfl.experiment.plan import calibrated, plan_arms
 from locksfl.methods import PRIVATE, RULES, TRUSTS
@@ -41,6 +41,20 @@ NOTE = (
 )
 
 
+@dataclass(frozen=True)
+class Report:
+    """What an audit showed."""
+
+    sound: bool  # no claim is refuted, and every property holds
+    confidence: float  # with which all lower bounds hold together
+    seed: int | None
+    attacks: list[Finding]
+    checks: list[Check]
+    not_attacked: list[str]  # observers without a claim
+    not_visible: tuple[str, ...] = NOT_VISIBLE  # kinds of faults that no audit sees
+    note: str = NOTE  # how to read the bounds
+
+
 def run_audit(
     file: Path | None = None,
     changes: list[str] | None = None,
@@ -51,7 +65,7 @@ def run_audit(
     delta: float | None = None,
     confidence: float = 0.99,
     seed: int | None = None,
-) -> dict[str, Any]:
+) -> Report:
     """Attack an implementation and check its properties.
 
     Args:
@@ -64,10 +78,6 @@ def run_audit(
         confidence: with which all lower bounds hold together.
         seed: repeats an audit exactly, and checks seeded runs; None: the system's randomness, and
             the draws of runs without a seed.
-
-    Returns:
-        Plain tables: whether all is `sound`, one row per attack, one per check, what was not
-        attacked, what no audit sees, and how to read it.
     """
     _validate.count(rounds=rounds)
     _validate.probability(confidence=confidence)
@@ -77,7 +87,7 @@ def run_audit(
     arms = default_arms(rounds) if file is None else _configured(file, changes or [])
     if delta is not None:
         _validate.probability(delta=delta)
-        arms = [(arm, dataclasses.replace(privacy, delta=delta)) for arm, privacy in arms]
+        arms = [(arm, replace(privacy, delta=delta)) for arm, privacy in arms]
     attacks = sum(planned_attacks(one, canaries) for arm, _ in arms for one in _rates(arm))
     source = Randomness.from_system() if seed is None else Randomness.seeded(seed)
     # an attack repeats one compiled round, which is that of a seeded run
@@ -96,21 +106,19 @@ def run_audit(
             )
         # correlated noise is refused without a seed
         checks += check_arm(arm, privacy, repeats if arm.strategy else source)
-    checks += together(arms, rounds, source)
+    checks += all_arms_claim(arms, rounds, source)
     trusting = {arm.trust for arm, _ in arms if arm.parts[2].amplified}
-    return {
-        "sound": not any(f.refuted for f in findings) and all(c.holds for c in checks),
-        "confidence": confidence,
-        "seed": seed,
-        "attacks": [f.as_dict() for f in findings],
-        "checks": [dataclasses.asdict(check) for check in checks],
-        "not_attacked": [
+    return Report(
+        sound=not any(f.refuted for f in findings) and all(c.holds for c in checks),
+        confidence=confidence,
+        seed=seed,
+        attacks=findings,
+        checks=checks,
+        not_attacked=[
             f"SERVER under trust {trust}: it sees raw updates, its epsilon is infinite"
             for trust in sorted(trusting)
         ],
-        "not_visible": list(NOT_VISIBLE),
-        "note": NOTE,
-    }
+    )
 
 
 def default_arms(rounds: int) -> list[tuple[Arm, PrivacyConfig]]:
@@ -148,4 +156,4 @@ def _rates(arm: Arm) -> list[Arm]:
     if not arm.controlled:
         return [arm]
     ends = {"smallest": arm.at_rung(0), "largest": arm.at_rung(-1)}
-    return [dataclasses.replace(one, name=f"{arm.name}-{end}") for end, one in ends.items()]
+    return [replace(one, name=f"{arm.name}-{end}") for end, one in ends.items()]

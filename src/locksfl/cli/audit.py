@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from locksfl._text import table_of
 from locksfl.cli.console import Changes, Json, argument, option, show
+
+if TYPE_CHECKING:
+    from locksfl.audit.attacks import Finding
+    from locksfl.audit.suite import Report
 
 
 def audit(
@@ -37,58 +41,56 @@ def audit(
 
     report = run_audit(**settings)
     show(report, as_json, _parts)
-    if not report["sound"]:
+    if not report.sound:
         raise typer.Exit(1)
 
 
-def _parts(report: dict[str, Any]) -> Iterator[Any]:
+def _parts(report: Report) -> Iterator[Any]:
     """The report for a person: the attacks as a table for each arm, then a line for each check.
     Whatever is longer than a line is indented."""
     from rich.table import Table
     from rich.text import Text
 
     yield "epsilon: claimed, proved at least, and the most that the test could prove"
-    for arm in dict.fromkeys(f["arm"] for f in report["attacks"]):
-        yield _attacks([f for f in report["attacks"] if f["arm"] == arm])
-    said = Table.grid(padding=(0, 2))
-    for f in report["attacks"]:
-        if f["problem"]:
-            who = f"{f['arm']}: {f['attack']}, {f['observer']}, {f['relation']}"
-            said.add_row("FAILS", f"{who} ({f['problem']})", style="bold red")
-    for check in report["checks"]:
-        style = "" if check["holds"] else "bold red"
-        told = f"{check['arm']}: {check['name']} ({check['found']})"
-        said.add_row("holds" if check["holds"] else "FAILS", told, style=style)
-    yield said
+    for arm in dict.fromkeys(f.arm for f in report.attacks):
+        yield _attacks([f for f in report.attacks if f.arm == arm])
+    results = Table.grid(padding=(0, 2))
+    for f in report.attacks:
+        if f.problem:
+            who = f"{f.arm}: {f.attack}, {f.observer}, {f.relation}"
+            results.add_row("FAILS", f"{who} ({f.problem})", style="bold red")
+    for check in report.checks:
+        style = "" if check.holds else "bold red"
+        result = f"{check.arm}: {check.name} ({check.measured})"
+        results.add_row("holds" if check.holds else "FAILS", result, style=style)
+    yield results
     unseen = Table.grid(padding=(0, 1))
     for title in ("not_attacked", "not_visible"):
-        for text in report[title]:
+        for text in getattr(report, title):
             unseen.add_row(f"{title.replace('_', ' ')}:", text)
     yield unseen
-    yield Text(report["note"])
-    if report["sound"]:
-        confidence = f"{report['confidence']:.0%}"
-        yield Text(f"no claim is refuted (all bounds hold together with {confidence})")
+    yield Text(report.note)
+    if report.sound:
+        yield Text(f"no claim is refuted (all bounds hold together with {report.confidence:.0%})")
     else:
         yield Text("THE CLAIMS ARE FALSE: something above is red")
 
 
-def _attacks(findings: list[dict[str, Any]]) -> Any:
+def _attacks(findings: list[Finding]) -> Any:
     """The attacks on one arm. Numbers are never cut; words are wrapped where a line is short."""
     heads = ("observer", "relation", "attack", "delta", "claimed", "at least", "largest")
     rows = (
         (
-            *(f["observer"], f["relation"], f"{f['attack']}, {f['samples']:,}"),
-            f"{f['delta']:.0e}",
-            *(f"{f[name]:.2f}" for name in ("claimed", "lower", "largest")),
+            *(f.observer, f.relation, f"{f.attack}, {f.samples:,}", f"{f.delta:.0e}"),
+            *(f"{epsilon:.2f}" for epsilon in (f.claimed, f.lower, f.largest)),
         )
         for f in findings
     )
-    title = f"{findings[0]['arm']}, {findings[0]['rounds']} rounds"
+    title = f"{findings[0].arm}, {findings[0].rounds} rounds"
     close = {"box": None, "pad_edge": False, "collapse_padding": True}
     table = table_of(heads, rows, left=4, title=title, **close)
     for row, f in zip(table.rows, findings, strict=True):
-        row.style = "bold red" if f["refuted"] else None
+        row.style = "bold red" if f.refuted else None
     for column in table.columns:
         column.no_wrap = column.header != "attack"
     return table

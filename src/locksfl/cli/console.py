@@ -88,20 +88,20 @@ class Program(TyperGroup):
             say_beside("stopped")
             raise typer.Exit(130) from None
         except ValueError as error:
-            told = str(error)
+            message = str(error)
         except BrokenPipeError:  # whoever read our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except FileNotFoundError as error:
-            told = f"{error.filename}: {error.strerror}"
+            message = f"{error.filename}: {error.strerror}"
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            told = f"cannot write {where}{error.strerror or error}"
+            message = f"cannot write {where}{error.strerror or error}"
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            told = f"out of memory ({error}); expected smaller data, models or samples a client"
-        say_beside(told)
+            message = f"out of memory ({error}); expected smaller data, models or samples a client"
+        say_beside(message)
         raise typer.Exit(2)
 
 
@@ -124,7 +124,7 @@ def say_beside(text: str) -> None:
 
 
 def warn(text: str | None) -> None:
-    """The same for a warning, if there is one; what is refused is told without any."""
+    """The same for a warning, if there is one."""
     if text is not None:
         say_beside(text)
 
@@ -138,13 +138,21 @@ def plain_table(
     return table_of(heads, rows, left=left, box=SIMPLE, padding=0, **more)
 
 
+def fields_and_properties(record: Any) -> object:
+    """What JSON has of a record: its fields, and what follows from them."""
+    names = getattr(record, "__struct_fields__", None) or list(record.__dataclass_fields__)
+    names += type(names)(n for n, v in vars(type(record)).items() if isinstance(v, property))
+    return {name: getattr(record, name) for name in names}
+
+
 def show(
     answer: Any, as_json: bool, parts: Callable[[Any], Iterable[Any]], *, wide: bool = False
 ) -> None:
-    """Print an answer as JSON, or as the lines and rich tables that `parts` makes of it.
+    """Print an answer, plain or in records, as JSON or as the lines and rich tables that `parts`
+    makes of it.
     `wide`: tables are not folded where there is no terminal."""
     if as_json:
-        print(json.dumps(answer, indent=2))
+        print(json.dumps(answer, indent=2, default=fields_and_properties))
         return
     from rich.console import Console
 

@@ -246,7 +246,7 @@ def show_status(
     from locksfl.experiment.folder import RunFolder
     from locksfl.federation.server.devices import metrics, status
 
-    told = status(RunFolder.open(run))
+    stands = status(RunFolder.open(run))
     if port is not None:
         from locksfl.federation.server.page import page_server
 
@@ -254,9 +254,9 @@ def show_status(
             print(f"http://127.0.0.1:{pages.server_address[1]}/", flush=True)
             pages.serve_forever()
     elif prometheus:
-        print(metrics(told), end="")
+        print(metrics(stands), end="")
     else:
-        show(told, as_json, status_parts, wide=True)
+        show(stands, as_json, status_parts, wide=True)
 
 
 @federation_app.command("policy")
@@ -322,11 +322,11 @@ def client(
     certificates.host_and_port(server)
     files = DeviceFiles(policy, ledger, key, data, experiment, update)
     try:
-        device, told = files.begin(new_ledger)
+        device, greeting = files.begin(new_ledger)
     except Spent as spent:  # it is done, which is no failure
         print(spent)
         raise typer.Exit(0) from None
-    print(told, flush=True)
+    print(greeting, flush=True)
     from locksfl.federation.device.client_app import client_app
     from locksfl.federation.device.node import Node
     from locksfl.federation.telling import told_of

@@ -10,17 +10,17 @@ from locksfl.cli.console import plain_table
 COUNTS = ("rounds", "norms", "updates", "open")
 
 
-def status_parts(told: dict[str, Any]) -> Iterator[Any]:
+def status_parts(stands: dict[str, Any]) -> Iterator[Any]:
     """A run's status for a person."""
     from locksfl.federation.server.devices import HEADS, device_cells
 
-    rounds = ", ".join(f"{arm} {done} of {all_}" for arm, (done, all_) in told["rounds"].items())
-    yield f"{told['run']}: {told['state']}; rounds: {rounds}"
-    if told["time"] is None:
+    rounds = ", ".join(f"{arm} {done} of {all_}" for arm, (done, all_) in stands["rounds"].items())
+    yield f"{stands['run']}: {stands['state']}; rounds: {rounds}"
+    if stands["time"] is None:
         yield "no device has been asked yet"
         return
-    yield f"as of {told['time']}; a stage waits {told['seconds']:g} s for answers"
-    yield plain_table(HEADS, map(device_cells, told["devices"]), left=3)
+    yield f"as of {stands['time']}; a stage waits {stands['seconds']:g} s for answers"
+    yield plain_table(HEADS, map(device_cells, stands["devices"]), left=3)
 
 
 def ledger_parts(view: dict[str, Any]) -> Iterator[Any]:

@@ -149,7 +149,7 @@ def publish(
     ] = None,
 ) -> None:
     """Make the bundle that may be published: models and privacy statement, no secrets."""
-    from locksfl.experiment.publish import publish as make_bundle
+    from locksfl.experiment.publish import publish_folder as make_bundle
 
     for path in make_bundle(run, folder, sign):
         print(path)
@@ -179,7 +179,7 @@ def main() -> None:
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="locks", standalone_mode=False)
     except CommandLineError as error:
-        if told := error.format_message().strip():  # a sub-command's help has none
-            say_beside(told)
+        if message := error.format_message().strip():  # a sub-command's help has none
+            say_beside(message)
         code = error.exit_code
     sys.exit(code)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from locksfl._tables import Record
 from locksfl._text import markdown_table, size_text
 from locksfl.cli.console import RELATION_HELP, Json, option, show
+
+if TYPE_CHECKING:
+    from locksfl.privacy.advice import Advice, AtTotal, Gain
+    from locksfl.privacy.planner import PlanNumbers
 
 LINES = (  # of the table of plans: label, key, form
     ("rounds", "rounds", "{:,}"),
@@ -73,146 +78,152 @@ def plan(
     for name in ("clients", "parameters", "epsilon"):
         if name not in settings:
             raise ValueError(f"--{name} is missing: expected a number")
-    told = advise(Question(**settings))
+    advice = advise(Question(**settings))
     if figure is not None:
-        draw_frontier(told, figure)
-    show(told, as_json, words)
+        draw_frontier(advice, figure)
+    show(advice, as_json, words)
 
 
-def words(told: Record) -> Iterator[str]:
+def words(advice: Advice) -> Iterator[str]:
     """The plan for a person."""
-    q = told["question"]
-    yield from _headline(told)
-    taken = told["plans"][told["rule"]]
+    q, assumed = advice.question, advice.assumed
+    yield from _headline(advice)
+    taken = advice.plans[advice.rule]
     yield (
-        f"Take rule {taken['rule']}: {taken['rounds']:,} rounds, {taken['cohort']:,.0f} clients "
-        f"asked and {taken['uploads']:,.1f} uploads a round: {told['reason']}."
+        f"Take rule {taken.rule}: {taken.rounds:,} rounds, {taken.cohort:,.0f} clients "
+        f"asked and {taken.uploads:,.1f} uploads a round: {advice.reason}."
     )
     yield ""
-    yield from _plans([*told["plans"].values(), told["full"]])
+    yield from _plans([*advice.plans.values(), advice.full])
     yield ""
-    yield from _frontier_table(told["frontier"])
+    yield from _frontier_table(advice.frontier)
     yield (
         "Criterion: (A / T)^2 + ((noise^2 + sampling variance) / T)^(2/3), "
-        f"A = {q['progress']:g} r^(2/3), r = {told['assumed']['norm_share']:g}."
+        f"A = {q.progress:g} r^(2/3), r = {assumed.norm_share:g}."
     )
-    yield f"  Lengths are in clip norms; norms: {told['assumed']['norms']}."
+    yield f"  Lengths are in clip norms; norms: {assumed.norms}."
     yield (
         "  In 12 cells that had no say in it, the planned rounds were 0 to 2.2 points behind the "
         "best; most where clients differ much."
     )
-    tried = {plan["rounds"] for plan in told["plans"].values()}
-    if q["rounds"] is None and told["assumed"]["most_rounds"] in tried:
+    tried = {plan.rounds for plan in advice.plans.values()}
+    if q.rounds is None and assumed.most_rounds in tried:
         yield f"  No more than {max(tried):,} rounds were tried: --rounds allows more."
-    if q["delta"] >= 1 / q["clients"]:
+    if q.delta >= 1 / q.clients:
         yield (
-            f"Warning: delta = {q['delta']:g} is not below 1/n = {1 / q['clients']:g}: publishing "
+            f"Warning: delta = {q.delta:g} is not below 1/n = {1 / q.clients:g}: publishing "
             "one client's data whole would be allowed by it."
         )
 
 
-def _headline(told: Record) -> Iterator[str]:
-    q, found = told["question"], f"reach {told['reach']:.2g}: all rounds' signal over their noise"
-    if told["verdict"] == "hopeless":
+def _headline(advice: Advice) -> Iterator[str]:
+    reach = f"reach {advice.reach:.2g}: all rounds' signal over their noise"
+    least = f"{advice.smallest_clients:,}"
+    if advice.verdict == "hopeless":
         yield (
             "Training will fail: no number of rounds makes up for the noise "
-            f"({found}; {told['reach_needed']:g} is needed)."
+            f"({reach}; {advice.reach_needed:g} is needed)."
         )
         yield (
-            f"At this epsilon and trust about {told['smallest_clients']:,} clients would be "
-            f"needed; {q['clients']:,} are there."
+            f"At this epsilon and trust about {least} clients would be needed; "
+            f"{advice.question.clients:,} are there."
         )
         return
-    said = {
+    outlook = {
         "hard": "Training will be hard: expect much less than without privacy",
         "fine": "Training can work",
-    }[told["verdict"]]
-    yield f"{said} ({found})."
-    yield f"It would be hopeless below about {told['smallest_clients']:,} clients."
+    }[advice.verdict]
+    yield f"{outlook} ({reach})."
+    yield f"It would be hopeless below about {least} clients."
 
 
-def _plans(plans: list[Record]) -> Iterator[str]:
+def _plans(plans: list[PlanNumbers]) -> Iterator[str]:
     """Plans side by side."""
-    yield f"{'':<26}" + "".join(f"{plan['rule']:>12}" for plan in plans)
+    yield f"{'':<26}" + "".join(f"{plan.rule:>12}" for plan in plans)
     for label, key, form in LINES:
-        if any(plan[key] is not None for plan in plans):
-            yield f"{label:<26}" + "".join(f"{_cell(plan[key], form):>12}" for plan in plans)
+        values = [getattr(plan, key) for plan in plans]
+        if any(value is not None for value in values):
+            yield f"{label:<26}" + "".join(f"{_cell(value, form):>12}" for value in values)
 
 
-def _frontier_table(rows: list[Record]) -> Iterator[str]:
+def _frontier_table(rows: list[AtTotal]) -> Iterator[str]:
     """Predicted error (rounds) by uploads in all."""
-    rules = list(dict.fromkeys(row["rule"] for row in rows))
+    rules = list(dict.fromkeys(row.rule for row in rows))
     yield "Predicted error (rounds) by uploads in all:"
     yield f"{'':>12}" + "".join(f"{rule:>17}" for rule in rules)
-    for total in dict.fromkeys(row["total"] for row in rows):
-        cells = {
-            row["rule"]: f"{row['error']:.3g} ({row['rounds']:,})"
-            for row in rows
-            if row["total"] == total
-        }
+    for total in dict.fromkeys(row.total for row in rows):
+        here = [row for row in rows if row.total == total]
+        cells = {row.rule: f"{row.error:.3g} ({row.rounds:,})" for row in here}
         yield f"{total:>12,.0f}" + "".join(f"{cells.get(rule, '-'):>17}" for rule in rules)
 
 
-def draw_frontier(told: Record, path: Path) -> None:
+def draw_frontier(advice: Advice, path: Path) -> None:
     """The predicted error against the uploads in all, one line for each rule."""
     from locksfl.experiment.figures import legend_below, look, plotting, save_figure
 
     if path.suffix != ".png":
         raise ValueError(f"--figure {path}: expected a file that ends in .png")
-    q, rows = told["question"], told["frontier"]
+    q, rows, full = advice.question, advice.frontier, advice.full
     figure, axes = plotting().subplots(figsize=(6, 4))
-    for number, rule in enumerate(dict.fromkeys(row["rule"] for row in rows)):
-        of_rule = [row for row in rows if row["rule"] == rule]
-        x, y = ([row[key] for row in of_rule] for key in ("total", "error"))
+    for number, rule in enumerate(dict.fromkeys(row.rule for row in rows)):
+        of_rule = [row for row in rows if row.rule == rule]
+        x, y = [row.total for row in of_rule], [row.error for row in of_rule]
         axes.loglog(x, y, **look(number), label=rule)
-    full = told["full"]
-    axes.plot(
-        full["uploads_in_all"], full["error"], "k*", label=f"every client, {full['rounds']} rounds"
-    )
+    axes.plot(full.uploads_in_all, full.error, "k*", label=f"every client, {full.rounds} rounds")
     axes.set_xlabel("uploads in all")
     axes.set_ylabel("predicted error")
-    axes.set_title(
-        f"n = {q['clients']:,}, d = {q['parameters']:,}, epsilon {q['epsilon']:g}, {q['trust']}"
-    )
+    axes.set_title(f"n = {q.clients:,}, d = {q.parameters:,}, epsilon {q.epsilon:g}, {q.trust}")
     legend_below(figure, axes, fontsize=8)
     save_figure(figure, path, only_png=True)
 
 
-def _gain_rows(settings: Record) -> Iterator[Record]:
+@dataclass(frozen=True)
+class GainRow:
+    """What sampling by norm gains in one setting, for each rule that asks for norms."""
+
+    clients: int
+    epsilon: float
+    uploads: float  # a round
+    norm_share: float
+    gains: dict[str, Gain]
+
+
+def _gain_rows(settings: dict[str, int | float | str]) -> Iterator[GainRow]:
     """The theory's columns of "when does sampling by norm pay": for each value of the flags, or the
     ones above, in which a cohort is not larger than the population."""
     from locksfl.privacy.advice import gains
     from locksfl.privacy.planner import Question
 
-    usual = {"rounds": PAID_ROUNDS, "parameters": PAID_PARAMETERS}
-    for n in _values(settings, "clients", POPULATIONS):
-        for epsilon in _values(settings, "epsilon", EPSILONS):
-            q = Question(**usual | settings | {"clients": n, "epsilon": epsilon})
-            for uploads in _values(settings, "uploads", UPLOADS):
-                for share in _values(settings, "norm_share", PAID_SHARES):
-                    if uploads <= share * n:
-                        found = gains(q, q.rounds or PAID_ROUNDS, uploads, share)
-                        row = {"clients": n, "epsilon": epsilon, "uploads": uploads}
-                        yield {**row, "norm_share": share, "gains": found}
+    def values(name: str, usual: tuple[float, ...]) -> tuple[Any, ...]:
+        return (settings[name],) if name in settings else usual
+
+    axes = {
+        "clients": POPULATIONS,
+        "epsilon": EPSILONS,
+        "uploads": UPLOADS,
+        "norm_share": PAID_SHARES,
+    }
+    for n, epsilon, uploads, share in itertools.product(*itertools.starmap(values, axes.items())):
+        if uploads <= share * n:
+            here: Any = settings | {"clients": n, "epsilon": epsilon}
+            q = Question(**{"rounds": PAID_ROUNDS, "parameters": PAID_PARAMETERS} | here)
+            gained = gains(q, q.rounds or PAID_ROUNDS, uploads, share)
+            yield GainRow(n, epsilon, uploads, share, gained)
 
 
-def _values(settings: Record, name: str, usual: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (settings[name],) if name in settings else usual
-
-
-def gain_table(rows: list[Record]) -> Iterator[str]:
+def gain_table(rows: list[GainRow]) -> Iterator[str]:
     """Markdown: each rule over uniform sampling with the same uploads, clip norm and epsilon."""
     if not rows:
         raise ValueError("--pays: no cohort fits; expected fewer --uploads or more --clients")
     heads = ["n", "epsilon", "uploads", "r", "asked"]
-    for name in rows[0]["gains"]:
+    for name in rows[0].gains:
         heads += [f"{name}: noise", "sampling variance", "both"]
     cells = []
     for row in rows:
-        gains = list(row["gains"].values())
-        sizes = (f"{row['clients']:,}", f"{row['epsilon']:g}", f"{row['uploads']:g}")
-        ratios = (f"{g[key]:.2f}" for g in gains for key in ("noise", "sampling_variance", "error"))
-        cells.append([*sizes, f"{row['norm_share']:g}", f"{gains[0]['cohort']:,.0f}", *ratios])
+        each = list(row.gains.values())
+        sizes = (f"{row.clients:,}", f"{row.epsilon:g}", f"{row.uploads:g}", f"{row.norm_share:g}")
+        ratios = (f"{x:.2f}" for g in each for x in (g.noise, g.sampling_variance, g.error))
+        cells.append([*sizes, f"{each[0].cohort:,.0f}", *ratios])
     yield markdown_table(heads, cells)
 
 

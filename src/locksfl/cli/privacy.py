@@ -26,6 +26,8 @@ from locksfl.cli.console import (
 
 if TYPE_CHECKING:
     from locksfl.arm import Arm
+    from locksfl.privacy.ledger import ByObserver, Composed, RunAccount
+    from locksfl.privacy.population import Total
 
 privacy_app = group(
     "privacy", "What a plan or a run costs each observer, and the noise that an epsilon needs."
@@ -38,7 +40,7 @@ Relation = Annotated[str, option(RELATION_HELP)]
 
 @dataclass(frozen=True)
 class Flags:
-    """What `calibrate` and `account` are told of an arm: an option for each field."""
+    """The options that describe an arm to `calibrate` and `account`."""
 
     rounds: Annotated[int | None, option("T, the number of rounds.")] = None
     clients: Annotated[int | None, option("n, the number of clients.")] = None
@@ -117,19 +119,19 @@ def calibrate(
         raise ValueError(f"--trust {flags.trust} adds no noise: expected another")
     kinds: dict[str, Any] = {"relation": flags.relation, "accountant": flags.accountant}
     most = _client_counts(arm, flags.norm_queries, flags.update_releases)
-    found = privacy.calibrate(arm, epsilon, delta, most=most, **kinds)
-    amplified = arm.parts[2].amplified
+    noisy = privacy.calibrate(arm, epsilon, delta, most=most, **kinds)
+    amplified = arm.parts.trust.amplified
     coins = amplified and arm.scheme.secret
     answer: Record = {
-        **{name: getattr(found.noise, name) for name in MULTIPLIERS},
+        **{name: getattr(noisy.noise, name) for name in MULTIPLIERS},
         "epsilon": epsilon,
         "delta": delta,
         "relation": flags.relation,
-        "accountant": "rdp" if found.ladder else flags.accountant if coins else "gdp",
+        "accountant": "rdp" if noisy.ladder else flags.accountant if coins else "gdp",
         "protects_from": "PUBLIC" if amplified else "SERVER and PUBLIC",
     }
     lines = [f"{name:<18}{answer[name]:.6g}" for name in MULTIPLIERS if answer[name]]
-    if found.ladder:
+    if noisy.ladder:
         named = "cohort" if arm.controlled else "norm_sum"
         answer["rates"] = [
             {
@@ -137,7 +139,7 @@ def calibrate(
                 "noise_multiplier": one.noise_multiplier,
                 "at_this_rate_alone": _alone(one, epsilon, delta, kinds),
             }
-            for one in (found.at_rung(k) for k in (0, len(found.ladder) // 2, -1))
+            for one in (noisy.at_rung(k) for k in (0, len(noisy.ladder) // 2, -1))
         ]
         lines = [line for line in lines if not line.startswith("noise_multiplier")] + [
             f"{named} {rate[named]:.4g}: noise_multiplier {rate['noise_multiplier']:.6g} "
@@ -264,23 +266,23 @@ def spent_by(population: PopulationId, as_json: Json = False) -> None:
 @privacy_app.command()
 def paper(as_json: Json = False) -> None:
     """Compare the epsilons that the paper claims with honest ones, by observer and relation."""
-    from locksfl.paper.as_printed import CLIENTS, DELTA, ROUNDS, honest_table
+    from locksfl.paper.as_printed import CLIENTS, DELTA, ROUNDS, HonestRow, honest_table
 
-    def lines(rows: list[Record]) -> Iterator[str]:
+    def lines(rows: list[HonestRow]) -> Iterator[str]:
         yield f"reconstructed: {CLIENTS} clients, {ROUNDS} rounds, delta {DELTA:g}"
         yield f"{'claimed':>7} {'noise':>6} {'SERVER':>17} {'PUBLIC':>17}  reading"
         yield f"{'':14} {'zero-out / replace':>35}"
         for row in rows:
             server, public = (
-                " / ".join(f"{epsilon_text(e, 1, 'inf'):>7}" for e in row[observer].values())
-                for observer in ("server", "public")
+                " / ".join(f"{epsilon_text(e, 1, 'inf'):>7}" for e in epsilons.values())
+                for epsilons in (row.server, row.public)
             )
             yield (
-                f"{row['claimed_epsilon']:>7g} {row['noise_multiplier']:>6g} {server:>17} "
-                f"{public:>17}  {row['reading']}"
+                f"{row.claimed_epsilon:>7g} {row.noise_multiplier:>6g} {server:>17} "
+                f"{public:>17}  {row.reading}"
             )
 
-    show([row.as_dict() for row in honest_table()], as_json, lines)
+    show(honest_table(), as_json, lines)
 
 
 def _client_counts(
@@ -294,7 +296,7 @@ def _client_counts(
         if value is None:
             continue
         _validate.count(**{name: value})
-        if not arm.parts[2].clients_add_noise:
+        if not arm.parts.trust.clients_add_noise:
             trusts = " or ".join(name for name, t in TRUSTS.items() if t.clients_add_noise)
             raise ValueError(f"{name} = {value}: only with --trust {trusts}")
         if value > arm.rounds:
@@ -311,20 +313,21 @@ def _client_counts(
     return norms if arm.releases_norms else 0, sent
 
 
-def _run_lines(run: Path, answer: Record) -> Iterator[str]:
+def _run_lines(run: Path, answer: RunAccount) -> Iterator[str]:
     """What a ledger says, for a person."""
-    yield f"{run}: experiment {answer['experiment'][:16]}, trust {answer['trust']}"
-    if answer["accounting"] == "as-printed":
+    yield f"{run}: experiment {str(answer.experiment)[:16]}, trust {answer.trust}"
+    if answer.accounting == "as-printed":
         yield "NO GUARANTEE for the claimed epsilon: accounting as printed in the paper"
-    for arm in [*answer["arms"], {"name": "all arms", **answer["all_arms_composed"]}]:
-        played = f", {arm['rounds_played']} of {arm['rounds']} rounds" if "rounds" in arm else ""
-        yield f"{arm['name']}{played}"
-        for title in ("guarantee", "spent_so_far"):
-            for line in _cost_lines(arm[title]):
-                yield f"  {title.replace('_', ' '):<13} {line}"
+    parts: list[tuple[str, Composed]] = [
+        (f"{arm.name}, {arm.rounds_played} of {arm.rounds} rounds", arm) for arm in answer.arms
+    ]
+    for name, costs in [*parts, ("all arms", answer.all_arms_composed)]:
+        yield name
+        yield from (f"  {'guarantee':<13} {line}" for line in _cost_lines(costs.guarantee))
+        yield from (f"  {'spent so far':<13} {line}" for line in _cost_lines(costs.spent_so_far))
 
 
-def _total_line(total: Any) -> str:
+def _total_line(total: Total) -> str:
     return (
         f"total epsilon {total.epsilon:g}, delta {total.delta:g} against {total.observer} "
         f"({total.relation}, {total.filter})"
@@ -352,10 +355,10 @@ def _spent_lines(answer: Record) -> Iterator[Any]:
     )
     heads = ("run", "debited (UTC)", "arms", "epsilon alone", "of the total")
     yield plain_table(heads, rows, left=3)
-    told = f"delta {total['delta']:g}, {total['relation']}"
+    kind = f"delta {total['delta']:g}, {total['relation']}"
     yield (
         f"spent so far  {total['observer']}  {answer['share']:.1%} of the total: epsilon "
-        f"{answer['spent_so_far']:.4f} of {total['epsilon']:g} ({told}, {total['filter']})"
+        f"{answer['spent_so_far']:.4f} of {total['epsilon']:g} ({kind}, {total['filter']})"
     )
     yield f"guarantee     {promise(answer['share'])}"
     yield "if all runs so far were fixed beforehand, they cost together"
@@ -365,9 +368,9 @@ def _spent_lines(answer: Record) -> Iterator[Any]:
         yield warning
 
 
-def _cost_lines(costs: Record) -> Iterator[str]:
+def _cost_lines(costs: ByObserver) -> Iterator[str]:
     """One line per observer."""
     for observer, cost in costs.items():
-        told = ((k, "infinite" if e is None else f"{e:.4f}") for k, e in cost["relations"].items())
-        both = ", ".join(f"{relation} {epsilon}" for relation, epsilon in told)
-        yield f"{observer.upper():<7} {both}   (delta {cost['delta']:g}, {cost['accountant']})"
+        each = ((k, "infinite" if e is None else f"{e:.4f}") for k, e in cost.relations.items())
+        both = ", ".join(f"{relation} {epsilon}" for relation, epsilon in each)
+        yield f"{observer.upper():<7} {both}   (delta {cost.delta:g}, {cost.accountant})"

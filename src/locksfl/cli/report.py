@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from locksfl.cli.console import argument, option
 from locksfl.experiment.documents import PAGE
 
 if TYPE_CHECKING:
     from locksfl.experiment.page.story import Story
+    from locksfl.experiment.record import Statement
 
 
 Runs = Annotated[list[Path], argument("Run folders, or public bundles.")]
@@ -51,34 +52,35 @@ def _own_page(run: Path, public: bool) -> Path:
 
 def _page(runs: list[Path], public: bool, secret: bool) -> str:
     from locksfl.experiment.page import public_page, server_page, several_page
-    from locksfl.experiment.page.story import labelled, read_run, understood
+    from locksfl.experiment.page.story import labelled, read_run
 
     if len(runs) == 1:
-        return server_page(read_run(runs[0])[0]) if secret else public_page(_document(runs[0]))
-    with understood():
-        stories = labelled([_story(run, public) for run in runs])
-        return several_page(stories, secret=secret)
+        return server_page(read_run(runs[0])[0]) if secret else public_page(_statement(runs[0]))
+    return several_page(labelled([_story(run, public) for run in runs]), secret=secret)
 
 
 def _story(run: Path, public: bool) -> Story:
     """A run by the name of its folder or, in public, by that of its experiment: a folder's name
     may tell when it was run, and where."""
+    from locksfl.experiment.documents import as_document
     from locksfl.experiment.page.story import is_bundle, of_document, of_run, read_run
 
     label = run.resolve().name
     if public or is_bundle(run):
-        document = _document(run)
-        return of_document(document, document["statement"]["name"] if public else label)
+        statement = _statement(run)
+        return of_document(as_document(statement), statement.settings.name if public else label)
     return of_run(*read_run(run), label)
 
 
-def _document(run: Path) -> dict[str, Any]:
+def _statement(run: Path) -> Statement:
     """What may be shown of a run, or what a bundle shows."""
-    from locksfl.experiment.documents import read_document
-    from locksfl.experiment.page.story import is_bundle, read_run
-    from locksfl.experiment.publish import public_document
+    from locksfl.experiment.documents import read_statement
+    from locksfl.experiment.folder import RunFolder
+    from locksfl.experiment.page.story import is_bundle
+    from locksfl.experiment.public import public_models, public_run
+    from locksfl.experiment.sealing import sealed
 
     if is_bundle(run):
-        return read_document(run)
-    folder, summary = read_run(run)
-    return public_document(folder, folder.config, summary)
+        return read_statement(run)
+    folder = RunFolder.open(run)
+    return sealed(public_run(folder, public_models(folder)))

@@ -22,10 +22,11 @@ def interrupt(number: int, frame: object) -> None:
 
 
 @contextmanager
-def stopping(told: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM raise KeyboardInterrupt here. Whatever that meets (a call that waits, a
-    library that drops it), the process has ended SECONDS later, or at once if it is told again:
-    then with the line `told()`. Files are written atomically, so that nothing is lost by it.
+def stopping(last_line: Callable[[], str]) -> Iterator[None]:
+    """Raise KeyboardInterrupt here on Ctrl-C and SIGTERM, and see that the process ends.
+
+    If a call waits on, or a library drops the exception, the process ends after SECONDS, or at once
+    on a second signal, with `last_line()` on stderr. Files are written atomically, so none is lost.
 
     A thread reads the signals too, from a pipe that is written when they arrive: Python's handlers
     wait for the main thread, and that is the one which may be stuck.
@@ -38,8 +39,8 @@ def stopping(told: Callable[[], str]) -> Iterator[None]:
 
     def end() -> None:
         kill_all()
-        if not left.is_set():  # else the command has told it
-            saying = threading.Thread(target=lambda: say_beside(told()), daemon=True)
+        if not left.is_set():  # else the command has said so
+            saying = threading.Thread(target=lambda: say_beside(last_line()), daemon=True)
             saying.start()
             saying.join(0.5)  # a terminal that takes no text must not keep the process
         os._exit(STOPPED)

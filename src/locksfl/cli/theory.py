@@ -86,19 +86,19 @@ def bound(
     constants = theorem.Constants.of(given)
     wanted = {name: form in (name, "both") for name in FORMS[1:]}
     theorem.require(theorem.conditions(constants, **wanted))
-    answer: dict[str, Any] = {}
+    bounds = {}
     if wanted["printed"]:
-        answer["printed"] = theorem.printed(constants).as_dict()
+        bounds["printed"] = theorem.printed(constants)
     if wanted["corrected"]:
-        answer["corrected"] = theorem.corrected(constants, schedule).as_dict()
+        bounds["corrected"] = theorem.corrected(constants, schedule)
     parts: list[Any] = []
-    for name, told in answer.items():
-        kind = "" if name == "printed" else f", by {told['form']}"
-        parts.append(f"{name}{kind}: min over t of E|grad F(w_t)|^2 <= {told['total']:.6g}")
+    for name, one in bounds.items():
+        kind = "" if name == "printed" else f", by {one.form}"
+        parts.append(f"{name}{kind}: min over t of E|grad F(w_t)|^2 <= {one.total:.6g}")
         if name == "printed":
-            parts.append(f"  alpha_kappa {told['alpha_kappa']:.6g}, Phi {told['phi']:.6g}")
-        parts += [f"  {term:<32}{value:>14.6g}" for term, value in told["terms"].items()]
-    _show(answer, as_json, *parts)
+            parts.append(f"  alpha_kappa {one.alpha_kappa:.6g}, Phi {one.phi:.6g}")
+        parts += [f"  {term:<32}{value:>14.6g}" for term, value in one.terms.items()]
+    _show(bounds, as_json, *parts)
 
 
 @theory_app.command("rounds")
@@ -117,27 +117,27 @@ def how_many_rounds(
     """How many rounds: T = d^2 log(T)^2, and the corrected bound at its best step."""
     settings = {n: value for n, value in locals().items() if n not in ("rounds", "as_json")}
     from locksfl.methods import PRIVATE
-    from locksfl.paper.theory.rounds import MOST_ROUNDS, SHARE, Regime, answer
+    from locksfl.paper.theory.rounds import MOST_ROUNDS, SHARE, Regime, advice, printed_rounds
 
-    told = answer(Regime(**settings), rounds)
-    if (roots := told["printed"]) is None:
-        parts = ["as printed   T = d^2 log(T)^2 has no root above 1 for d = 1"]
+    regime = Regime(**settings)
+    by_trust = {trust: advice(regime, trust, rounds) for trust in PRIVATE}
+    parts, least = [], 2 * regime.smoothness * regime.gap
+    if (roots := printed_rounds(parameters)) is None:
+        parts.append("as printed   T = d^2 log(T)^2 has no root above 1 for d = 1")
     else:
-        parts = [
-            f"as printed   T = {roots['rounds']:.4g}, the larger root of T = d^2 log(T)^2 "
-            f"(the other, {roots['small_root']:.6g}, is no number of rounds)"
-        ]
-    least = told["says_nothing_from"]
+        parts.append(
+            f"as printed   T = {roots[1]:.4g}, the larger root of T = d^2 log(T)^2 "
+            f"(the other, {roots[0]:.6g}, is no number of rounds)"
+        )
     rows = []
-    for trust in PRIVATE:
-        row = told[trust]
-        total = row["bound"]["total"]
+    for trust, best in by_trust.items():
         rows.append((
-            f"{trust} ({row['relation']})", str(row["rounds"]), f"{row['step']:.4g}",
-            f"{total:.4g}", f"{row['limit']:.4g}", f"{row['step_times_rounds_at_the_limit']:.4g}",
-            "says nothing" if total >= least else "",
+            f"{trust} ({best.relation})", str(best.rounds), f"{best.step:.4g}",
+            f"{best.bound.total:.4g}", f"{best.limit:.4g}",
+            f"{best.step_times_rounds_at_the_limit:.4g}",
+            "says nothing" if best.bound.total >= least else "",
         ))  # fmt: skip
-        if there := row["at_printed_rounds"]:
+        if there := best.at_printed_rounds:
             parts.append(
                 f"             {trust}, at that T and epsilon {epsilon:g}: printed bound "
                 f"{_number(there['printed'])}, corrected {_number(there['corrected'])}"
@@ -148,7 +148,9 @@ def how_many_rounds(
         f"T: {'as given' if rounds else fewest}; more, with smaller steps, never hurt this bound",
         f"from 2 L Delta F = {least:.4g} on a bound says nothing; c_nu = 0 is assumed",
     )
-    _show(told, as_json, *parts, _table(heads, rows), *notes)
+    printed = roots and {"small_root": roots[0], "rounds": roots[1]}
+    answer = {"printed": printed, "says_nothing_from": least, **by_trust}
+    _show(answer, as_json, *parts, _table(heads, rows), *notes)
 
 
 @theory_app.command()
@@ -184,22 +186,26 @@ def optimal(
     rates = best.best_rates(scores, uploads, rate)
     everyone = np.full(len(lengths), uploads / len(lengths))
     spent, even = best.rate_variance(scores, rates), best.rate_variance(scores, everyone)
-    solved: dict[str, float] = {"p": 1.0}
+    printed = {"p": 1.0}
+    parts = ["as printed   p_i = 1 for every client: uniform, whatever the norms"]
     if step is not None:
-        constants = Constants.of(given, gap=0.0)
-        solved = best.printed_optimum(constants, len(lengths)).as_dict()
+        solved = best.printed_optimum(Constants.of(given, gap=0.0), len(lengths))
+        printed = {
+            "p": solved.relative,
+            "objective": solved.objective,
+            "allowed_mean_of_1/p": solved.allowed,
+            "C_1": solved.scale,
+        }
+        parts.append(
+            f"             objective {solved.objective:.4g}; the mean of 1/p_i may be "
+            f"{solved.allowed:.4g}"
+        )
     answer = {
-        "printed": solved,
+        "printed": printed,
         "rates": rates.tolist(),
         "variance": spent,
         "uniform_variance": even,
     }
-    parts = ["as printed   p_i = 1 for every client: uniform, whatever the norms"]
-    if step is not None:
-        parts.append(
-            f"             objective {solved['objective']:.4g}; the mean of 1/p_i may be "
-            f"{solved['allowed_mean_of_1/p']:.4g}"
-        )
     parts += [
         "corrected    rho_i = " + ", ".join(f"{value:.4g}" for value in rates),
         f"             sum a_i^2/rho_i is {spent / even:.4g} times that of uniform rates",
@@ -207,8 +213,8 @@ def optimal(
     _show(answer, as_json, *parts)
 
 
-@theory_app.command()
-def composition(
+@theory_app.command("composition")
+def show_composition(
     epsilon_step: Annotated[float, option("Of an update.")] = 0.1,
     epsilon_norm: Annotated[float, option("Of a norm.")] = 0.01,
     rounds: Rounds = 100,
@@ -219,11 +225,12 @@ def composition(
 ) -> None:
     """What T rounds cost, line by line: as printed and as it should be."""
     settings = {name: value for name, value in locals().items() if name != "as_json"}
-    from locksfl.paper.theory.composition import answer
+    from locksfl.paper.theory.composition import composition
 
-    told = answer(**settings)
-    std, strong = told["gaussian_mechanism"], told["strong_composition"]
-    both = told["norms_and_updates"]
+    answer = composition(**settings)
+    std, strong, both = (
+        answer.gaussian_mechanism, answer.strong_composition, answer.norms_and_updates
+    )  # fmt: skip
     textbook = "none" if std["textbook"] is None else f"{std['textbook']:.4g}"
     lines = [
         ("std of one update, sensitivity 1", std["printed"], std["exact"],
@@ -238,7 +245,7 @@ def composition(
     ]  # fmt: skip
     rows = ((name, f"{a:.4g}", f"{b:.4g}", note) for name, a, b, note in lines)
     _show(
-        told,
+        answer,
         as_json,
         _table(("", "as printed", "corrected", ""), rows),
         "\nthe paper's experiment, reconstructed (RDP, 20 of 100 clients, T 100, delta 1e-5)",
@@ -246,7 +253,7 @@ def composition(
             f"  epsilon {row['claimed_epsilon']:g}: multiplier "
             f"{row['multiplier_for_the_claim']:.3f}; the printed {row['printed_multiplier']:g} "
             f"costs {row['epsilon_of_the_multiplier']:.2f}"
-            for row in told["reconstructed"]
+            for row in answer.reconstructed
         ),
         "  against whom, and what it honestly costs: locks privacy paper",
     )
@@ -261,20 +268,18 @@ def lemmas(
     """Lemmas 1 to 3 played by the real round: what the paper claims, and what one would want."""
     from locksfl.paper.theory.lemmas import findings
 
-    found = findings(repetitions, seed)
+    tables = findings(repetitions, seed)
     parts: list[Any] = []
-    for title, table in found.items():
+    for title, table in tables.items():
         rows: list[tuple[str, ...]] = []
         for f in table:
             measured = f"{f.measured:.4g} ± {f.standard_error:.1g}"
             exact = f"{f.exact:.4g} ({f.exact_claimed:.4g})"
-            verdict = "holds" if f.holds else "fails"
-            rows.append((str(f.lemma), f.claim, f"{f.claimed:.4g}", measured, exact, verdict))
+            rows.append((str(f.lemma), f.claim, f"{f.claimed:.4g}", measured, exact, f.verdict))
             rows.append(("", f"  {f.why}"))
         heads = ("", "", "value", "measured", "6 clients, exact", "")
         parts += ["", title.capitalize(), _table(heads, rows)]
-    told = {title: [finding.as_dict() for finding in table] for title, table in found.items()}
-    _show(told, as_json, *parts[1:])
+    _show(tables, as_json, *parts[1:])
 
 
 @theory_app.command()
@@ -288,7 +293,7 @@ def check(
     from locksfl.paper.theory.picture import draw_known
 
     _check_place(picture)
-    found = rows(seeds)
+    measured = rows(seeds)
     if picture is not None:
         draw_known(seeds, picture)
     heads = (
@@ -300,18 +305,18 @@ def check(
          f"{r.weighted:.4g} ± {r.standard_error:.1g}", f"{r.worst_seed:.4g}",
          _number(r.corrected), r.corrected_verdict, f"{r.path_variance:.3g}",
          _number(r.along_path), _number(r.printed), r.printed_verdict)
-        for r in found
+        for r in measured
     ))  # fmt: skip
-    bounded = [(r, r.corrected) for r in found if r.corrected is not None]
+    bounded = [(r, r.corrected) for r in measured if r.corrected is not None]
     held = sum(bool(r.corrected_holds) for r, _ in bounded)
-    lower = sum(r.along_path is not None and r.below(r.along_path) for r in found)
+    lower = sum(r.along_path is not None and r.below(r.along_path) for r in measured)
     below = sum(r.worst_seed <= limit for r, limit in bounded)
     last = (
         f"of {len(bounded)} cases where it applies, the corrected bound holds in expectation in "
         f"{held}, with the rates along the path in {lower}; in {below} no seed was above it, which "
         "nothing promises"
     )
-    _show([row.as_dict() for row in found], as_json, table, last)
+    _show(measured, as_json, table, last)
 
 
 @theory_app.command()
@@ -338,13 +343,13 @@ def estimate(
     from locksfl.paper.theory.picture import draw_study
 
     with Console(stderr=True).status("") as status:
-        found = study(config, arm, seeds, looks, say=status.update)
+        studied = study(config, arm, seeds, looks, say=status.update)
     target = picture or drawn
     if target is not None:
-        draw_study(found, config.name, target)
-    e = found.estimates
+        draw_study(studied, config.name, target)
+    e = studied.estimates
     known = "a lower estimate" if e.smoothness_known is None else f"known {e.smoothness_known:.4g}"
-    mean, total = found.weighted().mean(axis=0)[-1], found.gradient.shape[1]
+    mean, total = studied.weighted().mean(axis=0)[-1], studied.gradient.shape[1]
     lines = [
         ("L", f"{e.smoothness:.4g}  ({known}; largest seen {e.smoothness_seen:.4g})"),
         ("Delta F", f"{e.gap:.4g}  (at most; seen {e.gap_seen:.4g})"),
@@ -355,22 +360,22 @@ def estimate(
         ("K_min, K_max", f"{e.fewest_samples}, {e.most_samples}"),
         ("d", f"{e.parameters}"),
         ("scale", f"{e.scale:.4g}  (gradients in an update: eta_b is the server's step times it)"),
-        ("|grad F|^2", f"{found.gradient[:, 0].mean():.4g} before round 1; weighted mean of "
+        ("|grad F|^2", f"{studied.gradient[:, 0].mean():.4g} before round 1; weighted mean of "
          f"{total} rounds {mean:.4g}"),
     ]  # fmt: skip
-    for name, values in (("corrected", found.corrected), ("printed", found.printed)):
-        told = f"{values[-1]:.4g}" if values else f"none: {found.reasons[name]}"
-        lines.append((f"{name} bound", told))
+    for name, values in (("corrected", studied.corrected), ("printed", studied.printed)):
+        last = f"{values[-1]:.4g}" if values else f"none: {studied.reasons[name]}"
+        lines.append((f"{name} bound", last))
     shown = [f"{name:<17}{value}" for name, value in lines]
     if target is not None:
         shown.append(f"picture: {target}")
     # JSON has no NaN
-    plain = json.loads(json.dumps(found.as_dict()), parse_constant=lambda name: None)
+    plain = json.loads(json.dumps(studied.as_dict()), parse_constant=lambda name: None)
     _show(plain, as_json, NOTE, *shown)
 
 
-def _show(told: Any, as_json: bool, *parts: Any) -> None:
-    show(told, as_json, lambda _: parts, wide=True)
+def _show(answer: Any, as_json: bool, *parts: Any) -> None:
+    show(answer, as_json, lambda _: parts, wide=True)
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Any:

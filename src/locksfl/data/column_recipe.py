@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from locksfl import _validate
 from locksfl._tables import Positive
 from locksfl.data.columns import as_numbers, as_text
+from locksfl.data.origin import RELEASED
 
 Matrix = NDArray[np.float64]
 
-FLAG, PUBLIC, RELEASED = "flag", "public", "released"
+FLAG, PUBLIC = "flag", "public"
 MOST_CATEGORIES = 1000  # from a public table
 
 
@@ -155,8 +156,9 @@ class Column:
         """The values, cut to the range if there is one."""
         return values if self.low is None else np.clip(values, self.low, self.high)
 
-    def statistics(self, name: str, cells: list[Any]) -> dict[str, Any]:
-        """What a public table says: batches of numbers, or words."""
+    def with_statistics(self, name: str, cells: list[Any], source: str) -> Column:
+        """The column with the statistics of these cells of a public table, which are batches of
+        numbers, or words."""
         if self.categories == PUBLIC:
             known = sorted(set(cells))
             if not 0 < len(known) <= MOST_CATEGORIES:
@@ -164,20 +166,21 @@ class Column:
                     f"columns.{name}.categories = 'public': {len(known)} categories there; "
                     f"expected 1 to {MOST_CATEGORIES}"
                 )
-            return {"categories": known}
+            return replace(self, categories=known, source=source)
         values = np.concatenate([np.zeros(0), *cells])
         values = values[np.isfinite(values)]
         if not len(values):
             raise ValueError(f"columns.{name}.scale = 'public': no numbers there")
-        return {"scale": None, "mean": float(values.mean()), "std": float(values.std()) or 1.0}
+        mean, std = float(values.mean()), float(values.std()) or 1.0
+        return replace(self, scale=None, mean=mean, std=std, source=source)
 
     def _one_hot(self, text: Any, name: str, first: int) -> tuple[Matrix, NDArray[np.bool_]]:
         known = list(self.categories or ())
         if isinstance(self.missing, str) and self.missing != FLAG:
             text = pc.fill_null(text, self.missing)
         missing = text.is_null().to_numpy(zero_copy_only=False)
-        found = pc.fill_null(pc.index_in(text, value_set=pa.array(known)), len(known))
-        places = found.to_numpy(zero_copy_only=False)
+        places = pc.fill_null(pc.index_in(text, value_set=pa.array(known)), len(known))
+        places = places.to_numpy(zero_copy_only=False)
         strange = (places == len(known)) & ~missing
         if strange.any() and not self.other:
             row = int(strange.argmax())

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-TOLD = 5  # rows named in a message
+SHOWN = 5  # rows named in a message
 # what programs write into a column of numbers where there is none
 ABSENT = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "?")
 
@@ -30,21 +30,21 @@ class Missing:
         """Note rows (numbered from 1) of a column."""
         if len(rows):
             known = self.rows.setdefault(column, [])
-            known += [int(row) for row in rows[: TOLD - len(known)]]
+            known += [int(row) for row in rows[: SHOWN - len(known)]]
             self.counts[column] = self.counts.get(column, 0) + len(rows)
 
     def refuse(self) -> None:
         """Raise one line about everything noted, if anything was."""
         if self.rows:
-            told = []
+            gaps = []
             for column, rows in list(self.rows.items())[:3]:
                 count = self.counts[column]
                 more = f" ... ({count} in total)" if count > len(rows) else ""
                 listed = ", ".join(map(str, rows))
-                told.append(f"{column!r} in row{'s' if count > 1 else ''} {listed}{more}")
+                gaps.append(f"{column!r} in row{'s' if count > 1 else ''} {listed}{more}")
             rest = f", and {len(self.rows) - 3} more columns" if len(self.rows) > 3 else ""
             raise ValueError(
-                f"{self.table}: missing or not finite: {'; '.join(told)}{rest} (a --recipe can "
+                f"{self.table}: missing or not finite: {'; '.join(gaps)}{rest} (a --recipe can "
                 "say what stands for a missing feature)"
             )
 
@@ -110,9 +110,9 @@ def owners(column: Any, name: str) -> tuple[list[str], NDArray[np.int64]]:
             raise ValueError(f"column {name!r}: expected whole numbers below 2^53, or text, as ids")
         # as whole numbers are written, so that nobody is two clients
         column = pc.if_else(pc.is_nan(column), None, column).cast(pa.int64())
-    found = as_text(column, name).dictionary_encode()
-    places = pc.fill_null(found.indices.cast(pa.int64()), -1)
-    return found.dictionary.to_pylist(), places.to_numpy(zero_copy_only=False)
+    ids = as_text(column, name).dictionary_encode()
+    places = pc.fill_null(ids.indices.cast(pa.int64()), -1)
+    return ids.dictionary.to_pylist(), places.to_numpy(zero_copy_only=False)
 
 
 def in_order(ids: Any) -> list[str]:

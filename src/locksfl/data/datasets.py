@@ -39,7 +39,7 @@ Directory = str | os.PathLike[str] | None
 
 
 class Dataset(NamedTuple):
-    """What a reader found: fields of `Population`, and `owner` if there are natural users.
+    """The arrays of a set and fields of `Population`, and `owner` if there are natural users.
 
     Digits and garments are [samples, 28, 28] uint8, photographs [samples, 32, 32, 3] uint8, texts
     [samples, 80] uint8 character numbers with labels [samples, 80].
@@ -84,7 +84,7 @@ def open_population(
     name: str,
     clients: int | None,
     split_kind: str,
-    split_options: Mapping[str, Any],
+    split_options: Mapping[str, float],
     seed: int,
     data_dir: Directory = None,
     *,
@@ -304,17 +304,17 @@ def _read(entry: Entry, file: File, place: Path) -> bytes:
         )
     packed = path.read_bytes()
     kind, _, expected = file.checksum.partition(":")
-    found = hashlib.new(kind, packed, usedforsecurity=False).hexdigest()
-    if found != expected:
-        raise ValueError(f"data set {entry.name}: {path} has {kind} {found}, expected {expected}")
+    digest = hashlib.new(kind, packed, usedforsecurity=False).hexdigest()
+    if digest != expected:
+        raise ValueError(f"data set {entry.name}: {path} has {kind} {digest}, expected {expected}")
     return packed
 
 
 def _unpack(packed: bytes) -> Dataset:
-    found = hashlib.sha256(packed).hexdigest()
-    if found != EMBEDDED_SHA256:
+    digest = hashlib.sha256(packed).hexdigest()
+    if digest != EMBEDDED_SHA256:
         raise ValueError(
-            f"data set mnist-embedded: {EMBEDDED_FILE} has sha256 {found}, expected "
+            f"data set mnist-embedded: {EMBEDDED_FILE} has sha256 {digest}, expected "
             f"{EMBEDDED_SHA256} (damaged: install the package again)"
         )
     return _from_idx(lzma.decompress(packed))

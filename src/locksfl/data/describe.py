@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from locksfl._tables import Record
-from locksfl.data import datasets, folder, recipe
+from locksfl.data import datasets, folder
 from locksfl.data.catalogue import CATALOGUE, NAMES
+from locksfl.data.origin import Preparation
 from locksfl.data.population import Population
 from locksfl.data.shakespeare import decode
 
@@ -28,71 +29,95 @@ def open_for_description(name: str, data_dir: datasets.Directory = None) -> Popu
     return datasets.natural_population(name, data_dir)
 
 
-def description(name: str, data_dir: datasets.Directory = None) -> Record:
-    """What `locks data describe` shows, as plain values.
+class Sizes(msgspec.Struct, frozen=True):
+    """How many samples a client has."""
+
+    least: int
+    median: float
+    most: int
+    histogram: list[tuple[int, int, int]]  # from so many samples to so many: so many clients
+
+
+class Description(msgspec.Struct, frozen=True):
+    """What `locks data describe` shows; None where it is not known of this kind of set."""
+
+    name: str
+    clients: int | None  # None: it has no users, and needs a split
+    samples: int
+    held_out: int
+    features: str  # their type and shape
+    classes: int  # classes, targets or tags
+    task: str
+    samples_of_class: list[int] | None  # numbers have none
+    held_out_of_class: list[int] | None
+    samples_a_client: Sizes | None = None
+    licence: str | None = None  # of a named set
+    class_names: list[str] | None = None  # this and the next ones: of an imported folder
+    feature_names: list[str] | None = None
+    recipe: Preparation | None = None
+    held_out_clients: int | None = None
+    held_out_public: bool | None = None
+
+
+def description(name: str, data_dir: datasets.Directory = None) -> Description:
+    """What is in a data set.
 
     Args:
         name: one of catalogue.NAMES, or a folder that `locks data import` made.
         data_dir: where the data are; without it, the environment variable LOCKS_DATA.
     """
     population = open_for_description(name, data_dir)
-    natural = datasets.has_users(name)
-    sizes = population.sizes
-    told: Record = {
-        "name": name,
-        "clients": population.clients if natural else None,
-        "samples": population.samples,
-        "held_out": len(population.test_labels),
-        "features": f"{population.features.dtype} {list(population.features.shape[1:])}",
-        "classes": population.classes,
-        "task": population.task.kind,
-        "samples_of_class": _of_class(population.labels, population),
-        "held_out_of_class": _of_class(population.test_labels, population),
-    }
-    if natural:
-        told["samples_a_client"] = {
-            "least": int(sizes.min()),
-            "median": float(np.median(sizes)),
-            "most": int(sizes.max()),
-            "histogram": _histogram(sizes),
-        }
+    natural, sizes = datasets.has_users(name), population.sizes
+    about = Description(
+        name=name,
+        clients=population.clients if natural else None,
+        samples=population.samples,
+        held_out=len(population.test_labels),
+        features=f"{population.features.dtype} {list(population.features.shape[1:])}",
+        classes=population.classes,
+        task=population.task.kind,
+        samples_of_class=_of_class(population.labels, population),
+        held_out_of_class=_of_class(population.test_labels, population),
+        samples_a_client=_sizes(sizes) if natural else None,
+        licence=CATALOGUE[name].licence if name in NAMES else None,
+    )
     if name in NAMES:
-        told["licence"] = CATALOGUE[name].licence
-    else:
-        header = folder.read_header(datasets.find_folder(name, data_dir))
-        told["class_names"], told["feature_names"] = header.class_names, header.feature_names
-        told["recipe"] = header.recipe
-        told["held_out_clients"], told["held_out_public"] = header.test_clients, header.test_public
-    return told
+        return about
+    header = folder.read_header(datasets.find_folder(name, data_dir))
+    return msgspec.structs.replace(
+        about,
+        class_names=header.class_names,
+        feature_names=header.feature_names,
+        recipe=header.recipe,
+        held_out_clients=header.test_clients,
+        held_out_public=header.test_public,
+    )
 
 
-def lines(told: Record) -> list[str]:
+def lines(about: Description) -> list[str]:
     """A description as lines of text."""
-    users = told["clients"] if told["clients"] is not None else "none; use a split"
-    out = [f"{told['name']}: {told['samples']} samples, {told['held_out']} held out"]
-    if told.get("held_out_public") is False:
+    users = about.clients if about.clients is not None else "none; use a split"
+    out = [f"{about.name}: {about.samples} samples, {about.held_out} held out"]
+    if about.held_out_public is False:
         out[0] += " (private: no figure on them is published)"
-    out += [f"clients: {users}", f"features: {told['features']}"]
-    if steps := recipe.lines(told.get("recipe") or {}):
+    out += [f"clients: {users}", f"features: {about.features}"]
+    if about.recipe and (steps := about.recipe.lines()):
         out += ["recipe:", *steps]
-    if "licence" in told:
-        out.append(f"licence: {told['licence']}")
-    if "samples_a_client" in told:
-        sizes = told["samples_a_client"]
-        out.append(
-            f"samples per client: {sizes['least']} to {sizes['most']}, median {sizes['median']:g}"
-        )
-        width = max((count for _, _, count in sizes["histogram"]), default=1)
-        for low, high, count in sizes["histogram"]:
+    if about.licence is not None:
+        out.append(f"licence: {about.licence}")
+    if (sizes := about.samples_a_client) is not None:
+        out.append(f"samples per client: {sizes.least} to {sizes.most}, median {sizes.median:g}")
+        width = max((count for _, _, count in sizes.histogram), default=1)
+        for low, high, count in sizes.histogram:
             span = f"{low}" if low == high else f"{low}-{high}"
             bar = "#" * round(BAR * count / width) or ("." if count else "")
             out.append(f"  {span:>15} {count:>9} {bar}")
-    names = told.get("class_names")
-    out.append(f"{told['task']}: {told['classes']}")
-    if told["classes"] <= 20:
-        for c, count in enumerate(told["samples_of_class"] or ()):
-            label = names[c] if names else str(c)
-            out.append(f"  {label:>15} {count:>9}  held out {told['held_out_of_class'][c]}")
+    out.append(f"{about.task}: {about.classes}")
+    counts, held_out = about.samples_of_class or [], about.held_out_of_class or []
+    if about.classes <= 20:
+        for c, pair in enumerate(zip(counts, held_out, strict=True)):
+            label = about.class_names[c] if about.class_names else str(c)
+            out.append(f"  {label:>15} {pair[0]:>9}  held out {pair[1]}")
     return out
 
 
@@ -145,12 +170,11 @@ def _of_class(labels: NDArray[Any], population: Population) -> list[int] | None:
     return counts.tolist()
 
 
-def _histogram(sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """(least, most, clients) in bins of equal width."""
+def _sizes(sizes: NDArray[np.int64]) -> Sizes:
+    """Of the clients, with a histogram in bins of equal width."""
     low, high = int(sizes.min()), int(sizes.max())
     width = -(-(high - low + 1) // BINS)
-    counts = np.bincount((sizes - low) // width)
-    return [
-        (low + i * width, min(low + (i + 1) * width - 1, high), int(count))
-        for i, count in enumerate(counts)
-    ]
+    counts = np.bincount((sizes - low) // width).tolist()
+    edges = range(low, high + 1, width)
+    bins = [(at, min(at + width - 1, high), n) for at, n in zip(edges, counts, strict=True)]
+    return Sizes(low, float(np.median(sizes)), high, bins)

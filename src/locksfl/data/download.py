@@ -51,10 +51,10 @@ def fetch(
         The paths of all its files.
     """
     others, place = addresses or {}, root / entry.name
-    found: list[Path] = []
+    paths: list[Path] = []
     for name in entry.needs:
         needed = CATALOGUE[name]
-        found += fetch(needed, root, addresses=others, on_bytes=on_bytes, attempts=attempts)
+        paths += fetch(needed, root, addresses=others, on_bytes=on_bytes, attempts=attempts)
     missing = [file for file in entry.files if not _whole(place / file.name, file.checksum)]
     for file in [entry.archive] if entry.archive and missing else missing:
         address = others.get(file.name, file.address)
@@ -67,7 +67,7 @@ def fetch(
         if file is entry.archive:
             _unpack(got, place, entry)
             got.unlink()
-    return found + [place / file.name for file in entry.files]
+    return paths + [place / file.name for file in entry.files]
 
 
 def _get(file: File, address: str, place: Path, on_bytes: OnBytes, attempts: int) -> Path:

@@ -175,8 +175,8 @@ class Images(Features):
                     mode = image.mode if image.mode in ("L", "RGB") else "RGB"
                     return np.asarray(image.convert(mode))
             except OSError as error:
-                told = "expected PNG or JPEG" if isinstance(cell, bytes) else error
-                raise ValueError(f"image in row {row}: {told}") from None
+                why = "expected PNG or JPEG" if isinstance(cell, bytes) else error
+                raise ValueError(f"image in row {row}: {why}") from None
         try:
             pixels = np.asarray(cell)
         except ValueError:

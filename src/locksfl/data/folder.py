@@ -12,22 +12,20 @@ row is read from disk when it is used.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from locksfl._files import write_atomically
-from locksfl._tables import Record
+from locksfl.data.origin import Preparation
 from locksfl.data.population import Population
 from locksfl.data.task import CLASSES, Task
 
@@ -40,8 +38,14 @@ FACTS = ("name", "classes", "scale", "recipe", *DECLARED)  # by the header
 CHECKED_ON_OPENING = 64 * 2**20  # bytes; larger files are checked only by `verify`, to open fast
 
 
-@dataclass(frozen=True)
-class Header:
+class StoredFile(msgspec.Struct, frozen=True):
+    """What the header notes of a file beside it."""
+
+    bytes: int
+    sha256: str
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of header.json."""
 
     name: str
@@ -56,15 +60,14 @@ class Header:
     test_clients: int | None = None  # None: the held-out file named no clients
     test_public: bool = False  # declared by the owner; older folders declare nothing
     classes_public: bool = False  # the number was given, not counted in the records
-    recipe: Record | None = None  # how the features were made (data.recipe)
+    recipe: Preparation | None = None  # how the features were made
     task: Task = CLASSES  # older folders have classes
-    files: dict[str, Record] = dataclasses.field(default_factory=dict)
+    files: dict[str, StoredFile] = {}
     format: int = FORMAT
 
-    @property
-    def facts(self) -> Record:
-        """What a population takes from it."""
-        return {name: getattr(self, name) for name in FACTS}
+    def population(self, **arrays: Any) -> Population:
+        """The population of these arrays, about which the header knows the rest."""
+        return Population(**arrays, **{name: getattr(self, name) for name in FACTS})
 
 
 @contextmanager
@@ -91,18 +94,16 @@ def finish(building: Path, header: Header) -> None:
         with path.open("rb+") as file:
             path.chmod(0o600)
             os.fsync(file.fileno())
-        files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-    whole = dataclasses.replace(header, files=files)
-    text = json.dumps(dataclasses.asdict(whole), indent=1)
-    write_atomically(building / HEADER, text.encode(), secret=True)
+        files[path.name] = StoredFile(path.stat().st_size, _sha256(path))
+    whole = msgspec.json.encode(msgspec.structs.replace(header, files=files))
+    write_atomically(building / HEADER, msgspec.json.format(whole, indent=1), secret=True)
 
 
 def read_header(place: Path) -> Header:
     """Read the header, and check that the files next to it have the recorded sizes."""
     try:
-        table = json.loads((place / HEADER).read_text("utf-8"))
-        header = Header(**{**table, "task": Task.from_dict(table.get("task"))})
-    except (ValueError, TypeError):
+        header = msgspec.json.decode((place / HEADER).read_bytes(), type=Header)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         raise ValueError(f"{place / HEADER}: not a header of a data set; import it again") from None
     except OSError as error:
         raise ValueError(f"{place / HEADER}: {error.strerror or error}") from None
@@ -111,7 +112,9 @@ def read_header(place: Path) -> Header:
             f"{place / HEADER}: format {header.format}, expected {FORMAT}; import it again"
         )
     for name in ARRAYS:
-        path, noted = place / f"{name}.npy", header.files.get(f"{name}.npy", {}).get("bytes")
+        path, noted = place / f"{name}.npy", None
+        if stored := header.files.get(path.name):
+            noted = stored.bytes
         size = path.stat().st_size if path.is_file() else None
         if size != noted or size is None:
             raise ValueError(
@@ -125,11 +128,11 @@ def verify(place: Path, largest: int | None = None) -> Header:
     """Check every file (or those of at most `largest` bytes) against its checksum."""
     header = read_header(place)
     for name, noted in header.files.items():
-        if largest is None or noted["bytes"] <= largest:
-            found = _sha256(place / name)
-            if found != noted["sha256"]:
+        if largest is None or noted.bytes <= largest:
+            digest = _sha256(place / name)
+            if digest != noted.sha256:
                 raise ValueError(
-                    f"{place / name} has sha256 {found}, expected {noted['sha256']}; "
+                    f"{place / name} has sha256 {digest}, expected {noted.sha256}; "
                     "damaged: import it again"
                 )
     return header
@@ -143,7 +146,7 @@ def open_folder(place: Path) -> Population:
             f"{place}: no {'training' if header.tests else 'held-out'} records; expected both, "
             "besides in a federation"
         )
-    return Population(**header.facts, **{name: _array(place, name) for name in ARRAYS})
+    return header.population(**{name: _array(place, name) for name in ARRAYS})
 
 
 def open_part(place: Path, held_out: bool) -> Population:
@@ -157,7 +160,10 @@ def open_part(place: Path, held_out: bool) -> Population:
         )
     features, labels = (_array(place, f"{name}{part}") for part in ("features", "labels"))
     offsets = np.array([0, len(labels)])
-    return Population(features, labels, offsets, features, labels, **header.facts)
+    return header.population(
+        features=features, labels=labels, offsets=offsets,
+        test_features=features, test_labels=labels,
+    )  # fmt: skip
 
 
 def _array(place: Path, name: str) -> Any:

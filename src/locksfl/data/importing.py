@@ -141,7 +141,7 @@ def population_of(
         return arrays.setdefault(name, np.empty(shape, dtype))
 
     place(checked.parts, checked.reading, new)
-    return Population(**arrays, **checked.header(name).facts)
+    return checked.header(name).population(**arrays)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class _Checked:
         (train, test), features, targets = self.parts, self.reading.features, self.reading.targets
         request = self.request
         chosen = (request.features, request.text, request.image)
-        declared = any(each is not None for each in chosen) or not train.table.found
+        declared = any(each is not None for each in chosen) or not train.table.inferred
         return folder.Header(
             name=name,
             kind=features.kind,
@@ -172,7 +172,7 @@ class _Checked:
             test_public=request.test_public,
             classes_public=targets is None or targets.public,
             task=request.task,
-            recipe=raw.told(features, declared),
+            recipe=raw.preparation(features, declared),
         )
 
 
@@ -244,10 +244,9 @@ def _named(table: Table) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        told = str(error)
-        raise ValueError(
-            told if told.startswith((table.name, "--", "columns.")) else f"{table.name}: {told}"
-        ) from None
+        why = str(error)
+        named = why.startswith((table.name, "--", "columns."))
+        raise ValueError(why if named else f"{table.name}: {why}") from None
 
 
 def _is_another(public: str | None, source: Any) -> None:
@@ -275,9 +274,9 @@ def _has_columns(
         if name not in known:
             shown = ", ".join(repr(known)[1:-1] for known in table.columns[:30])
             shown += " ..." if len(table.columns) > 30 else ""
-            found = f" ({table.about})" if table.about else ""
+            about = f" ({table.about})" if table.about else ""
             raise ValueError(
-                f"{table.name}: no column {name!r} ({option}); it has {shown}{found}"
+                f"{table.name}: no column {name!r} ({option}); it has {shown}{about}"
                 f"{_validate.nearest(name, table.columns[:1000])}"
             )
 

@@ -29,7 +29,7 @@ _WORD = re.compile(r"\w+")
 
 def encode(texts: Sequence[str]) -> NDArray[np.float16]:
     """[texts, SIZE] rows of length 1; a text without a word is zero."""
-    found = np.zeros((len(texts), SIZE), np.float16)
+    encoded = np.zeros((len(texts), SIZE), np.float16)
     for row, text in enumerate(texts):
         words = _WORD.findall(unicodedata.normalize("NFKC", text).lower())
         if words:
@@ -39,8 +39,8 @@ def encode(texts: Sequence[str]) -> NDArray[np.float16]:
             hashes = np.concatenate([*parts, pairs])
             signs = 1.0 - 2.0 * (hashes >> np.uint32(31))
             counts = np.bincount(hashes % SIZE, signs, SIZE)
-            found[row] = counts / max(float(np.linalg.norm(counts)), 1.0)
-    return found
+            encoded[row] = counts / max(float(np.linalg.norm(counts)), 1.0)
+    return encoded
 
 
 @functools.lru_cache(2**16)

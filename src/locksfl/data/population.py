@@ -20,21 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from locksfl import _validate
 from locksfl._arrays import aligned
+from locksfl.data.origin import Encoding, Preparation
 from locksfl.data.task import CLASSES, Task
 
 MOST_CLASSES = 2**20  # a model has a row of weights for each
 _AT_ONCE = 1 << 24  # bytes of an array that are hashed together
-
-
-@dataclass(frozen=True, eq=False)
-class Encoding:
-    """Public features that stand in place of the records (`models.features`)."""
-
-    name: str
-    file: str | None  # of an encoder: its weights, or a function "package.module:name"
-    shape: tuple[int, ...]  # of a record before
-    scale: float  # what a stored record is multiplied by
-    weights: tuple[NDArray[Any], NDArray[Any]] | None = None  # W and b of such a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +51,7 @@ class Population:
             own: nobody adds noise to a figure on them, so none is ever published.
         test_clients: how many clients the held-out records were taken from, if that is known.
         classes_public: whether `classes` was given, as it should be, or counted in the records.
-        recipe: how the features were made of a table, if they were (`data.recipe`).
+        recipe: how the features were made of a table, if they were.
         encoding: where the features came from, if they are not the records themselves.
         task: what the labels are: classes, numbers (regression) or tags (multi-label).
 
@@ -87,7 +77,7 @@ class Population:
     test_public: bool = False
     test_clients: int | None = None
     classes_public: bool = True
-    recipe: dict[str, Any] | None = None
+    recipe: Preparation | None = None
     encoding: Encoding | None = None
     task: Task = CLASSES
 
@@ -297,15 +287,15 @@ class Population:
         Args:
             key: 32 random bytes.
         """
-        said = f"{self.classes} {self.scale!r}{'' if self.task == CLASSES else self.task}"
-        found = hashlib.blake2b(said.encode(), key=key, digest_size=32)
+        facts = f"{self.classes} {self.scale!r}{'' if self.task == CLASSES else self.task}"
+        digest = hashlib.blake2b(facts.encode(), key=key, digest_size=32)
         for name, array in vars(self).items():
             if not isinstance(array, np.ndarray):
                 continue
-            found.update(f" {name} {array.dtype.str} {array.shape} ".encode())
+            digest.update(f" {name} {array.dtype.str} {array.shape} ".encode())
             for _, part in _parts(array):
-                found.update(np.ascontiguousarray(part).data)
-        return found.hexdigest()
+                digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
 
 
 def offsets_of(sizes: ArrayLike) -> NDArray[np.int64]:
@@ -351,11 +341,10 @@ def _finite(name: str, array: NDArray[Any]) -> None:
             wrong = ~np.isfinite(part.astype(np.float32))
         if wrong.any():
             place = np.unravel_index(int(wrong.argmax()), wrong.shape)
-            told = ", ".join(str(int(index)) for index in (first + place[0], *place[1:]))
-            value = part[place]
+            where = ", ".join(str(int(index)) for index in (first + place[0], *place[1:]))
             raise ValueError(
-                f"{name}[{told}] = {value:g}: expected finite numbers that float32 can hold; "
-                "locksfl.from_table takes tables with missing values"
+                f"{name}[{where}] = {part[place]:g}: expected finite numbers that float32 can "
+                "hold; locksfl.from_table takes tables with missing values"
             )
 
 
@@ -442,8 +431,8 @@ def _sizes(owner: NDArray[Any], clients: int) -> NDArray[np.int64]:
 def _same_length(**arrays: NDArray[Any]) -> None:
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise ValueError(f"lengths differ: expected one row per sample in each, got {told}")
+        each = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise ValueError(f"lengths differ: expected one row per sample in each, got {each}")
 
 
 def _got(array: NDArray[Any]) -> str:

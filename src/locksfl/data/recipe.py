@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,9 @@ from numpy.typing import NDArray
 
 from locksfl import _validate
 from locksfl._tables import Positive, build_table
-from locksfl.data.column_recipe import PUBLIC, RELEASED, Column
+from locksfl.data.column_recipe import PUBLIC, Column
 from locksfl.data.columns import as_numbers, as_text
+from locksfl.data.origin import RELEASED, Cell
 from locksfl.data.tables import Batch, Table
 
 EVERY = "*"
@@ -56,7 +57,7 @@ class Release:
 class Recipe:
     """What is done to the columns of a table; without a table of its own a column is a number."""
 
-    columns: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Column] = field(default_factory=dict)
     features: list[str] | None = None  # these columns, in this order; None: all others
     public: str | None = None
     release: Release | None = None
@@ -72,29 +73,29 @@ class Recipe:
             place = path.parent
             try:
                 if path.is_dir():
-                    told = json.loads((path / "header.json").read_text("utf-8"))["recipe"] or {}
-                    given = {"columns": told.get("columns", {})}
-                    if told.get("kind") == "numbers":  # its columns, in its order
-                        given["features"] = told["order"]
+                    stored = json.loads((path / "header.json").read_text("utf-8"))["recipe"] or {}
+                    given = {"columns": stored.get("columns", {})}
+                    if stored.get("kind") == "numbers":  # its columns, in its order
+                        given["features"] = stored["order"]
                 else:
                     given = tomllib.loads(path.read_text("utf-8"))
             except (OSError, ValueError, KeyError) as error:
-                told = str(getattr(error, "strerror", None) or error).splitlines()[0]
-                raise ValueError(f"--recipe {path}: {told}") from None
-        found = build_table(cls, given, "")
-        if found.public is not None:  # beside the recipe
-            found = replace(found, public=str(place / found.public))
-        columns = {
+                why = str(getattr(error, "strerror", None) or error).splitlines()[0]
+                raise ValueError(f"--recipe {path}: {why}") from None
+        recipe: Recipe = build_table(cls, given, "")
+        if recipe.public is not None:  # beside the recipe
+            recipe = replace(recipe, public=str(place / recipe.public))
+        columns: dict[str, Column] = {
             name: build_table(Column, table, f"columns.{name}")
-            for name, table in found.columns.items()
+            for name, table in recipe.columns.items()
         }
-        for name, column in columns.items():
-            column.check(f"columns.{name}")
-        recipe = replace(found, columns=columns)
-        recipe._check_sources()
+        recipe = replace(recipe, columns=columns)
+        recipe._check()
         return recipe
 
-    def _check_sources(self) -> None:
+    def _check(self) -> None:
+        for name, column in self.columns.items():
+            column.check(f"columns.{name}")
         for name, column in self.columns.items():
             if PUBLIC in (column.scale, column.categories) and self.public is None:
                 raise ValueError(f"columns.{name}: 'public' needs a table: public = \"FILE\"")
@@ -112,9 +113,8 @@ class Recipe:
                 raise ValueError(
                     f"columns.{name}: no such feature column{_validate.nearest(name, names)}"
                 )
-        every = self.columns.get(EVERY)
-        found = {name: self.columns.get(name, every) for name in names}
-        return replace(self, columns={n: c for n, c in found.items() if c is not None})
+        own = {name: self.columns.get(name, self.columns.get(EVERY)) for name in names}
+        return replace(self, columns={n: c for n, c in own.items() if c is not None})
 
     def with_public(self, opened: Callable[[Path], Table]) -> Recipe:
         """Fill in what comes from the public table."""
@@ -133,10 +133,7 @@ class Recipe:
                 else:
                     cells[name].append(column.cut(as_numbers(batch[name], name, 1)))
         source = f"from the public {Path(self.public).name}"
-        filled = {
-            name: replace(column, **column.statistics(name, cells[name]), source=source)
-            for name, column in wanted.items()
-        }
+        filled = {n: c.with_statistics(n, cells[n], source) for n, c in wanted.items()}
         for name, column in filled.items():
             column.check(f"columns.{name}")
         return replace(self, columns={**self.columns, **filled})
@@ -171,17 +168,18 @@ class Recipe:
         filled = {}
         for name, (count, total, squares) in zip(self.released, sums.reshape(-1, 3), strict=True):
             column = self.columns[name]
-            half = (column.high - column.low) / 2
+            low, high = column.low or 0.0, column.high or 0.0
+            half = (high - low) / 2
             centre = float(np.clip(total / max(count, 1.0), -1, 1))
             hidden = min(1.0, 2 * noise / max(count, 1.0))
-            found = squares / max(count, 1.0) - centre**2
-            spread = math.sqrt(max(found, hidden, LEAST_STD**2))
+            variance = squares / max(count, 1.0) - centre**2
+            spread = math.sqrt(max(variance, hidden, LEAST_STD**2))
             filled[name] = replace(
                 column,
                 scale=None,
-                mean=column.low + half * (1 + centre),
+                mean=low + half * (1 + centre),
                 std=half * min(spread, 1.0),
-                source=source + ("; its noise hides a smaller std" if found < hidden else ""),
+                source=source + ("; its noise hides a smaller std" if variance < hidden else ""),
             )
         return replace(self, columns={**self.columns, **filled})
 
@@ -190,30 +188,9 @@ class Recipe:
         plain = Column()
         return [f for name in columns for f in self.columns.get(name, plain).names(name)]
 
-    def as_dict(self) -> dict[str, Any]:
-        """The columns as plain values for a header; `read` takes them."""
+    def stored(self) -> dict[str, dict[str, Cell]]:
+        """The settings of each column that differ from none; `read` takes them."""
         return {
             name: {k: v for k, v in asdict(column).items() if v is not None and v is not False}
             for name, column in self.columns.items()
         }
-
-
-def releases(recipe: Mapping[str, Any] | None) -> list[str]:
-    """How the statistics in a recipe, as a header stores it, were released and charged, if so."""
-    columns = (recipe or {}).get("columns", {}).values()
-    sources = (str(column.get("source", "")) for column in columns)
-    return sorted({source for source in sources if source.startswith(RELEASED)})
-
-
-def lines(recipe: Mapping[str, Any]) -> list[str]:
-    """A recipe, as a header stores it, in words."""
-    return [
-        f"  {name}: " + ", ".join(f"{k} {_word(v)}" for k, v in column.items())
-        for name, column in recipe.get("columns", {}).items()
-    ]
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, list):
-        return "/".join(value[:8]) + (f"/... ({len(value)})" if len(value) > 8 else "")
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,10 @@ BLOCK = 1 << 24  # bytes of a text file that are parsed together; a row is short
 SEPARATORS = (",", ";", "\t", "|")  # those that are tried
 PACKED = (".gz", ".bz2", ".zst", ".lz4")
 
-Batch = dict[str, Any]
+Cells: TypeAlias = Any  # a column of a batch: an Arrow array, or as above a NumPy one
+Batch = dict[str, Cells]
+Cell = str | float | bool | bytes | list[Any] | None  # of a row of Python values
+Row = dict[str, Cell]
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ class Table:
     columns: tuple[str, ...]
     read: Callable[[Sequence[str]], Iterator[Batch]]
     place: Path = Path()  # the folder in which files are that cells name
-    about: str = ""  # what was found, to be said
+    about: str = ""  # what a message should say of it, such as its separator
     leaf: bool = False  # LEAF's own columns: user, x, y
-    found: bool = False  # the names of its columns are not declared, but were found in the records
+    inferred: bool = False  # no header declares its columns: their names come from the records
 
 
 def open_table(source: Any, separator: str | None = None, encoding: str | None = None) -> Table:
@@ -103,16 +106,16 @@ def _open_file(path: Path, separator: str | None, encoding: str | None) -> Table
 
 @contextmanager
 def _reading(path: Path, kind: str) -> Iterator[None]:
-    """Whatever a library says of a file that it cannot read, in one line."""
+    """Turn any error of a library that reads a file into a refusal of one line."""
     try:
         yield
     except UnicodeError as error:
         raise ValueError(_not_text(path, error)) from None
     except (pa.ArrowException, OSError, EOFError, csv.Error, zipfile.BadZipFile) as error:
-        told = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if "UTF8" in told:
-            raise ValueError(_not_text(path, told)) from None
-        raise ValueError(f"{path}: damaged or incomplete {kind} file ({told})") from None
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if "UTF8" in why:
+            raise ValueError(_not_text(path, why)) from None
+        raise ValueError(f"{path}: damaged or incomplete {kind} file ({why})") from None
 
 
 def _not_text(path: Path, error: object) -> str:
@@ -167,8 +170,8 @@ def _csv(path: Path, separator: str | None, encoding: str | None) -> Table:
         if end and end[-1] in "\r\n":
             raise ValueError(f"{path}: damaged or incomplete CSV file (a quote is never closed)")
 
-    found = f"separator {separator!r}" if separator != "," else ""
-    return Table(str(path), tuple(columns), read, path.parent, found)
+    about = f"separator {separator!r}" if separator != "," else ""
+    return Table(str(path), tuple(columns), read, path.parent, about)
 
 
 def _encoding(path: Path) -> str:
@@ -199,7 +202,7 @@ def _separator(lines: list[str]) -> str:
 
 
 def _json_lines(path: Path, _: str | None, encoding: str | None) -> Table:
-    def rows() -> Iterator[dict[str, Any]]:
+    def rows() -> Iterator[Row]:
         with _reading(path, "JSON"), pa.input_stream(path, compression="detect") as stream:
             lines = io.TextIOWrapper(io.BufferedReader(stream), encoding or _encoding(path))
             for number, line in enumerate((line for line in lines if line.strip()), 1):
@@ -214,7 +217,7 @@ def _json_lines(path: Path, _: str | None, encoding: str | None) -> Table:
     return _rows_table(path, rows)
 
 
-def _rows_table(path: Path, rows: Callable[[], Iterable[dict[str, Any]]]) -> Table:
+def _rows_table(path: Path, rows: Callable[[], Iterable[Row]]) -> Table:
     columns: dict[str, None] = {}
     for row in itertools.islice(rows(), 1000):  # a column may be missing in the first rows
         columns |= dict.fromkeys(row)
@@ -224,20 +227,20 @@ def _rows_table(path: Path, rows: Callable[[], Iterable[dict[str, Any]]]) -> Tab
         while batch := list(itertools.islice(left, _rows_at_once(len(wanted)))):
             yield {name: _column([row.get(name) for row in batch]) for name in wanted}
 
-    return Table(str(path), tuple(columns), read, path.parent, found=True)
+    return Table(str(path), tuple(columns), read, path.parent, inferred=True)
 
 
 def _json(path: Path, _: str | None, encoding: str | None) -> Table:
     """LEAF's users and their data, or a list of records."""
     with _reading(path, "JSON"), pa.input_stream(path, compression="detect") as stream:
         try:
-            found = json.loads(stream.read().decode(encoding or "utf-8-sig"))
+            content = json.loads(stream.read().decode(encoding or "utf-8-sig"))
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}: damaged or incomplete JSON file ({error})") from None
-    if isinstance(found, list) and all(isinstance(row, dict) for row in found):
-        return _rows_table(path, lambda: found)
+    if isinstance(content, list) and all(isinstance(row, dict) for row in content):
+        return _rows_table(path, lambda: content)
     try:
-        owned = [(user, found["user_data"][user]) for user in found["users"]]
+        owned = [(user, content["user_data"][user]) for user in content["users"]]
         if any(len(data["x"]) != len(data["y"]) for _, data in owned):
             raise ValueError(f"{path}: expected as many x as y of each user")
     except (KeyError, TypeError):
@@ -246,15 +249,14 @@ def _json(path: Path, _: str | None, encoding: str | None) -> Table:
             "of records; one record per line is .jsonl"
         ) from None
 
-    def rows() -> Iterator[dict[str, Any]]:
+    def rows() -> Iterator[Row]:
         for user, data in owned:
             for x, y in zip(data["x"], data["y"], strict=True):
                 yield {"user": user, "x": x, "y": y}
 
+    table = _rows_table(path, rows)
     columns = ("user", "x", "y")
-    return replace(
-        _rows_table(path, rows), columns=columns, about="LEAF's JSON", leaf=True, found=False
-    )
+    return replace(table, columns=columns, about="LEAF's JSON", leaf=True, inferred=False)
 
 
 def _npz(path: Path, *_: str | None) -> Table:
@@ -278,8 +280,8 @@ def _npz(path: Path, *_: str | None) -> Table:
             arrays = {name: archive[name] for name in wanted}
         lengths = {name: len(a) if a.ndim else 0 for name, a in arrays.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise ValueError(f"{path}: expected one row per sample in each array, got {told}")
+            each = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise ValueError(f"{path}: expected one row per sample in each array, got {each}")
         rows = _rows_at_once(len(wanted))
         for start in range(0, max(lengths.values(), default=0), rows):
             parts = {name: a[start : start + rows] for name, a in arrays.items()}
@@ -328,8 +330,8 @@ def _from_object(given: Any) -> Table:
     try:
         table = pa.table(given)
     except (pa.ArrowException, TypeError) as error:
-        told = str(error).strip().splitlines()[0]
-        raise ValueError(f"a table of type {type(given).__name__}: {told}") from None
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(f"a table of type {type(given).__name__}: {why}") from None
     # pandas numbers its rows in a column of their own, which is nobody's feature
     columns = tuple(name for name in table.column_names if not name.startswith("__index_level_"))
     if len(set(columns)) < len(columns) or not columns:

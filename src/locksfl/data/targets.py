@@ -60,15 +60,15 @@ class Classes:
 
     def _named(self, text: Any, first: int) -> NDArray[np.int32]:
         names = self.names or []
-        found = pc.index_in(text, value_set=pa.array(names))
-        if found.null_count:
-            place = int(absent(found)[0])
+        places = pc.index_in(text, value_set=pa.array(names))
+        if places.null_count:
+            place = int(absent(places)[0])
             cell = text[place].as_py()
             raise ValueError(
                 f"label {self.column!r} in row {first + place} is {cell!r}: expected one of "
                 f"{', '.join(names)}{_validate.nearest(cell, names)}"
             )
-        return np.asarray(found.to_numpy(zero_copy_only=False), np.int32)
+        return np.asarray(places.to_numpy(zero_copy_only=False), np.int32)
 
     def _numbered(self, text: Any, first: int) -> NDArray[np.int32]:
         try:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -25,10 +25,10 @@ LOSSES = ("squared", "huber")
 MOST_OFFSET = 1e4  # |center| / spread: beyond, float32 would round what is to be learnt
 
 Given = float | Sequence[float] | None  # one for all targets, or one for each
+Facts = Mapping[str, str | bool | Sequence[float] | None]  # a task as JSON has it
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the labels of a population are.
 
     Numbers are learnt as (value - center) / spread, one pair for each target, or one for all. Both
@@ -90,9 +90,9 @@ class Task:
         given = {"low": low, "high": high, "mean": mean, "std": std}
         named = {name for name, value in given.items() if value is not None}
         if named not in ({"low", "high"}, {"mean", "std"}):
-            told = ", ".join(sorted(named)) or "nothing"
+            names = ", ".join(sorted(named)) or "nothing"
             raise ValueError(
-                f"task = 'numbers': got {told}; expected low and high, or mean and std, which are "
+                f"task = 'numbers': got {names}; expected low and high, or mean and std, which are "
                 "public; found in the records, they would be a release without noise"
             )
         bounded = "low" in named
@@ -136,31 +136,33 @@ class Task:
             return np.argmax(scores, axis=-1)
         if self.kind == "tags":
             return (scores > 0).astype(np.int32)
-        found = scores * np.asarray(self.spread) + np.asarray(self.center)
-        return found[..., 0] if found.shape[-1] == 1 else found
+        numbers = scores * np.asarray(self.spread) + np.asarray(self.center)
+        return numbers[..., 0] if numbers.shape[-1] == 1 else numbers
 
     def checked(self, name: str, given: ArrayLike) -> NDArray[Any]:
         """Numbers as float32 or tags as int32, [samples, outputs]; anything else is refused."""
         values = np.asarray(given)
-        whole = self.kind == "tags"
-        if values.ndim not in ((2,) if whole else (1, 2)) or values.dtype.kind not in "biuf":
-            wanted = "a matrix of 0 and 1" if whole else "one real number per sample, or a row"
+        tags = self.kind == "tags"
+        if values.ndim not in ((2,) if tags else (1, 2)) or values.dtype.kind not in "biuf":
+            wanted = "a matrix of 0 and 1" if tags else "one real number per sample, or a row"
             raise ValueError(
                 f"{name}: expected {wanted}, got {values.dtype} of shape {values.shape}"
             )
         values = values.reshape(len(values), -1)
         if not values.shape[1]:
             raise ValueError(f"{name}: expected at least one column, got none")
-        if whole:
+        if not tags and len(self.center) not in (1, values.shape[1]):
+            raise ValueError(
+                f"{name}: {values.shape[1]} targets a sample, but the task scales "
+                f"{len(self.center)}; expected one range for all, or one for each"
+            )
+        if tags:
             wrong, expected = (values != 0) & (values != 1), "0 or 1"
         elif self.bounded:
-            self._check_targets(name, values.shape[1])
-            center, spread = np.asarray(self.center), np.asarray(self.spread)
-            # not <=, so that NaN is wrong; a little room, because low and high were rounded
-            wrong = ~(np.abs(values - center) <= spread * (1 + 1e-6))
+            # not > spread, so that NaN is wrong; a little room, because low and high were rounded
+            wrong = ~(np.abs(values - np.array(self.center)) <= np.array(self.spread) * (1 + 1e-6))
             expected = f"a number in the public range, {self._range()}"
         else:
-            self._check_targets(name, values.shape[1])
             wrong = ~np.isfinite(values.astype(np.float32))
             expected = "a finite number that float32 can hold"
         if wrong.any():
@@ -168,30 +170,23 @@ class Task:
             raise ValueError(
                 f"{name}[{row}, {column}] = {values[row, column]}: expected {expected}"
             )
-        return values.astype(np.int32 if whole else np.float32, copy=False)
-
-    def _check_targets(self, name: str, targets: int) -> None:
-        if len(self.center) not in (1, targets):
-            raise ValueError(
-                f"{name}: {targets} targets a sample, but the task scales {len(self.center)}; "
-                "expected one range for all, or one for each"
-            )
+        return values.astype(np.int32 if tags else np.float32, copy=False)
 
     def _range(self) -> str:
         ends = [f"{c - s:g}..{c + s:g}" for c, s in zip(self.center, self.spread, strict=True)]
         return ", ".join(ends[:3]) + (" ..." if len(ends) > 3 else "")
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for a header; `from_dict` reads them."""
-        return asdict(self)
+    def as_dict(self) -> Facts:
+        """The task as JSON has it; `from_dict` reads it."""
+        return msgspec.structs.asdict(self)
 
     @classmethod
-    def from_dict(cls, table: Mapping[str, Any] | None) -> Task:
-        """The task of a header; one of an earlier version, without it, has classes."""
-        told = dict(table or {})
-        for name in ("center", "spread"):
-            told[name] = tuple(told.get(name, ()))
-        return cls(**told)
+    def from_dict(cls, table: Facts | None) -> Task:
+        """The task of a header, and classes if a file of an earlier version names no task."""
+        try:
+            return msgspec.convert(table or {}, cls)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"task: {error}") from None
 
 
 CLASSES = Task()

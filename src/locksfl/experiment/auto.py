@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from locksfl._tables import Record, build_table
 from locksfl.arm import Arm
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import AUTO, Config, PlanConfig, numbered
 from locksfl.methods import COINS, SAMPLINGS, TRUSTS, find_rule
 from locksfl.privacy.planner import FULL, PROGRESS, Plan, Question, choose, pick
@@ -86,7 +87,8 @@ def _first(question: Question, limits: PlanConfig, table: Record) -> Plan:
     """The plan of the arm that decides on the rounds: its cohort is open too, or given."""
     if table.get("cohort") == AUTO:
         return _planned(question, limits, table)
-    arm = Arm.from_table(table, trust=question.trust, clients=question.clients, rounds=1)
+    typed: ArmConfig = build_table(ArmConfig, table, f"arm.{table.get('name')}")
+    arm = typed.arm(question.clients, trust=question.trust, rounds=1)
     plans = [
         question.rough_plan(replace(arm, rounds=rounds), question.share)
         for rounds in question.rounds_to_try()
@@ -126,9 +128,9 @@ def _planned(
 
 def _numbers(arm: Arm) -> Record:
     """The settings that take the place of "auto", rounded down: a total is kept."""
-    found = {"cohort": math.floor(100 * arm.cohort) / 100}
+    settings = {"cohort": math.floor(100 * arm.cohort) / 100}
     if arm.releases_norms:
-        found["uploads"] = math.floor(100 * arm.uploads) / 100
-    if "floor" in arm.parts[0].takes:
-        found["floor"] = arm.floor
-    return found
+        settings["uploads"] = math.floor(100 * arm.uploads) / 100
+    if "floor" in arm.parts.rule.takes:
+        settings["floor"] = arm.floor
+    return settings

@@ -13,7 +13,7 @@ import math
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +33,7 @@ from locksfl._validate import at_most, one_of, positive, rate
 from locksfl.arm import MOST_ROUNDS, Arm, loss_bound_of
 from locksfl.data.catalogue import NAMES
 from locksfl.data.datasets import classes_of, find_folder, has_users, natural_clients
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.methods import TRUSTS
 from locksfl.methods.estimators import CONTRIBUTION_LENGTHS
 from locksfl.methods.sound import trusts_with
@@ -404,7 +405,7 @@ class DiagnosticsConfig(Settings, where="diagnostics"):
 
 @dataclass(frozen=True)
 class PlanConfig(Settings, where="plan"):
-    """What the planner is told where train.rounds or an arm's cohort is "auto" (`experiment.auto`).
+    """What the planner knows where train.rounds or an arm's cohort is "auto" (`experiment.auto`).
 
     Attributes:
         uploads_in_all: the most uploads that an arm may be expected to have in all its rounds.
@@ -442,15 +443,13 @@ class Config(Settings):
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
     plan: PlanConfig | None = None  # what was "auto" is a number by now
-    arm: list[Record] = field(default_factory=list)  # tables of `arm.Arm`, as typed
+    arm: list[ArmConfig] = field(default_factory=list)
 
     def check(self) -> None:
         """Refuse an experiment without arms, and arms that would share files or noise."""
         if not self.arm:
             raise ValueError("arm is missing: expected at least one [[arm]] table")
-        if not all("name" in arm for arm in self.arm):
-            raise ValueError("arm.name is missing")
-        names = [str(arm["name"]) for arm in self.arm]
+        names = [arm.name for arm in self.arm]
         for name in names:
             _file_name(**{"arm.name": name})
             if [n.casefold() for n in names].count(name.casefold()) > 1:  # they name files
@@ -462,15 +461,10 @@ class Config(Settings):
                 f"train.stop_after = {self.train.stop_after}: not in a federation, whose devices "
                 "keep uploads reserved until the last planned round; leave it out"
             )
-        if self.data.clients is not None:
-            self._check_weight()  # `arms` refuses what is not sound
-            for arm in self.arms:
-                check_arm(self.local.work(), arm)
-            if self.plan is not None:
-                self.plan.check_uploads(self.arms)
 
-    def _check_weight(self) -> None:
-        """Refuse weights by size where every contribution is scaled to one length."""
+    def check_arms(self) -> None:
+        """Refuse what is not sound. It loads code of the user's own, so that settings which are
+        only read, as a bundle's are, do without it."""
         equal = [arm.name for arm in self.arms if arm.lengths == "equal"]
         if self.local.weight == "size" and equal:
             raise ValueError(
@@ -478,6 +472,35 @@ class Config(Settings):
                 "which scales every contribution to the clip norm; expected lengths = 'clipped', "
                 "or local.weight = 'equal'"
             )
+        for arm in self.arms:
+            check_arm(self.local.work(), arm)
+        if self.plan is not None:
+            self.plan.check_uploads(self.arms)
+
+    def public(self) -> Config:
+        """What may be known of the settings: without seed and paths. A text is a word of the
+        program's, a name, or "package.module:name" of own code; options of own code leave if they
+        are numbers. Its own public form is the same."""
+        data = replace(self.data, dir=None)
+        if data.name not in NAMES:
+            data = replace(data, name=OWN_DATA)
+        features, suffix = self.features, Path(self.features.file or "").suffix
+        if suffix in (".npy", ".npz"):
+            features = replace(features, file=f"encoder{suffix}")
+        privacy = self.privacy
+        if privacy.epsilon == math.inf:  # JSON has none, and without noise it is the same
+            privacy = replace(privacy, epsilon=None)
+        options = {name: v for name, v in self.model.options.items() if _is_number(v)}
+        return replace(
+            self,
+            seed=None,
+            plan=None,
+            data=data,
+            features=features,
+            privacy=privacy,
+            model=replace(self.model, options=options),
+            arm=[replace(arm, denominator=None) for arm in self.arm],
+        )
 
     @property
     def clients(self) -> int:
@@ -490,18 +513,25 @@ class Config(Settings):
     def arms(self) -> tuple[Arm, ...]:
         """The arms, each table filled in with what the experiment says; not yet calibrated. They
         are made once: nobody but this reads the tables to play, state or publish an arm."""
-        shared = ("rounds", "clip_norm", "lengths", "clip_quantile", "clip_rate")
-        experiment = {
-            "trust": self.privacy.trust,
-            "clients": self.clients,
-            "step": self.train.optimizer.step,
-            "dropouts": self.engine is not None,
-            **{name: getattr(self.train, name) for name in shared},
-        }
+        train, loss_bound = self.train, None
         # of arrays of a library's user the classes are not known; no such folder is refused later
         with suppress(ValueError):
-            experiment["loss_bound"] = loss_bound_of(classes_of(self.data.name, self.data.dir))
-        return tuple(Arm.from_table(table, **experiment) for table in self.arm)
+            loss_bound = loss_bound_of(classes_of(self.data.name, self.data.dir))
+        return tuple(
+            table.arm(
+                self.clients,
+                rounds=train.rounds,
+                trust=self.privacy.trust,
+                dropouts=self.engine is not None,
+                step=train.optimizer.step,
+                clip_norm=train.clip_norm,
+                lengths=train.lengths,
+                clip_quantile=train.clip_quantile,
+                clip_rate=train.clip_rate,
+                loss_bound=loss_bound,
+            )
+            for table in self.arm
+        )
 
 
 def read_config(path: Path, changes: Sequence[str] = (), seed: int | None = None) -> Config:
@@ -574,8 +604,15 @@ def numbered(table: Record) -> Config:
         find_folder(data.name, data.dir)  # refuses what is no folder either
     if data.clients is None:
         users = natural_clients(data.name, data.dir, data.min_samples)
-        return dataclasses.replace(config, data=dataclasses.replace(data, clients=users))
+        config = replace(config, data=replace(data, clients=users))
+    config.check_arms()
     return config
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number, a truth value, or a list of such: a text could be a path."""
+    each = value if isinstance(value, list | tuple) else [value]
+    return all(isinstance(one, bool | int | float) for one in each)
 
 
 def to_table(config: Config) -> Record:
@@ -591,15 +628,15 @@ def located(config: Config) -> Config:
     """The experiment with absolute paths, to be read from any folder."""
     data, features = config.data, config.features
     if data.name not in NAMES:
-        data = dataclasses.replace(data, name=str(find_folder(data.name, data.dir).absolute()))
+        data = replace(data, name=str(find_folder(data.name, data.dir).absolute()))
     if data.dir is not None:
-        data = dataclasses.replace(data, dir=str(Path(data.dir).expanduser().absolute()))
+        data = replace(data, dir=str(Path(data.dir).expanduser().absolute()))
     if features.file is not None and features.file.endswith((".npy", ".npz")):
         file = str(Path(features.file).expanduser().absolute())
-        features = dataclasses.replace(features, file=file)
+        features = replace(features, file=file)
     if (data, features) == (config.data, config.features):
         return config
-    return dataclasses.replace(config, data=data, features=features)
+    return replace(config, data=data, features=features)
 
 
 def _apply(table: Record, change: str) -> None:

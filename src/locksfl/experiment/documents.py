@@ -1,4 +1,4 @@
-"""The public document of a bundle or a page: {"statement", "config", "rounds"}.
+"""The document of a bundle's statement.json, or of a public page: a `record.Statement` in JSON.
 
 Whatever cannot be read as one, and a statement of another format, is refused with one line.
 """
@@ -7,15 +7,33 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from locksfl._tables import Record
+from locksfl.arm import Arm
+from locksfl.experiment.arm_config import ArmConfig
+from locksfl.experiment.config import to_table
+from locksfl.experiment.own_code import described
+from locksfl.experiment.record import (
+    FORMAT,
+    NumberMetrics,
+    PublicArm,
+    PublicRound,
+    PublicRun,
+    Statement,
+    plain,
+    read,
+)
+from locksfl.experiment.records import traffic
+from locksfl.experiment.statement import statement_words, unit_text
+from locksfl.methods import TRUSTS
+from locksfl.methods.events import Correlated, terms_to_json
+
 Document = dict[str, Any]
 
-FORMAT = 2  # of a statement; those of 0.1 had no format and no terms
-STATEMENT, CONFIG, ROUNDS, TEXT = "statement.json", "config.toml", "rounds.jsonl", "STATEMENT.md"
+STATEMENT, CONFIG, TEXT = "statement.json", "config.toml", "STATEMENT.md"
 PAGE = "report.html"
 ELEMENT = "locks-public"  # the id of a page's <script type="application/json">
 
@@ -25,19 +43,32 @@ def read_document(path: Path) -> Document:
     if path.is_dir():
         path = path / STATEMENT
     text = _text(path)
-    document = _of_page(path, text) if is_page(path) else _of_bundle(path, text)
-    statement = document.get("statement")
-    if not isinstance(statement, dict) or "arms" not in statement:
+    document = _of_page(path, text) if is_page(path) else _json(text, path)
+    old = document.get("statement") if isinstance(document, dict) else None  # of a page
+    told = old if isinstance(old, dict) else document
+    if not isinstance(told, dict) or "arms" not in told:
         raise ValueError(f"{path}: not a statement of this program; expected a bundle or a page")
-    found = statement.get("format")
+    found = told.get("format")
     if found is None:
         raise ValueError(
             f"{path}: a statement of version 0.1, which has no terms to recompute an epsilon from; "
             f"expected format {FORMAT} (publish the run again)"
         )
-    if found != FORMAT:
-        raise ValueError(f"{path}: format {found!r}; this version reads format {FORMAT}")
-    return document
+    if found != FORMAT or told is old:
+        raise ValueError(
+            f"{path}: format {found!r}; this version reads format {FORMAT} (publish the run again)"
+        )
+    return told
+
+
+def read_statement(path: Path) -> Statement:
+    """The statement of a bundle or a public page."""
+    try:
+        return read(Statement, read_document(path))
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: not what a public bundle of this program tells ({error})"
+        ) from None
 
 
 def folder_of(path: Path) -> Path:
@@ -50,18 +81,7 @@ def is_page(path: Path) -> bool:
     return path.suffix.lower() in (".html", ".htm")
 
 
-def _of_bundle(path: Path, text: str) -> Document:
-    lines = _text(path.parent / ROUNDS).splitlines()
-    try:  # through JSON: a page's settings have no dates and no infinity either
-        table = tomllib.loads(_text(path.parent / CONFIG))
-        config = json.loads(json.dumps(table, allow_nan=False))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path.parent / CONFIG}: not valid TOML: {error}") from None
-    rounds = [_json(line, path.parent / ROUNDS) for line in lines]
-    return {"statement": _json(text, path), "config": config, "rounds": rounds}
-
-
-def _of_page(path: Path, text: str) -> Document:
+def _of_page(path: Path, text: str) -> Any:
     finder = _Finder()
     try:
         finder.feed(text)
@@ -73,10 +93,7 @@ def _of_page(path: Path, text: str) -> Document:
             f"{path}: {len(finder.found)} elements <script id={ELEMENT!r}>; expected a public page "
             "of this program, which has one"
         )
-    document = _json(finder.found[0], path)
-    if not isinstance(document, dict):
-        raise ValueError(f"{path}: not a page of this program")
-    return document
+    return _json(finder.found[0], path)
 
 
 class _Finder(HTMLParser):
@@ -127,3 +144,96 @@ def _json(text: str, path: Path) -> Any:
         return json.loads(text, object_pairs_hook=table, parse_float=number, parse_constant=number)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
+
+
+def as_document(run: PublicRun) -> Document:
+    """A public run as tables: {"statement", "config", "rounds"}."""
+    config = described(run)
+    privacy, metrics = config.privacy, [arm.metrics for arm in run.arms if arm.metrics]
+    name = "r2" if any(isinstance(one, NumberMetrics) for one in metrics) else "accuracy"
+    statement: Document = {
+        "name": config.name,
+        "simulated": run.simulated,
+        "tuned_without_privacy": privacy.tuned_without_privacy,
+        "accounting": privacy.accounting,
+        "no_guarantee": privacy.accounting != "sound",
+        "filter": privacy.filter,
+        "all_arms_composed": list(map(plain, run.all_arms)),
+        "unit": unit_text(config),
+        "held_out": {"public": run.held_out.public, "clients": run.held_out.clients},
+        "classes_public": run.classes_public,
+        "released_statistics": list(run.released_statistics),
+        "covers": None if run.covers is None else plain(run.covers),
+        "arms": [],
+        "models": {arm.file: arm.model for arm in run.arms},
+    }
+    rounds: list[Document] = []
+    for arm, table, plan in zip(run.arms, run.settings.arm, config.arms, strict=True):
+        lines = [_line(run, arm, number, plan, name) for number in range(1, arm.played + 1)]
+        statement["arms"].append(_arm(run, arm, table, plan, name) | _sums(lines))
+        rounds += lines
+    if run.covers:
+        total = run.covers.total
+        statement["covers"]["total"] |= {"observer": total.observer, "filter": total.filter}
+    statement["words"] = statement_words(statement, config)
+    return {"statement": statement, "config": to_table(run.settings), "rounds": rounds}
+
+
+def _arm(run: PublicRun, arm: PublicArm, table: ArmConfig, plan: Arm, name: str) -> Record:
+    told: Record = {
+        "name": arm.name,
+        "trust": plan.trust,
+        "clip_norm": plan.clip_norm,
+        "step": plan.step,
+    }
+    told |= {part: getattr(table, part) or getattr(plan, part) for part in ("rule", "estimator")}
+    told |= {"rounds": arm.planned, "asked_rounds": run.settings.train.rounds}
+    told |= {k: getattr(arm.noise, k) for k in ("noise_multiplier", "norm_multiplier")}
+    told["claimed_epsilon"] = arm.claimed_epsilon
+    last = arm.rounds[-1]
+    if run.evaluated:
+        told |= _scores(last, name)
+        told["metrics"] = {} if arm.metrics is None else plain(arm.metrics)
+        told["metrics"].pop("task", None)
+    if (bits := arm.noise.clip_multiplier) is not None or last.clip_norm is not None:
+        told |= {"clip_multiplier": bits, "last_clip_norm": last.clip_norm}
+    if arm.spent_so_far is not None:
+        told |= {"played_rounds": arm.played, "spent_so_far": list(map(plain, arm.spent_so_far))}
+    if arm.noise.ladder:
+        told["ladder"] = list(arm.noise.ladder)
+    for event, _ in arm.terms["PUBLIC"]:
+        if isinstance(event, Correlated):
+            told |= {k: getattr(event, k) for k in ("separation", "bands")}
+            told["strategy"] = list(event.strategy)
+    told["privacy"] = list(map(plain, arm.privacy))
+    told["terms"] = terms_to_json(arm.terms)
+    return told
+
+
+def _sums(lines: list[Record]) -> Record:
+    return {
+        "expected_cohort": sum(line["expected_cohort"] for line in lines) / len(lines),
+        "upload_estimate": max(0, sum(line["upload_estimate"] for line in lines)),
+    }
+
+
+def _scores(one: PublicRound, name: str) -> Record:
+    return {name: one.scores and one.scores.score, "loss": one.scores and one.scores.loss}
+
+
+def _line(run: PublicRun, arm: PublicArm, number: int, plan: Arm, name: str) -> Record:
+    one = arm.rounds[number - 1]
+    told: Record = {"arm": arm.name, "round": number, "epsilon": one.epsilon}
+    told |= _scores(one, name) if run.evaluated else {}
+    told |= {"expected_cohort": one.expected_cohort, "upload_estimate": one.upload_estimate}
+    if one.clip_norm is not None:
+        told["clip_norm"] = one.clip_norm
+    norms = arm.noise.norm_multiplier is not None
+    if one.counts is not None:
+        counts = one.counts
+        told |= {"cohort": counts.cohort, "uploads": counts.uploads, "exhausted": counts.exhausted}
+        told |= traffic(counts.cohort, counts.uploads, norms, run.parameters)
+    elif TRUSTS[plan.trust].private:
+        sent = traffic(one.expected_cohort, one.upload_estimate, norms, run.parameters)
+        told["bytes_up_estimate"] = sent["bytes_up"]
+    return told

@@ -100,17 +100,17 @@ class LocksClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         owner = np.arange(len(X)) if users is None else np.asarray(users)
         check_consistent_length(X, owner)
         self.classes_ = np.unique(y) if self.classes is None else np.asarray(self.classes)
-        found = {label: number for number, label in enumerate(self.classes_.tolist())}
-        if unknown := set(y.tolist()) - found.keys():
+        labels = {label: number for number, label in enumerate(self.classes_.tolist())}
+        if unknown := set(y.tolist()) - labels.keys():
             raise ValueError(f"y has {min(unknown)!r}: expected one of classes = {self.classes!r}")
-        if len(found) < 2:
+        if len(labels) < 2:
             raise ValueError(
-                f"y has {len(found)} class, {self.classes_[0]!r}: a classifier needs two or more"
+                f"y has {len(labels)} class, {self.classes_[0]!r}: a classifier needs two or more"
             )
         # scikit-learn scores on records that it holds out itself: ours is one row of zeros
         none, label = np.zeros((1, X.shape[1]), X.dtype), np.zeros(1, np.int32)
-        numbers = np.array([found[label] for label in y.tolist()], np.int32)
-        people = Population.from_arrays(X, numbers, owner, none, label, classes=len(found))
+        numbers = np.array([labels[label] for label in y.tolist()], np.int32)
+        people = Population.from_arrays(X, numbers, owner, none, label, classes=len(labels))
         asked: dict[str, Any] = {"cohort": self.cohort or max(1.0, people.clients / 5)}
         if self.cohort is None and getattr(RULES.get(self.rule), "everyone", False):
             asked = {}

@@ -21,7 +21,7 @@ def plan_arms(config: Config, known: Sequence[Noise] | None = None) -> list[Arm]
 
     Args:
         config: the experiment.
-        known: the noise of each arm, if it has been found already: a run that goes on.
+        known: the noise of each arm, if a run goes on that has calibrated it.
 
     Returns:
         The arms with the noise that their epsilon asks for, or with the one given; with the budget

@@ -38,31 +38,30 @@ def round_record(arm: Arm, log: RoundLog, model: Model, epsilon: float | None) -
         "released_norm_sum": or_null(log.released_norm_sum) if arm.releases_norms else None,
         "used_norm_sum": or_null(log.used_norm_sum) if arm.releases_norms else None,
     }
-    size = model.size
+    size, norms = model.size, arm.releases_norms
     if arm.counts:
         record["released_count"] = or_null(log.released_count)
     if arm.controlled:
         record["expected_cohort"] = log.expected_cohort
     if arm.clip_quantile is not None:
         record["clip_norm"] = log.clip_norm
-    estimated = _traffic(arm, expected_cohort(arm, record), upload_estimate(arm, record), size)
+    estimated = traffic(expected_cohort(arm, record), upload_estimate(arm, record), norms, size)
     if log.counts is not None:
-        record |= _traffic(arm, *log.counts, size)
+        record |= traffic(*log.counts, norms, size)
     elif log.cohort is None or log.uploaded is None:
         record |= estimated
     else:
         uploads = int((log.uploaded if log.received is None else log.received).sum())
-        record |= _traffic(arm, len(log.cohort), uploads, size)
+        record |= traffic(len(log.cohort), uploads, norms, size)
     if arm.parts[2].amplified:
         record["public"] = estimated
     return record if log.stages is None else {**record, "stages": log.stages}
 
 
-def _traffic(arm: Arm, members: float, uploads: float, size: int) -> dict[str, float]:
-    """Bytes are float32: the model to each member, a norm from each, an update from each
-    uploader."""
-    norms = members if arm.releases_norms else 0
-    up, down = norms + uploads * size, members * size
+def traffic(members: float, uploads: float, norms: bool, size: int) -> dict[str, float]:
+    """Bytes are float32: the model of so many parameters to each member, a norm from each if norms
+    are released, an update from each uploader."""
+    up, down = members * norms + uploads * size, members * size
     return {
         "cohort": members,
         "uploads": uploads,

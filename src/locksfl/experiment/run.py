@@ -20,7 +20,6 @@ from locksfl._validate import naming
 from locksfl.arm import Arm, Noise
 from locksfl.data.datasets import held_out_population, open_population
 from locksfl.data.population import Population
-from locksfl.data.recipe import releases
 from locksfl.experiment import coverage, records
 from locksfl.experiment.config import Config, PrivacyConfig, TrainConfig, to_table
 from locksfl.experiment.costs import epsilon_so_far, statement
@@ -519,7 +518,7 @@ def _summary(config: Config, population: Population, progress: Progress) -> Reco
         "unit": unit_text(config),
         "held_out": {"public": population.test_public, "clients": population.test_clients},
         "classes_public": population.classes_public,
-        "released_statistics": releases(population.recipe),
+        "released_statistics": population.recipe.released if population.recipe else [],
         "population": progress.noted
         and {"id": privacy.population, "run": progress.run, "head": progress.noted},
         "arms": progress.finished,

@@ -1,8 +1,8 @@
-"""The digest and the signature of a public document: {"statement", "config", "rounds"}.
+"""The digest and the signature of a statement.
 
-The digest is a SHA-256 over all of it, as JSON with sorted keys and without spaces; it stands in
-the statement. It finds accidents and careless edits: whoever forges a page computes it anew. A
-signature (Ed25519, of the operator's key) is what a forger cannot make.
+The digest is a SHA-256 over the public run in it, as JSON with sorted keys and without spaces. It
+finds accidents and careless edits: whoever forges a page computes it anew. A signature (Ed25519, of
+the operator's key) is what a forger cannot make.
 """
 
 from __future__ import annotations
@@ -10,57 +10,52 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Literal
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from locksfl.experiment.documents import Document
+from locksfl.experiment.record import PublicRun, Signature, Statement, plain, read
 
 SEALS = ("digest", "signature")  # of a statement: what they are computed from has neither
-ALGORITHM = "Ed25519"
-CONTEXT = b"locks public document, format 2\n"  # so that no other signature of the key fits here
+ALGORITHM: Literal["Ed25519"] = "Ed25519"
+CONTEXT = b"locks public document, format 3\n"  # so that no other signature of the key fits here
 MADE_BY = "openssl genpkey -algorithm ed25519"
 
 
-def digest(document: Document) -> str:
-    """The SHA-256 of a document, its seals left out."""
-    statement = {name: v for name, v in document["statement"].items() if name not in SEALS}
-    told = json.dumps(
-        {**document, "statement": statement},
-        sort_keys=True,
-        separators=(",", ":"),
-        ensure_ascii=True,
-        allow_nan=False,
-    )
-    return hashlib.sha256(told.encode()).hexdigest()
+def digest(run: PublicRun) -> str:
+    """The SHA-256 of a run, without the seals of a statement."""
+    table = {name: value for name, value in plain(run).items() if name not in SEALS}
+    text = json.dumps(table, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def sealed(document: Document, key: Ed25519PrivateKey | None = None) -> Document:
-    """The document with its digest and, with a key, its signature."""
-    found = digest(document)
-    seals: Document = {"digest": found}
+def sealed(run: PublicRun, key: Ed25519PrivateKey | None = None) -> Statement:
+    """The statement of a run, with its digest and, with a key, its signature. What could not be
+    read again, as a text in place of a number, is refused."""
+    facts = {name: getattr(run, name) for name in PublicRun.__struct_fields__}
+    signature, found = None, digest(run)
     if key is not None:
-        seals["signature"] = {
-            "algorithm": ALGORITHM,
-            "public_key": _raw(key.public_key()).hex(),
-            "signature": key.sign(CONTEXT + found.encode()).hex(),
-        }
-    bare = {name: v for name, v in document["statement"].items() if name not in SEALS}
-    return {**document, "statement": {**bare, **seals}}
+        signature = Signature(
+            algorithm=ALGORITHM,
+            public_key=_raw(key.public_key()).hex(),
+            signature=key.sign(CONTEXT + found.encode()).hex(),
+        )
+    return read(Statement, plain(Statement(**facts, digest=found, signature=signature)))
 
 
-def signature_problem(document: Document, wanted: Ed25519PublicKey | None) -> str | None:
-    """What is wrong with a document's signature, if anything is. Without one nothing is, unless
+def signature_problem(statement: Statement, wanted: Ed25519PublicKey | None) -> str | None:
+    """What is wrong with a statement's signature, if anything is. Without one nothing is, unless
     the signature of a certain key is wanted."""
-    told = document["statement"].get("signature")
-    if told is None:
+    given = statement.signature
+    if given is None:
         return None if wanted is None else "not signed; expected the signature of --key"
-    if wanted is not None and _raw(wanted).hex() != told["public_key"]:
-        return f"signed by another key than --key: {fingerprint(told['public_key'])}"
+    if wanted is not None and _raw(wanted).hex() != given.public_key:
+        return f"signed by another key than --key: {fingerprint(given.public_key)}"
     try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(told["public_key"]))
-        key.verify(bytes.fromhex(told["signature"]), CONTEXT + digest(document).encode())
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(given.public_key))
+        key.verify(bytes.fromhex(given.signature), CONTEXT + digest(statement).encode())
     except (InvalidSignature, ValueError):
         return "the signature is not that of this document"
     return None

@@ -11,6 +11,7 @@ from locksfl._text import epsilon_text
 from locksfl.data.datasets import has_users
 from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered_text
+from locksfl.experiment.record import PublicRun
 from locksfl.methods import TRUSTS
 from locksfl.privacy import delta_warning
 
@@ -141,9 +142,12 @@ def statement_words(public: Record, config: Config) -> Record:
     }
 
 
-def statement_text(public: Record, config: Config) -> str:
-    """The text of STATEMENT.md, of what `publish` writes to statement.json."""
-    words = statement_words(public, config)
+def statement_text(run: PublicRun) -> str:
+    """The text of STATEMENT.md."""
+    from locksfl.experiment.documents import as_document
+
+    public = as_document(run)["statement"]
+    words = public["words"]
     first = (*words["warnings"], words["trust"], words["short"], *words["reservations"])
     guaranteed = (words["scope"], words["delta"], *words["meaning"], words["factor"])
     lines = [

@@ -59,8 +59,8 @@ class Trained(Fitted):
             for cost in self.privacy
             if math.isfinite(cost.epsilon)
         ]
-        told = f"{len(self.history)} rounds, epsilon {', '.join(costs) or epsilon_text(None)}"
-        return f"{super().__repr__()[:-1]}, {told}{', simulated' * self.simulated}>"
+        spent = f"{len(self.history)} rounds, epsilon {', '.join(costs) or epsilon_text(None)}"
+        return f"{super().__repr__()[:-1]}, {spent}{', simulated' * self.simulated}>"
 
     def header(self) -> Record:
         """What a file says of the model: what it cost, too."""
@@ -234,7 +234,7 @@ def _train(
 def _planned(config: Config, population: Population) -> Arm:
     """The arm with its noise; losses are bounded for as many classes as the population has."""
     (arm,) = plan_arms(config)
-    if arm.parts[0].accepts("loss_bound") and config.arm[0].get("loss_bound") is None:
+    if arm.parts.rule.accepts("loss_bound") and config.arm[0].loss_bound is None:
         arm = replace(arm, loss_bound=loss_bound_of(population.classes))
     return arm
 

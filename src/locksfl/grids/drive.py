@@ -15,6 +15,7 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from locksfl._files import append, write_atomically
+from locksfl._tables import or_null
 from locksfl.arm import Arm, Noise
 from locksfl.experiment.config import Config
 from locksfl.privacy import Cost
@@ -57,7 +58,7 @@ class Charge(Stored, frozen=True):
     @classmethod
     def of(cls, cost: Cost) -> Charge:
         """The cost that an accountant states."""
-        return cls(**cost.as_dict())
+        return cls(**vars(cost) | {"epsilon": or_null(cost.epsilon)})
 
 
 class Reported(Stored, frozen=True):

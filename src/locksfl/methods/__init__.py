@@ -22,7 +22,7 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from locksfl._loading import load
 from locksfl._validate import one_of
@@ -52,18 +52,26 @@ PRIVATE = tuple(name for name, trust in TRUSTS.items() if trust.private)
 COINS = "poisson"  # the sampling of an arm that implies no other
 
 
+class Parts(NamedTuple):
+    """The three objects of a method."""
+
+    rule: Rule  # who uploads
+    estimator: Estimator  # what is averaged
+    trust: Trust  # who adds the noise
+
+
 @dataclass(frozen=True)
 class Method:
-    """The three choices that make a round: who uploads, what is averaged, who adds the noise."""
+    """The three choices that make a round, by name: what a program is compiled for."""
 
     rule: str
     estimator: str
     trust: str
 
     @property
-    def parts(self) -> tuple[Rule, Estimator, Trust]:
+    def parts(self) -> Parts:
         """The objects behind the three names."""
-        return find_rule(self.rule), find_estimator(self.estimator), TRUSTS[self.trust]
+        return Parts(find_rule(self.rule), find_estimator(self.estimator), TRUSTS[self.trust])
 
 
 def find_rule(name: str, setting: str = "rule") -> Rule:
@@ -92,19 +100,30 @@ def sampling_of(settings: Mapping[str, Any]) -> Sampling:
     return SAMPLINGS[settings.get("sampling") or next(implied, COINS)]
 
 
-def typed_sampling(given: dict[str, Any], where: str, clients: int) -> dict[str, Any]:
-    """The settings of an [[arm]] table with those that follow from its sampling; settings of
-    another sampling are refused. `where` names the arm in a refusal."""
-    word = given.get("sampling", COINS)
+def typed_sampling(
+    given: Mapping[str, object], where: str, cohort: float | None, clients: int
+) -> Mapping[str, int]:
+    """The settings of an [[arm]] table that follow from its sampling and from its cohort; those of
+    another sampling are refused.
+
+    Args:
+        given: what was typed.
+        where: names the arm in a refusal.
+        cohort: as it was typed, if it was.
+        clients: n; 0 where it is not known.
+    """
+    word = str(given.get("sampling", COINS))
     if word not in SAMPLINGS:
-        either = ", or ".join(each.about for each in SAMPLINGS.values())
+        expected = ", or ".join(each.about for each in SAMPLINGS.values())
         raise ValueError(
-            f"{where}.sampling = {word!r}: expected {either}; the accountants charge for these, "
+            f"{where}.sampling = {word!r}: expected {expected}; the accountants charge for these, "
             "and a sample of fixed size costs more than they would report"
         )
-    settings = SAMPLINGS[word].typed(given, where, clients)
+    chosen = SAMPLINGS[word]
+    first = next(iter(chosen.takes), None)
+    derived = {} if first is None or first in given else chosen.derived(where, cohort, clients)
     for each in SAMPLINGS.values():
         for name, why in each.takes.items():
-            if name in given and name not in SAMPLINGS[word].takes:
+            if name in given and name not in chosen.takes:
                 raise ValueError(f"{where}.{name} = {given[name]!r}: {why.format(word=word)}")
-    return settings
+    return derived

@@ -63,8 +63,8 @@ def strategy(rounds: int, bands: int) -> tuple[float, ...]:
 
     # also while a round is being compiled; a GPU would find other last digits
     with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
-        found = np.asarray(toeplitz.optimize_banded_toeplitz(rounds, bands), np.float64)
-    cut = np.trunc(found / np.linalg.norm(found) * DIGITS) / DIGITS
+        best = np.asarray(toeplitz.optimize_banded_toeplitz(rounds, bands), np.float64)
+    cut = np.trunc(best / np.linalg.norm(best) * DIGITS) / DIGITS
     return tuple(cut.tolist())
 
 
@@ -91,12 +91,12 @@ def correlated(fresh: Any, recent: Any, coefficients: tuple[float, ...], xp: Any
 def decorrelated(noise: Any, coefficients: tuple[float, ...], xp: Any) -> Any:
     """[..., T] C times what has one entry per round: the inverse of `correlated`."""
     rounds = noise.shape[-1]
-    found = xp.zeros(noise.shape)
+    product = xp.zeros(noise.shape)
     for lag, weight in enumerate(coefficients[:rounds]):
         earlier = noise[..., : rounds - lag]
         missing = xp.zeros((*noise.shape[:-1], lag))
-        found = found + weight * xp.concatenate([missing, earlier], axis=-1)
-    return found
+        product = product + weight * xp.concatenate([missing, earlier], axis=-1)
+    return product
 
 
 @lru_cache(maxsize=64)
@@ -107,8 +107,8 @@ def prefix_stds(rounds: int, coefficients: tuple[float, ...]) -> Floats:
     for t in range(rounds):  # what y_1 becomes in every round: the first column of C^-1
         fresh = np.float64(t == 0)
         column[t], recent = correlated(fresh, recent, coefficients, np)
-    found: Floats = np.sqrt(np.cumsum(np.cumsum(column) ** 2))
-    return found
+    stds: Floats = np.sqrt(np.cumsum(np.cumsum(column) ** 2))
+    return stds
 
 
 def check_secret(arms: Iterable[Arm]) -> None:

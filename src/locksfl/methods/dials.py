@@ -7,9 +7,14 @@ in a round: no JAX.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from locksfl.methods.estimators import SMALLEST_NORM
+
+if TYPE_CHECKING:
+    from locksfl.arm import Arm
 
 
 class Ladder(NamedTuple):
@@ -75,3 +80,38 @@ def not_above(value: float, kind: Callable[[float], Any]) -> Any:
     rounded = kind(value)
     # as Python floats: NumPy would compare in the type of `rounded`, in which they are equal
     return np.nextafter(rounded, kind(0.0)) if float(rounded) > value else rounded
+
+
+def dials_of(arm: Arm, kind: Callable[[float], Any]) -> Dials:
+    """The numbers of an arm, each in the type that the round computes with."""
+    equal = max(SMALLEST_NORM / arm.clip_norm, 1e-30)
+    numbers = Dials(
+        cohort=arm.cohort,
+        uploads=arm.uploads,
+        clip_norm=arm.clip_norm,
+        floor=arm.floor,
+        least_norm_sum=arm.norm_low * arm.cohort * arm.clip_norm,
+        noise_multiplier=arm.update_multiplier,
+        norm_multiplier=arm.sum_multiplier,
+        step=arm.step,
+        largest_probability=arm.largest_probability,
+        shortest=1.0 if arm.lengths == "clipped" else equal,
+        count_noise=arm.count_noise,
+        clip_quantile=arm.clip_quantile or 0.5,
+        clip_rate=arm.clip_rate,
+        clip_multiplier=arm.clip_multiplier,
+        loss_bound=arm.loss_bound,
+        gate=arm.gate,
+        sum_noise=arm.sum_multiplier if arm.parts.trust.server_adds_noise else 0.0,
+    )
+    ladder = None
+    if arm.noise_follows and arm.ladder:
+        each = arm.at_rungs()
+        ladder = Ladder(
+            np.array([kind(one.norm_low) for one in each]),
+            np.array([kind(one.update_multiplier) for one in each]),
+            np.array([not_above(one.largest_probability, kind) for one in each]),
+        )
+    most = not_above(arm.largest_probability, kind)
+    converted = Dials._make([*map(kind, numbers[:-1]), ladder])
+    return converted._replace(largest_probability=most)

@@ -19,7 +19,6 @@ is made: dp_accounting 0.6.0 silently charges too little for an int or a float32
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -27,6 +26,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 import msgspec
 from msgspec import Meta
 
+from locksfl._tables import Json
 from locksfl._validate import one_of
 from locksfl.methods.releases import Observer, Relation, as_count, as_float
 
@@ -181,26 +181,26 @@ def for_rounds(terms: Terms, rounds: int) -> Terms:
     return {who: tuple(map(played, seen)) for who, seen in terms.items()}
 
 
-def to_json(seen: Rounds) -> dict[str, Any]:
+def to_json(seen: Rounds) -> Json:
     """As a JSON table: the event's fields and the rounds. What is None is left out."""
     if not isinstance(seen.event, AnyEvent):
         raise TypeError(f"{mechanism(type(seen.event))}: expected an event that `from_json` reads")
-    table: dict[str, Any] = json.loads(msgspec.json.encode(seen.event))
+    table = msgspec.json.decode(msgspec.json.encode(seen.event))
     counted = {} if seen == EXACT else {"rounds": seen.rounds}
     return {name: value for name, value in table.items() if value is not None} | counted
 
 
-def terms_to_json(terms: Terms) -> dict[str, list[dict[str, Any]]]:
+def terms_to_json(terms: Terms) -> Json:
     """All that is released, by observer."""
     return {who: [to_json(one) for one in seen] for who, seen in terms.items()}
 
 
-def terms_from_json(table: Mapping[Observer, Sequence[Mapping[str, Any]]]) -> Terms:
+def terms_from_json(table: Mapping[Observer, Sequence[Json]]) -> Terms:
     """The inverse."""
     return {who: tuple(map(from_json, seen)) for who, seen in table.items()}
 
 
-def from_json(table: Mapping[str, Any]) -> Rounds:
+def from_json(table: Json) -> Rounds:
     """The inverse. An unknown kind, an unknown or a missing field, or a number that is out of its
     range is a ValueError that names it."""
     rest = dict(table)

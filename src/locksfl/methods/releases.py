@@ -23,7 +23,14 @@ Observer = Literal["SERVER", "PUBLIC"]
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)  # that a setting may name
-OBSERVERS: tuple[Observer, ...] = get_args(Observer)
+SERVER: Observer = "SERVER"
+PUBLIC: Observer = "PUBLIC"
+# Whom epsilons are against, in words. A third observer is a name in `Observer`, a line here, and
+# what each trust lets it see; accountants, ledgers, tables and pages go through this list.
+OBSERVERS: dict[Observer, str] = {
+    "SERVER": "whoever runs the training",
+    "PUBLIC": "everybody else: sees the models and the public bundle",
+}
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,24 @@
-"""Which rule, estimator and trust go together, by what they state about themselves."""
+"""Which rule, estimator and trust go together, by what they state about themselves; and which
+numbers of an arm go with them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from locksfl._validate import positive, probability
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 from locksfl.methods.estimators import Estimator
 from locksfl.methods.rules import Rule
 from locksfl.methods.trusts import Trust
+
+if TYPE_CHECKING:
+    from locksfl.arm import Arm
+
+Problem = tuple[str, str, str]  # a setting of an arm, its value, and what is wrong with it
 
 
 def either(names: Iterable[str]) -> str:
@@ -22,12 +33,12 @@ def trusts_with(kind: str, has: bool = True) -> str:
 
 def default_estimator(rule: Rule, trust: Trust) -> str:
     """The name of the best one that is sound with them."""
-    by_merit = sorted(ESTIMATORS, key=lambda name: _merit(ESTIMATORS[name], rule, trust))
-    sound = [name for name in by_merit if not unsound(rule, ESTIMATORS[name], trust)]
-    return (sound or by_merit)[0]
+    best_first = sorted(ESTIMATORS, key=lambda name: _drawbacks(ESTIMATORS[name], rule, trust))
+    sound = [name for name in best_first if not unsound(rule, ESTIMATORS[name], trust)]
+    return (sound or best_first)[0]
 
 
-def _merit(estimator: Estimator, rule: Rule, trust: Trust) -> tuple[bool, bool]:
+def _drawbacks(estimator: Estimator, rule: Rule, trust: Trust) -> tuple[bool, bool]:
     """The order of preference for the default: unbiased first, unless the rule is not; then one
     bound for all, unless the rule gives probabilities that do not follow the norms: one bound would
     be that of the least of them. Also where the rule is the optimum for clients' noise that is
@@ -64,8 +75,8 @@ def _unsound(
             each = [t.name for t in TRUSTS.values() if t.clients_add_noise]
             yield (
                 "rule",
-                f"it needs other clients' raw values, and under trust {named['trust']!r} their "
-                "influence is charged to nobody; expected a trust without noise"
+                f"it needs other clients' raw values, and under trust {named['trust']!r} no "
+                "accountant charges their influence; expected a trust without noise"
                 + "".join(f", or {name!r}, whose clients release theirs" for name in each),
             )
         elif rule.largest_probability is None:
@@ -103,3 +114,94 @@ def _unsound(
         else:
             partners = f"estimator {either(n for n, e in ESTIMATORS.items() if e.weighted)}"
         yield "rule", f"not with estimator {named['estimator']!r}; expected {partners}"
+
+
+def unsound_sizes(arm: Arm) -> Iterator[Problem]:
+    """Numbers of clients, and a floor, that no arm can have."""
+    if arm.cohort > arm.clients:
+        yield "cohort", f"{arm.cohort:g}", f"expected at most the {arm.clients} clients"
+    if arm.uploads > arm.cohort:
+        yield "uploads", f"{arm.uploads:g}", f"expected at most the cohort, {arm.cohort:g}"
+    if not 0 <= arm.floor < 1:
+        yield "floor", repr(arm.floor), "expected a share in [0, 1)"
+
+
+def unsound_clip(arm: Arm) -> Iterator[Problem]:
+    """Adaptive clipping where nobody sums the count of updates within C."""
+    quantile, where = arm.clip_quantile, "clip_quantile"
+    if quantile is None:
+        if arm.clip_multiplier:
+            problem = "only with clip_quantile, to which the clip norm adapts"
+            yield "clip_multiplier", repr(arm.clip_multiplier), problem
+        return
+    probability(**{arm.named(where): quantile})
+    positive(**{arm.named("clip_rate"): arm.clip_rate})
+    if TRUSTS[arm.trust].clients_add_noise:
+        problem = (
+            f"not with trust {arm.trust!r}, whose clients would each have to release a bit; "
+            f"expected trust {trusts_with('clients_add_noise', False)}"
+        )
+        yield where, repr(quantile), problem
+    if arm.dropouts:
+        yield where, repr(quantile), "not in a federation; expected a fixed clip norm"
+    if arm.controlled:
+        problem = (
+            f"not with uploads = {arm.uploads:g} of rule {arm.rule!r}, whose rates are "
+            "charged at one order; leave one of them out"
+        )
+        yield where, repr(quantile), problem
+
+
+def unsound_weights(arm: Arm) -> Iterator[Problem]:
+    """Public weights of a rule that takes none, or that are not one share for each client."""
+    takes = "weights" in arm.parts.rule.takes
+    if takes and arm.weights is None:
+        yield "weights", "", f"missing: rule {arm.rule!r} needs one number per client"
+    if arm.weights is None:
+        return
+    if not takes:
+        takers = either(name for name, rule in RULES.items() if "weights" in rule.takes)
+        yield "weights", "", f"only with rule {takers}, not {arm.rule!r}"
+    values = np.asarray(arm.weights)
+    sound = np.isfinite(values).all() and (values >= 0).all() and abs(values.sum() - 1) <= 1e-6
+    if values.shape != (arm.clients,) or not sound:
+        problem = (
+            f"expected {arm.clients} numbers >= 0 that sum to 1, "
+            f"got {values.size} that sum to {values.sum():.6g}"
+        )
+        yield "weights", "", problem
+
+
+def unsound_ladder(arm: Arm) -> Iterator[Problem]:
+    """Noise of the rungs that is not one number > 0 for each of them."""
+    sound = all(math.isfinite(z) and z > 0 for z in arm.ladder)
+    if arm.ladder and (len(arm.ladder) != len(arm.rungs) or not sound):
+        problem = (
+            f"{len(arm.ladder)} noise multipliers; expected {len(arm.rungs)} numbers > 0, as many "
+            "as there are rungs"
+        )
+        yield "ladder", "", problem
+
+
+def unsound_arm(arm: Arm) -> Iterator[Problem]:
+    """First the methods, then numbers that they forbid."""
+    rule, estimator, trust = arm.parts
+    names = {"rule": arm.rule, "estimator": arm.estimator, "trust": arm.trust}
+    for setting, problem in unsound(rule, estimator, trust, names):
+        yield setting, repr(names[setting]), problem
+    yield from arm.scheme.unsound(arm)
+    if estimator.needs_floor and "floor" in rule.takes and arm.floor == 0:
+        problem = f"estimator {arm.estimator!r} divides by the probability; expected > 0"
+        yield "floor", "0", problem
+    if arm.dropouts and rule.score is not None:
+        problem = (
+            f"a device of a federation is not asked for {', '.join(rule.facts)}; expected a "
+            "rule by the norm, or by nothing"
+        )
+        yield "rule", repr(arm.rule), problem
+    if rule.everyone and not arm.cohort == arm.uploads == arm.clients:
+        problem = f"rule {arm.rule!r} asks all {arm.clients} clients; leave cohort and uploads out"
+        yield "cohort", f"{arm.cohort:g}", problem
+    if rule.all_clients and not rule.everyone and arm.cohort != arm.clients:
+        problem = f"rule {arm.rule!r} scores all {arm.clients} clients; leave cohort out"
+        yield "cohort", f"{arm.cohort:g}", problem

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -28,6 +28,8 @@ from locksfl.models.text import Characters
 
 MOST_WEIGHTS = 10**9
 Shape = int | tuple[int, ...]  # of a record; a number is the length of a flat record
+Option = bool | int | float | str | list[Any] | None  # what a TOML file can say of one
+Options = Mapping[str, Option]
 
 
 class Blueprint(NamedTuple):
@@ -36,7 +38,7 @@ class Blueprint(NamedTuple):
     name: str
     shape: tuple[int, ...]
     classes: int
-    options: dict[str, Any]
+    options: Options
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,13 @@ class Model:
         """Pickled as its blueprint; without one, as its functions, if these can be."""
         if self.blueprint is None:
             return Model, tuple(vars(self).values())
-        return _built_again, ({k: v for k, v in vars(self).items() if not callable(v)},)
+        return _built_again, (self.blueprint, self.task)
 
 
-def _built_again(facts: dict[str, Any]) -> Model:
+def _built_again(blueprint: Blueprint, task: Task) -> Model:
     from locksfl.models.own import make_model
 
-    model = make_model(*facts["blueprint"])
-    same = all(getattr(model, name) == fact for name, fact in facts.items())
-    return model if same else replace(model, **facts)
+    return with_task(make_model(*blueprint), task)
 
 
 def from_equinox(

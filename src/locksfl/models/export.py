@@ -97,18 +97,18 @@ def onnx_bytes(fitted: Fitted) -> bytes:
         graph.add("Add", encoding.weights[1])
         graph.add("Relu")
     write(graph, fitted.model.unravel(jnp.asarray(fitted.weights)), plan)
-    task, told = fitted.model.task, "scores"
+    task, output = fitted.model.task, "scores"
     if task.kind == "numbers":  # in the units of the targets
         graph.add("Mul", np.asarray(task.spread, np.float32))
         graph.add("Add", np.asarray(task.center, np.float32))
-        told = "numbers"
-    graph.nodes[-1].output[0] = told
+        output = "numbers"
+    graph.nodes[-1].output[0] = output
     positions = plan.shape if plan.name == "chars" else ()
     made = helper.make_graph(
         graph.nodes,
         plan.name,
         [helper.make_tensor_value_info("records", kind, ["N", *shape])],
-        [helper.make_tensor_value_info(told, kind, ["N", *positions, plan.classes])],
+        [helper.make_tensor_value_info(output, kind, ["N", *positions, plan.classes])],
         graph.constants,
     )
     opset = [helper.make_opsetid("", OPSET)]

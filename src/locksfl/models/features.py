@@ -25,7 +25,8 @@ from jax import Array
 from numpy.typing import NDArray
 
 from locksfl._loading import in_one_line, load
-from locksfl.data.population import Encoding, Population
+from locksfl.data.origin import Encoding
+from locksfl.data.population import Population
 from locksfl.models.own import mixes_records
 
 SCALES, ANGLES, GRID = 2, 8, 4  # GRID = 2**SCALES
@@ -88,12 +89,12 @@ def _in_parts(
     """The features of stored records, some at a time; the last ones are filled up."""
     rows, shape = max(1, min(ROWS, len(stored))), stored.shape[1:]
     like = jax.eval_shape(call, jax.ShapeDtypeStruct((rows, *shape), stored.dtype), scale)
-    found = np.empty((len(stored), *like.shape[1:]), np.float32)
+    features = np.empty((len(stored), *like.shape[1:]), np.float32)
     for start in range(0, len(stored), rows):
         part = np.asarray(stored[start : start + rows])
         padded = np.concatenate([part, np.zeros((rows - len(part), *shape), part.dtype)])
-        found[start : start + len(part)] = call(padded, scale)[: len(part)]
-    return found
+        features[start : start + len(part)] = call(padded, scale)[: len(part)]
+    return features
 
 
 def transformed(
@@ -170,11 +171,11 @@ def scattering(shape: tuple[int, ...]) -> Callable[[Array], Array]:
     def features(records: Array) -> Array:
         images = records if records.ndim == 4 else records[..., None]
         planes = jnp.moveaxis(images, -1, 1)  # [B, C, H, W]
-        found = scatter(planes)  # [B, C, 81, h, w]
-        groups = found.reshape(len(found), -1, CHANNELS // GROUPS, *found.shape[-2:])
+        channels = scatter(planes)  # [B, C, 81, h, w]
+        groups = channels.reshape(len(channels), -1, CHANNELS // GROUPS, *channels.shape[-2:])
         mean = jnp.mean(groups, axis=(2, 3, 4), keepdims=True)
         spread = jnp.std(groups, axis=(2, 3, 4), keepdims=True)
-        return ((groups - mean) / (spread + 1e-3)).reshape(len(found), -1)
+        return ((groups - mean) / (spread + 1e-3)).reshape(len(channels), -1)
 
     return features
 

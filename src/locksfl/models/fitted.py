@@ -15,28 +15,55 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from locksfl._arrays import flat_weights, pack_arrays, unpack_arrays
 from locksfl._files import write_atomically
 from locksfl._loading import optional
+from locksfl._tables import Value
 from locksfl._text import python_names
 from locksfl.data import raw
-from locksfl.data.population import Encoding
-from locksfl.data.task import Task
+from locksfl.data.origin import Encoding, Preparation
+from locksfl.data.task import CLASSES, Task
 from locksfl.models.build import Model, scores_of, with_task
 from locksfl.models.features import encoded, read_weights
 from locksfl.models.own import make_model
 
 FORMAT = 2  # the first one had the weights as one vector, and no shapes
 ENCODER = ("locks.encoder.W", "locks.encoder.b")
+
+
+class Features(msgspec.Struct, frozen=True):
+    """What a model's file says of the features that it was trained on; see `Encoding`."""
+
+    name: str
+    file: str | None
+    shape: tuple[int, ...]
+    scale: float
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model's file says besides its arrays; a file of version 0.1 has a name alone."""
+
+    format: int = 1
+    model: str
+    options: Any = None  # what its function takes; this and the next two: see `Blueprint`
+    shape: tuple[int, ...] | None = None
+    classes: int | None = None
+    task: Task = CLASSES
+    scale: float = 1.0
+    features: Features | None = None
+    recipe: Preparation | None = None
+    parameters: dict[str, tuple[int, ...]] = {}  # shapes, in the order of the vector
 
 
 @dataclass(frozen=True)
@@ -47,7 +74,7 @@ class Fitted:
     weights: NDArray[np.float32]  # one vector; `parameters` has them by name
     scale: float  # what a stored record is multiplied by before the model sees it
     encoding: Encoding | None  # the features that the model was trained on; None: the records
-    recipe: dict[str, Any] | None = field(default=None, kw_only=True)  # from a raw table to records
+    recipe: Preparation | None = field(default=None, kw_only=True)  # from a raw table to records
 
     def __repr__(self) -> str:
         """Nothing that is private: of a trained one, no figure on held-out records."""
@@ -87,27 +114,26 @@ class Fitted:
         """The weights by name, in the order of the vector."""
         return parameters(self.model, self.weights)
 
-    def header(self) -> dict[str, Any]:
-        """What a file says of the model."""
+    def header(self) -> Mapping[str, Value]:
+        """What a file says of the model, as JSON has it."""
         plan, encoding = self.model.blueprint, self.encoding
-        return {
-            "format": FORMAT,
-            "model": plan.name if plan else self.model.name,
-            "options": plan and plan.options,
-            "shape": plan and list(plan.shape),
-            "classes": plan and plan.classes,
-            "task": self.model.task.as_dict(),
-            "scale": self.scale,
-            "features": encoding
-            and {
-                "name": encoding.name,
-                "file": encoding.file and Path(encoding.file).name,  # not where it lay
-                "shape": encoding.shape,
-                "scale": encoding.scale,
-            },
-            "recipe": self.recipe if "order" in (self.recipe or {}) else None,  # see data.raw
-            "parameters": {name: list(a.shape) for name, a in self.parameters.items()},
-        }
+        features = None
+        if encoding is not None:
+            file = encoding.file and Path(encoding.file).name  # not where it lay
+            features = Features(encoding.name, file, encoding.shape, encoding.scale)
+        header = Header(
+            format=FORMAT,
+            model=plan.name if plan else self.model.name,
+            options=plan and plan.options,
+            shape=plan and plan.shape,
+            classes=plan and plan.classes,
+            task=self.model.task,
+            scale=self.scale,
+            features=features,
+            recipe=self.recipe if self.recipe and self.recipe.order else None,
+            parameters={name: array.shape for name, array in self.parameters.items()},
+        )
+        return msgspec.to_builtins(header)
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """What a file has besides: the parameters, and an encoder's weights."""
@@ -116,7 +142,7 @@ class Fitted:
 
     def packed(self) -> bytes:
         """The content of a .npz file."""
-        return pack_arrays(self.header(), self.arrays())
+        return pack_arrays(dict(self.header()), self.arrays())
 
     def save(self, path: str | Path) -> None:
         """Write the model to a .npz, .safetensors or .onnx file, in place of one that is there."""
@@ -165,52 +191,55 @@ def load(
         The model, with the predictions of the one that was saved.
     """
     path = Path(path)
-    meta, arrays = _read(path)
-    try:
-        if model is None and meta.get("shape") is None:
+    header, arrays = _read(path)
+    if model is None:
+        if header.shape is None:
             raise ValueError(
-                f"{path}: it does not say how to build model {meta['model']!r}; expected "
+                f"{path}: it does not say how to build model {header.model!r}; expected "
                 "load(path, model=...)"
             )
-        if model is None:
-            shape = tuple(meta["shape"])
-            model = make_model(meta["model"], shape, meta["classes"], meta["options"])
-        model = with_task(model, Task.from_dict(meta.get("task")))
-        weights = flat_weights(meta, arrays)
-        encoding = _encoding(path, meta.get("features"), arrays, encoder)
-        scale = float(meta.get("scale", 1.0))
-    except (KeyError, TypeError) as error:
+        model = make_model(header.model, header.shape, header.classes or 1, header.options or {})
+    model = with_task(model, header.task)
+    try:
+        weights = flat_weights({"parameters": list(header.parameters) or ["weights"]}, arrays)
+    except KeyError as error:
         raise ValueError(f"{path}: damaged or not written by this program ({error!r})") from None
     if weights.shape != (model.size,):
         raise ValueError(f"{path}: {weights.size} weights, expected the model's {model.size}")
-    return Fitted(model, weights, scale, encoding, recipe=meta.get("recipe"))
+    encoding = _encoding(path, header.features, arrays, encoder)
+    return Fitted(model, weights, header.scale, encoding, recipe=header.recipe)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    if path.suffix != ".safetensors":
-        return unpack_arrays(path)
-    library = optional("safetensors", "export")
+def _read(path: Path) -> tuple[Header, dict[str, NDArray[Any]]]:
+    errors: tuple[type[Exception], ...] = (OSError, ValueError, KeyError, msgspec.ValidationError)
     try:
-        with library.safe_open(path, "numpy") as file:
-            meta = json.loads((file.metadata() or {})["locks"])
-            return meta, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if path.suffix != ".safetensors":
+            meta, arrays = unpack_arrays(path)
+        else:
+            library = optional("safetensors", "export")
+            errors = (library.SafetensorError, *errors)
+            with library.safe_open(path, "numpy") as file:
+                meta = json.loads((file.metadata() or {})["locks"])
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return msgspec.convert(meta, Header), arrays
     except FileNotFoundError:
         raise
-    except (library.SafetensorError, OSError, ValueError, KeyError) as error:
+    except errors as error:
+        if str(error).startswith(str(path)):
+            raise
         raise ValueError(f"{path}: damaged or not written by this program ({error})") from None
 
 
 def _encoding(
-    path: Path, told: Any, arrays: dict[str, NDArray[Any]], encoder: str | Path | None
+    path: Path, stored: Features | None, arrays: dict[str, NDArray[Any]], encoder: str | Path | None
 ) -> Encoding | None:
-    if told is None:
+    if stored is None:
         return None
-    shape, weights = tuple(told["shape"]), None
-    file = str(encoder or told["file"])
+    weights, file = None, str(encoder or stored.file)
     if encoder is None and ENCODER[0] in arrays:
         weights = (arrays[ENCODER[0]], arrays[ENCODER[1]])
     elif file.endswith((".npy", ".npz")):
         if encoder is None:
             raise ValueError(f"{path}: it has no encoder; expected load(path, encoder=FILE)")
-        weights = read_weights(file, int(np.prod(shape)))
-    return Encoding(told["name"], told["file"] and file, shape, float(told["scale"]), weights)
+        weights = read_weights(file, math.prod(stored.shape))
+    return Encoding(stored.name, stored.file and file, stored.shape, stored.scale, weights)

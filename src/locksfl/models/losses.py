@@ -29,8 +29,8 @@ def errors(model: Model, scores: Array, labels: Array) -> Array:
         return jax.nn.softmax(scores) - jax.nn.one_hot(labels, scores.shape[-1])
     outputs = scores.shape[-1]
     flat = scores.reshape(-1, outputs), labels.reshape(-1, outputs)
-    found = jax.grad(lambda s: jnp.sum(losses(model, s, flat[1])))(flat[0])
-    return found.reshape(scores.shape)
+    slopes = jax.grad(lambda s: jnp.sum(losses(model, s, flat[1])))(flat[0])
+    return slopes.reshape(scores.shape)
 
 
 def cross_entropy(scores: Array, labels: Array) -> Array:
@@ -42,8 +42,8 @@ def cross_entropy(scores: Array, labels: Array) -> Array:
     if labels.ndim == 2:
         labelled = labels >= 0
         right = jnp.take_along_axis(scores, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
-        found = jnp.where(labelled, jax.nn.logsumexp(scores, axis=-1) - right, 0.0)
-        return jnp.sum(found, axis=-1) / jnp.maximum(1, jnp.sum(labelled, axis=-1))
+        each = jnp.where(labelled, jax.nn.logsumexp(scores, axis=-1) - right, 0.0)
+        return jnp.sum(each, axis=-1) / jnp.maximum(1, jnp.sum(labelled, axis=-1))
     # a mask instead of indexing: the gradient of indexing is a scatter, which is slow on a GPU
     chosen = jnp.arange(scores.shape[-1]) == labels[:, None]
     return jax.nn.logsumexp(scores, axis=-1) - jnp.sum(jnp.where(chosen, scores, 0.0), axis=-1)
@@ -59,8 +59,8 @@ def _of_numbers(task: Task, scores: Array, labels: Array) -> Array:
 def _of_tags(task: Task, scores: Array, labels: Array) -> Array:
     """The mean over tags of the cross-entropy of yes or no."""
     del task
-    found = optax.sigmoid_binary_cross_entropy(scores, labels.astype(jnp.float32))
-    return jnp.mean(found, axis=-1)
+    each = optax.sigmoid_binary_cross_entropy(scores, labels.astype(jnp.float32))
+    return jnp.mean(each, axis=-1)
 
 
 _LOSSES: dict[str, Callable[[Task, Array, Array], Array]] = {

@@ -27,7 +27,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from locksfl._loading import in_one_line, load
-from locksfl.models.build import Blueprint, Model, build_model, from_equinox
+from locksfl.models.build import Blueprint, Model, Options, build_model, from_equinox
 
 STATISTICS = (
     "batch statistics mix records and clients, and are kept without noise; "
@@ -35,7 +35,7 @@ STATISTICS = (
 )
 
 
-def make_model(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> Model:
+def make_model(name: str, shape: tuple[int, ...], classes: int, options: Options) -> Model:
     """A model by its name: one of the program's, or "package.module:function"."""
     if ":" not in name:
         return build_model(name, shape, classes, **options)
@@ -43,7 +43,7 @@ def make_model(name: str, shape: tuple[int, ...], classes: int, options: dict[st
     return replace(own_model(*plan), blueprint=plan)
 
 
-def own_model(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> Model:
+def own_model(name: str, shape: tuple[int, ...], classes: int, options: Options) -> Model:
     """The model that a user's function makes.
 
     Args:

@@ -19,12 +19,11 @@ T = 100, delta = 1e-5 and the cohorts below are reconstructed: they give the pap
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from locksfl import _validate
 from locksfl.methods.events import Message, Rounds, Sampled
-from locksfl.methods.releases import RELATIONS
+from locksfl.methods.releases import RELATIONS, Relation
 from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.calibration import calibrate_central
 
@@ -60,14 +59,14 @@ def reconstructed() -> list[dict[str, float]]:
     what shows that T, delta and the cohort are about those that it used."""
     rate, rows = COHORT / CLIENTS, []
     for claimed, z in MULTIPLIERS.items():
-        found = calibrate_central(claimed, DELTA, ROUNDS, rate, accountant="rdp")
+        calibrated = calibrate_central(claimed, DELTA, ROUNDS, rate, accountant="rdp")
         played = [Rounds(Sampled(rate, z), ROUNDS)]
         cost = epsilon_of(played, DELTA, accountant="rdp").epsilon
         rows.append(
             {
                 "claimed_epsilon": claimed,
                 "printed_multiplier": z,
-                "multiplier_for_the_claim": found.known(),
+                "multiplier_for_the_claim": calibrated.known(),
                 "epsilon_of_the_multiplier": cost,
             }
         )
@@ -76,20 +75,13 @@ def reconstructed() -> list[dict[str, float]]:
 
 @dataclass(frozen=True)
 class HonestRow:
-    """One reading of the paper's experiment; None is infinite. By relation: zero-out, replace."""
+    """One reading of the paper's experiment: epsilons by relation; None is infinite."""
 
     claimed_epsilon: float
     noise_multiplier: float
     reading: str
-    server: tuple[float | None, ...]
-    public: tuple[float | None, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        row = asdict(self)
-        for observer in ("server", "public"):
-            row[observer] = dict(zip(RELATIONS, row[observer], strict=True))
-        return row
+    server: dict[Relation, float | None]
+    public: dict[Relation, float | None]
 
 
 def honest_table() -> list[HonestRow]:
@@ -107,12 +99,14 @@ def honest_table() -> list[HonestRow]:
             (f"clients add it, {ROUNDS} uploads (no cap: the guarantee)", ROUNDS, 0),
         ):
             sent = [Rounds(Message("update", z), uploads), Rounds(Message("norm", z), norms)]
-            costs = tuple(epsilon_of(sent, DELTA, relation).epsilon for relation in RELATIONS)
+            costs: dict[Relation, float | None]
+            costs = {relation: epsilon_of(sent, DELTA, relation).epsilon for relation in RELATIONS}
             rows.append(HonestRow(claimed, z, reading, costs, costs))
         played = [Rounds(Sampled(COHORT / CLIENTS, z), ROUNDS)]
-        public = tuple(epsilon_of(played, DELTA, relation, "rdp").epsilon for relation in RELATIONS)
+        public: dict[Relation, float | None]
+        public = {r: epsilon_of(played, DELTA, r, "rdp").epsilon for r in RELATIONS}
         reading = "a trusted server adds it once (not what is printed)"
-        rows.append(HonestRow(claimed, z, reading, (None, None), public))
+        rows.append(HonestRow(claimed, z, reading, dict.fromkeys(RELATIONS), public))
     return rows
 
 

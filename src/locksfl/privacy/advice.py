@@ -7,43 +7,92 @@ nothing limits the uploads it is given the same rounds, so that only uploads are
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 
-from locksfl._tables import Record
 from locksfl.arm import Noise
 from locksfl.privacy.forecast import HOPELESS, SPREAD, reach, smallest_population, verdict
-from locksfl.privacy.planner import FULL, MEASURED, MOST_ROUNDS, NEAR, Plan, Question, choose
+from locksfl.privacy.planner import (
+    FULL,
+    MEASURED,
+    MOST_ROUNDS,
+    NEAR,
+    Plan,
+    PlanNumbers,
+    Question,
+    choose,
+)
 
 PAYS = 0.97  # of the error of a rule that asks for nothing; less is worth a larger cohort
 SAFELY = 0.998  # a run's noise may differ from the rough one of a search by so much more
 
 
-def advise(question: Question) -> Record:
-    """Everything that `locks plan` says, as plain tables."""
+@dataclass(frozen=True)
+class Assumed:
+    """What the plans rest on, besides the question."""
+
+    norm_share: float  # the mean clipped norm over the clip norm
+    norms: str  # how norms are spread, in words
+    progress: float  # the criterion's constant
+    most_rounds: int  # no plan has more
+
+
+@dataclass(frozen=True)
+class AtTotal(PlanNumbers):
+    """The best plan of a rule with so many uploads in all."""
+
+    total: float
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A rule that asks for norms beside one that asks for nothing, with the same rounds, uploads,
+    clip norm and epsilon: ratios below 1 are in its favour."""
+
+    cohort: float  # clients that it asks in a round
+    noise: float
+    sampling_variance: float
+    error: float  # noise and sampling together, root mean square
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Everything that `locks plan` says."""
+
+    question: Question
+    verdict: str  # fine, hard or hopeless
+    reach: float  # the signal of all rounds over their noise
+    reach_needed: float
+    smallest_clients: int  # below so many it would be hopeless
+    rule: str  # the one to take
+    reason: str
+    plans: dict[str, PlanNumbers]  # by rule
+    full: PlanNumbers  # what every client in every round would give
+    frontier: list[AtTotal]
+    assumed: Assumed
+
+
+def advise(question: Question) -> Advice:
+    """Which rule to take, with how many rounds and which cohort, and what to expect."""
     q = question
     plans = compared(q)
     rule = recommended(q, plans)
     taken = plans[rule]
     full = q.plan(q.arm(FULL, taken.arm.rounds, q.clients, q.share), q.share)
-    found = reach(taken.arm, taken.expected.noise)
-    return {
-        "question": asdict(q),
-        "verdict": verdict(found),
-        "reach": found,
-        "reach_needed": HOPELESS,
-        "smallest_clients": smallest_population(taken.arm, found),
-        "rule": rule,
-        "reason": _reason(q, plans, rule),
-        "plans": {name: plan.told(q.parameters) for name, plan in plans.items()},
-        "full": full.told(q.parameters),
-        "frontier": frontier(q),
-        "assumed": {
-            "norm_share": q.share,
-            "norms": f"log-normal (log-std {SPREAD:g}) cut at the clip norm, with the mean named",
-            "progress": q.progress,
-            "most_rounds": q.rounds or MOST_ROUNDS,
-        },
-    }
+    signal = reach(taken.arm, taken.expected.noise)
+    norms = f"log-normal (log-std {SPREAD:g}) cut at the clip norm, with the mean named"
+    return Advice(
+        question=q,
+        verdict=verdict(signal),
+        reach=signal,
+        reach_needed=HOPELESS,
+        smallest_clients=smallest_population(taken.arm, signal),
+        rule=rule,
+        reason=_reason(q, plans, rule),
+        plans={name: plan.numbers(q.parameters) for name, plan in plans.items()},
+        full=full.numbers(q.parameters),
+        frontier=frontier(q),
+        assumed=Assumed(q.share, norms, q.progress, q.rounds or MOST_ROUNDS),
+    )
 
 
 def compared(q: Question) -> dict[str, Plan]:
@@ -97,7 +146,7 @@ def _reason(q: Question, plans: dict[str, Plan], rule: str) -> str:
     return f"{where} it needs {saved:.0%} fewer uploads than {plain} for the same predicted error"
 
 
-def frontier(question: Question) -> list[Record]:
+def frontier(question: Question) -> list[AtTotal]:
     """The least predicted error by uploads in all: rough plans for each rule."""
     q = question
     most_rounds = q.rounds or MOST_ROUNDS
@@ -108,29 +157,22 @@ def frontier(question: Question) -> list[Record]:
             most = q.most_uploads(rule, 1, q.share)
             if most >= 1 and most * most_rounds >= total:  # it can be spent
                 plan = choose(asked, rule, q.share)
-                rows.append({"total": total, **plan.told(q.parameters)})
+                rows.append(AtTotal(**vars(plan.numbers(q.parameters)), total=total))
     return rows
 
 
-def gains(question: Question, rounds: int, uploads: float, share: float) -> Record:
-    """When does sampling by norm pay? Each rule that asks for norms beside the one that does not,
-    with the same rounds, expected uploads, clip norm and epsilon (by RDP, for all of them).
-
-    Returns:
-        By rule: the cohort, and the ratios of the noise, of the sampling variance, and of both
-        together (root mean square).
-    """
+def gains(question: Question, rounds: int, uploads: float, share: float) -> dict[str, Gain]:
+    """When does sampling by norm pay? The gain of each rule that asks for norms, by RDP, for the
+    same rounds, expected uploads, clip norm and epsilon."""
     q = question
     plain, *others = q.rules()
     theirs = q.rough_plan(q.arm(plain, rounds, uploads, share), share).expected
-    found = {}
-    for name in others:
-        plan = q.rough_plan(q.arm(name, rounds, uploads, share), share)
+
+    def gain(rule: str) -> Gain:
+        plan = q.rough_plan(q.arm(rule, rounds, uploads, share), share)
         ours, variance = plan.expected, theirs.sampling**2
-        found[name] = {
-            "cohort": plan.arm.cohort,
-            "noise": ours.noise / theirs.noise,
-            "sampling_variance": ours.sampling**2 / variance if variance else 1.0,
-            "error": ours.error / theirs.error,
-        }
-    return found
+        sampling = ours.sampling**2 / variance if variance else 1.0
+        noise, error = ours.noise / theirs.noise, ours.error / theirs.error
+        return Gain(plan.arm.cohort, noise, sampling, error)
+
+    return {rule: gain(rule) for rule in others}

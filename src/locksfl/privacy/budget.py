@@ -39,11 +39,11 @@ def charges(releases: Iterable[Event], norms: int, uploads: int) -> Counter[Even
     Returns:
         A count for each kind of release.
     """
-    found: Counter[Event] = Counter()
+    counted: Counter[Event] = Counter()
     for one in releases:
         is_norm = isinstance(one, Message) and one.release == "norm"
-        found[one] += norms if is_norm else uploads
-    return found
+        counted[one] += norms if is_norm else uploads
+    return counted
 
 
 def message_mu_squared(release: Event, relation: Relation) -> float:

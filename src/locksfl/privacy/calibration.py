@@ -109,11 +109,11 @@ def _noise(arm: Arm, target: _Target, most: tuple[int, int] | None = None) -> No
     """The noise of `calibrate`."""
     if arm.clip_quantile is not None:
         return _with_bits(arm, target)
-    if arm.rungs and arm.parts[2].amplified:
+    if arm.rungs and arm.parts.trust.amplified:
         return _with_rungs(arm, target, arm.noise.norm_multiplier)
     joint, given = arm.releases_norms, arm.noise.norm_multiplier
     scheme, times = arm.scheme, arm.scheme.times(arm, arm.rounds)
-    if arm.parts[2].amplified and scheme.secret:
+    if arm.parts.trust.amplified and scheme.secret:
         q, p = scheme.rate(arm), arm.largest_probability
         if not joint:
             return _central(target, times, q * p, 1.0, given)
@@ -147,9 +147,9 @@ def _with_bits(arm: Arm, target: _Target) -> Noise:
     epsilon, delta, relation, _ = target
     norm, bits = arm.noise.norm_multiplier, arm.noise.clip_multiplier
     plain = replace(arm, clip_quantile=None, noise=replace(arm.noise, clip_multiplier=None))
-    found = _noise(plain, target)
+    noise = _noise(plain, target)
     shared = "norm_multiplier" if arm.releases_norms else "noise_multiplier"
-    whole: float = getattr(found, shared)
+    whole: float = getattr(noise, shared)
     q, p = arm.sampling_rate, arm.largest_probability
     apart = p < 1 and not arm.releases_norms
     beside = search_noise(epsilon, delta, arm.rounds, q, relation) if apart else whole
@@ -165,8 +165,8 @@ def _with_bits(arm: Arm, target: _Target) -> Noise:
                 f"{alone:.4g} alone; expected a larger multiplier, or epsilon > {alone:.4g}"
             )
         if plain.rungs:
-            found = _with_rungs(plain, target, first)
-            return replace(found, norm_multiplier=norm, clip_multiplier=bits)
+            noise = _with_rungs(plain, target, first)
+            return replace(noise, norm_multiplier=norm, clip_multiplier=bits)
         update = target.update_noise(SampledTwice(q, first, p, first / 4), arm.rounds)
         return Noise(update, norm, bits)
     if bits <= whole:
@@ -175,7 +175,7 @@ def _with_bits(arm: Arm, target: _Target) -> Noise:
             f"allows; expected more than {whole:.4g}"
         )
     rest = (whole**-2 - bits**-2) ** -0.5 * (1 + 1e-12)
-    return replace(found, clip_multiplier=bits, **{shared: rest})
+    return replace(noise, clip_multiplier=bits, **{shared: rest})
 
 
 def calibrate_central(
@@ -281,10 +281,10 @@ def _with_rungs(arm: Arm, target: _Target, norms: float | None) -> Noise:
         low -= 0.3
     while excess(high) < 0:
         high += 0.3
-    found = at(optimize.brentq(excess, low, high, xtol=_TOLERANCE / 8))
-    if cost_of(found) > epsilon:
+    best = at(optimize.brentq(excess, low, high, xtol=_TOLERANCE / 8))
+    if cost_of(best) > epsilon:
         raise AssertionError("the search for the noise ended above its target")
-    return found
+    return best
 
 
 @lru_cache(maxsize=4096)

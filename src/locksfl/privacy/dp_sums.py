@@ -30,19 +30,19 @@ REACH = 200.0  # the largest epsilon for which a loss distribution is in range f
 
 def as_coins(seen: Sequence[Rounds]) -> Coins:
     """Rounds by coins; turns beside them are rounds that everybody takes part in."""
-    found: Coins = []
+    coins: Coins = []
     for event, rounds in seen:
         match event:
             case Turns():
                 turns = -(-rounds // event.separation)
-                found.append(((Sampled(1.0, event.noise_multiplier),), turns))
+                coins.append(((Sampled(1.0, event.noise_multiplier),), turns))
             case Chosen():
-                found.append((event.choices, rounds))
+                coins.append((event.choices, rounds))
             case Sampled() | SampledTwice():
-                found.append(((event,), rounds))
+                coins.append(((event,), rounds))
             case _:
                 raise TypeError(f"{type(event).__name__}: not a sum over a secret sample")
-    return found
+    return coins
 
 
 def is_joint(one: Round) -> bool:
@@ -142,8 +142,8 @@ def _one_rdp(rate: float, noise: float, orders: tuple[float, ...]) -> Floats:
     accountant.compose(
         dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
     )
-    found: Floats = np.asarray(accountant.rdp, np.float64)
-    return found
+    rdp: Floats = np.asarray(accountant.rdp, np.float64)
+    return rdp
 
 
 def _rdp(coins: Coins, orders: tuple[float, ...]) -> Floats:
@@ -162,8 +162,8 @@ def _replace_rdp(coins: Coins, orders: tuple[float, ...]) -> Floats:
     both = _rdp(coins, (*(2 * alpha).tolist(), *(2 * alpha - 1).tolist()))
     high, low = both[: len(alpha)], both[len(alpha) :]
     halves = (alpha - 0.5) / (alpha - 1) * high + low
-    found: Floats = np.minimum(halves, 2 * alpha / (2 * alpha - 1) * low + high)
-    return found
+    bound: Floats = np.minimum(halves, 2 * alpha / (2 * alpha - 1) * low + high)
+    return bound
 
 
 def rdp_epsilon(

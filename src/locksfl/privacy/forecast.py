@@ -89,15 +89,15 @@ def expected_round(arm: Arm, parameters: int, norm_share: float = 1.0) -> Expect
     arm = _usual(arm, share)
     r = np.asarray(norm_points(share))[:, None]
     own = r
-    if arm.releases_norms and arm.parts[2].clients_add_noise:
+    if arm.releases_norms and arm.parts.trust.clients_add_noise:
         own = np.clip(r + arm.norm_multiplier * _normal(15)[None, :], 0.0, 1.0)
-    found = np.array(
+    rounds = np.array(
         [
             _given_sum(arm.at_public(arm.clip_norm * k), parameters, r, own, k)
             for k in _norm_sums(arm, own)
         ]
     )
-    noise, sampling, kept, uploads = found.mean(axis=0).tolist()
+    noise, sampling, kept, uploads = rounds.mean(axis=0).tolist()
     return Expected(noise, math.sqrt(max(0.0, sampling)), kept, uploads)
 
 
@@ -200,16 +200,16 @@ def reach(arm: Arm, noise: float) -> float:
     return math.sqrt(arm.rounds) / noise
 
 
-def smallest_population(arm: Arm, found: float) -> int:
+def smallest_population(arm: Arm, signal: float) -> int:
     """The clients at which the same shares of them reach HOPELESS: noise falls like 1/n (central:
     the multiplier depends on the rates alone) or like 1/sqrt(n) (clients add the noise)."""
-    ratio = HOPELESS / found
-    return math.ceil(arm.clients * (ratio**2 if arm.parts[2].clients_add_noise else ratio))
+    ratio = HOPELESS / signal
+    return math.ceil(arm.clients * (ratio**2 if arm.parts.trust.clients_add_noise else ratio))
 
 
-def verdict(found: float) -> str:
+def verdict(signal: float) -> str:
     """One word for a reach."""
-    return "hopeless" if found < HOPELESS else "hard" if found < HARD else "fine"
+    return "hopeless" if signal < HOPELESS else "hard" if signal < HARD else "fine"
 
 
 def forecast_line(arm: Arm, parameters: int) -> str | None:
@@ -217,11 +217,11 @@ def forecast_line(arm: Arm, parameters: int) -> str | None:
     if not arm.noise_multiplier:
         return None
     noise = expected_round(arm, parameters).noise
-    if (found := reach(arm, noise)) >= HOPELESS:
+    if (signal := reach(arm, noise)) >= HOPELESS:
         return None
     return (
         f"{arm.name}: training will fail: the noise of a round is {noise:.3g} times the largest "
-        f"possible update, and {arm.rounds} rounds do not make up for it (reach {found:.2g}, "
-        f"{HOPELESS:g} needed). About {smallest_population(arm, found):,} clients would be needed; "
-        f"{arm.clients:,} are there."
+        f"possible update, and {arm.rounds} rounds do not make up for it (reach {signal:.2g}, "
+        f"{HOPELESS:g} needed). About {smallest_population(arm, signal):,} clients would be "
+        f"needed; {arm.clients:,} are there."
     )

@@ -35,8 +35,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import msgspec
 import numpy as np
 
+from locksfl._tables import Json
 from locksfl.arm import Arm
 from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
 from locksfl.privacy import old
@@ -86,11 +88,11 @@ class Tally:
     columns: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        found = {k: np.zeros(self.clients, dtype) for k, dtype in COLUMNS.items()} | self.columns
-        if any(column.shape != (self.clients,) for column in found.values()):
+        columns = {k: np.zeros(self.clients, dtype) for k, dtype in COLUMNS.items()} | self.columns
+        if any(column.shape != (self.clients,) for column in columns.values()):
             raise ValueError("the length of an array differs from the number of clients")
-        self.columns = found
-        self.norms, self.uploads, self.open, self.shares = (found[k] for k in COLUMNS)
+        self.columns = columns
+        self.norms, self.uploads, self.open, self.shares = (columns[k] for k in COLUMNS)
 
     def enter(self, entry: Entry) -> None:
         """Fold one entry. An entry that makes no sense raises a ValueError, and nothing is counted.
@@ -134,7 +136,7 @@ class Header:
     arms: tuple[LedgerArm, ...] = ()
     device: str | None = None  # a random name
     population: str | None = None
-    total: Mapping[str, Any] | None = None  # of a population (`population.Total`)
+    total: Mapping[str, str | float | None] | None = None  # of a population (`population.Total`)
     upgraded: str | None = None  # the head of the file of version 0.1 that this one replaced
 
     def __post_init__(self) -> None:
@@ -156,24 +158,31 @@ class Header:
         return cls(experiment, trust=arms[0][0].trust, arms=planned, **rest)
 
     @classmethod
-    def read(cls, written: Mapping[str, Any]) -> Self:
+    def read(cls, written: Json) -> Self:
         """A header as it was written, in format 3 or 2. What is none is a ValueError."""
         try:
-            table = dict(written)
+            table: Any = dict(written)
             version = table.pop("version", None)
             if version == 2:
-                return cls(**old.header(table))
+                arms, trust = old.arms_of(table.pop("arms"))
+                return cls(**{**table, "arms": arms, "trust": trust})
             if version == VERSION:
                 arms = tuple(map(LedgerArm.from_dict, table.pop("arms")))
                 return cls(**table, arms=arms)
-        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            msgspec.ValidationError,
+        ) as error:
             raise ValueError(f"not a header: {error!r}") from None
         raise ValueError(
             f"a ledger of version {version!r}; expected version {VERSION}, 2 or 1: a newer program "
             "wrote it"
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """As it is written; what is None is left out."""
         arms = [arm.as_dict() for arm in self.arms]
         table = {"version": VERSION, **vars(self), "arms": arms}
@@ -211,7 +220,7 @@ def settlement(
 class Books:
     """A ledger's header, totals and head, in memory."""
 
-    def __init__(self, header: Header, written: dict[str, Any] | None = None) -> None:
+    def __init__(self, header: Header, written: Json | None = None) -> None:
         """Empty books. `written`: the header as it was written, if that was in an older format."""
         self.header, self.written = header, header.as_dict() if written is None else written
         self.number, self.hash = 0, hashlib.sha256(_canonical(self.written)).hexdigest()
@@ -222,7 +231,7 @@ class Books:
         }
 
     @classmethod
-    def begun(cls, written: dict[str, Any]) -> Self:
+    def begun(cls, written: Json) -> Self:
         """Empty books of a header as it was written."""
         return cls(Header.read(written), written)
 
@@ -280,10 +289,10 @@ class Books:
         shares = tally.shares + tally.open
         return Counts(self.plans[arm], tally.rounds, tally.norms, tally.uploads, shares)
 
-    def pack(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def pack(self) -> tuple[Json, dict[str, np.ndarray]]:
         """Everything as a JSON table and arrays, with a checksum over both. Columns of zeros are
         left out, such as `open` between the rounds of a simulation."""
-        meta: dict[str, Any] = {
+        meta: Json = {
             "header": self.written,
             "head": self.head,
             "totals": {
@@ -336,7 +345,7 @@ class Books:
             raise ValueError(f"{damaged} ({error})") from None
 
 
-def checksum(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+def checksum(meta: Json, arrays: Mapping[str, np.ndarray]) -> str:
     """The hash over a JSON table and the arrays of a ledger that go with it."""
     digest = hashlib.sha256(_canonical(meta))
     for name in sorted(n for n in arrays if n.startswith("ledger_")):
@@ -346,18 +355,18 @@ def checksum(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def experiment_id(settings: Mapping[str, Any]) -> str:
+def experiment_id(settings: Json) -> str:
     """The identity of an experiment: a hash of its resolved settings except the data directory."""
-    plain = {k: v for k, v in settings.items() if k != "data"}
-    plain["data"] = {k: v for k, v in settings.get("data", {}).items() if k != "dir"}
-    return hashlib.sha256(_canonical(plain)).hexdigest()
+    data: Any = settings.get("data", {})
+    there = {name: value for name, value in data.items() if name != "dir"}
+    return hashlib.sha256(_canonical({**settings, "data": there})).hexdigest()
 
 
-def same_experiment(found: str | None, expected: str, where: Path) -> None:
+def same_experiment(known: str | None, expected: str, where: Path) -> None:
     """Refuse the ledger of another experiment."""
-    if found != expected:
+    if known != expected:
         raise ValueError(
-            f"{where}: the ledger belongs to another experiment ({str(found)[:16]}, expected "
+            f"{where}: the ledger belongs to another experiment ({str(known)[:16]}, expected "
             f"{expected[:16]}): its settings were changed"
         )
 

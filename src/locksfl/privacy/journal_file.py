@@ -33,6 +33,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from locksfl._files import sync_folder, write_atomically
+from locksfl._tables import Json
 from locksfl.privacy import old
 from locksfl.privacy.journal import COLUMNS, Books, Entry, Header
 
@@ -193,7 +194,7 @@ class Journal:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _begin(self, first: dict[str, Any], entries: Iterable[Entry] = ()) -> None:
+    def _begin(self, first: Json, entries: Iterable[Entry] = ()) -> None:
         """Tables, header and first entries, within a transaction."""
         for table in TABLES:
             self._db.execute(table)
@@ -298,12 +299,12 @@ class Journal:
             f"SELECT number, hash, {ENTRY} FROM entries WHERE number > ? ORDER BY number LIMIT ?",
             (books.number, limit),
         )
-        for number, found, *row in rows:
+        for number, link, *row in rows:
             try:
                 books.enter(_entry(row))
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{self._damaged} (entry {number}: {error})") from None
-            if (number, found) != (books.number, books.hash):
+            if (number, link) != (books.number, books.hash):
                 raise ValueError(
                     f"{self._damaged} (entry {number} is not chained to the entry before it)"
                 )
@@ -312,7 +313,7 @@ class Journal:
         self._books = books
         return books
 
-    def _version_1(self) -> tuple[dict[str, Any], list[Entry]]:
+    def _version_1(self) -> tuple[Json, list[Entry]]:
         """Header and entries of a file that version 0.1 wrote, verified by its rule."""
         self._quick_check()
         rows = self.query("SELECT * FROM entries ORDER BY number")
@@ -320,8 +321,8 @@ class Journal:
         return first, [Entry(*values) for values in entries]
 
     def _stamp(self) -> list[int]:
-        found = self.path.stat()
-        return [found.st_size, found.st_mtime_ns]
+        file = self.path.stat()
+        return [file.st_size, file.st_mtime_ns]
 
     @property
     def _head_file(self) -> Path:

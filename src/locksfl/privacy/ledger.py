@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from locksfl._arrays import unpack_arrays
-from locksfl.privacy.budget import filtered
+from locksfl._tables import or_null
+from locksfl.privacy.budget import Budget, filtered
 from locksfl.privacy.journal import Books, same_experiment
 from locksfl.privacy.journal_file import Journal
 from locksfl.privacy.statement import Cost, Counts, promised, spent
@@ -52,61 +52,86 @@ def _engine(folder: Path) -> str | None:
     return str(engine) if engine is not None else None
 
 
-def account_ledger(ledger: Books) -> dict[str, Any]:
-    """Every epsilon from the ledger alone: the guarantee and, separately, what was spent.
+@dataclass(frozen=True)
+class ObserverCost:
+    """What something costs against one observer."""
 
-    {"arms": [{"guarantee": {"server": ..., "public": ...}, "spent_so_far": ...}], ...}
-    """
+    epsilon: float | None  # under the experiment's relation; None: infinite
+    delta: float
+    relation: str
+    accountant: str  # whose bound it is
+    relations: dict[str, float | None]  # epsilon under each relation
+
+
+ByObserver = dict[str, ObserverCost]  # server, public
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What arms cost together."""
+
+    guarantee: ByObserver  # as planned
+    spent_so_far: ByObserver  # by the client that released most
+
+
+@dataclass(frozen=True)
+class ArmAccount(Composed):
+    """What one arm costs."""
+
+    name: str
+    rounds: int  # planned
+    rounds_played: int
+    claimed_epsilon: float | None  # as printed in the paper, no guarantee
+    budget: Budget | None  # that each client keeps
+
+
+@dataclass(frozen=True)
+class RunAccount:
+    """Every epsilon of an experiment, from its ledger alone."""
+
+    experiment: str | None  # its identity
+    trust: str | None
+    accounting: str  # sound, or as-printed
+    arms: list[ArmAccount]
+    all_arms_composed: Composed
+
+
+def account_ledger(ledger: Books) -> RunAccount:
+    """Every epsilon from the ledger alone: the guarantee and, separately, what was spent."""
     about = ledger.header
     delta, relation, accountant = about.delta, about.relation, about.accountant
     if delta is None or relation is None or accountant is None:
         raise ValueError("the ledger of a device or a population; expected that of an experiment")
 
-    def both(arms: Sequence[Counts]) -> dict[str, Any]:
+    def both(arms: Sequence[Counts]) -> tuple[ByObserver, ByObserver]:
         promise = promised([counts.arm.terms for counts in arms], delta, accountant)
         so_far = spent(arms, delta, accountant)
-        return {
-            "guarantee": by_observer(promise, relation),
-            "spent_so_far": by_observer(so_far, relation),
-        }
+        return by_observer(promise, relation), by_observer(so_far, relation)
 
-    return {
-        "experiment": about.experiment,
-        "trust": about.trust,
-        "accounting": about.accounting,
-        "arms": [
-            {
-                "name": counts.arm.name,
-                "rounds": counts.arm.rounds,
-                "rounds_played": counts.rounds,
-                "claimed_epsilon": counts.arm.claimed_epsilon,
-                "budget": (kept := counts.arm.filtered) and asdict(filtered(kept)[0]),
-                **both([counts]),
-            }
-            for counts in ledger.arms
-        ],
-        "all_arms_composed": both(ledger.arms),
-    }
+    arms = [
+        ArmAccount(
+            *both([counts]),
+            name=arm.name,
+            rounds=arm.rounds,
+            rounds_played=counts.rounds,
+            claimed_epsilon=arm.claimed_epsilon,
+            budget=None if (kept := arm.filtered) is None else filtered(kept)[0],
+        )
+        for counts in ledger.arms
+        for arm in [counts.arm]
+    ]
+    together = Composed(*both(ledger.arms))
+    return RunAccount(about.experiment, about.trust, about.accounting, arms, together)
 
 
-def by_observer(costs: Sequence[Cost], relation: str) -> dict[str, Any]:
-    """Group costs by observer.
-
-    Returns:
-        {"server": {...}, "public": {...}}, each with epsilon under `relation` and under both.
-    """
-    answer: dict[str, Any] = {}
-    for cost in costs:
-        empty: dict[str, Any] = {
-            "epsilon": None,
-            "delta": cost.delta,
-            "relation": relation,
-            "accountant": cost.accountant,
-            "relations": {},
-        }
-        mine = answer.setdefault(cost.observer.lower(), empty)
-        epsilon = cost.as_dict()["epsilon"]
-        mine["relations"][cost.relation] = epsilon
-        if cost.relation == relation:
-            mine["epsilon"] = epsilon
+def by_observer(costs: Sequence[Cost], relation: str) -> ByObserver:
+    """Costs by observer, with the epsilon under `relation` apart."""
+    answer = {}
+    for observer in dict.fromkeys(cost.observer for cost in costs):
+        mine = [cost for cost in costs if cost.observer == observer]
+        relations = {cost.relation: or_null(cost.epsilon) for cost in mine}
+        first = mine[0]
+        answer[observer.lower()] = ObserverCost(
+            relations.get(relation), first.delta, relation, first.accountant, relations
+        )
     return answer

@@ -1,7 +1,7 @@
 """The accountant for a training loop that is not ours: PyTorch, Opacus, NumPy.
 
 Guarantee: if in every step each unit (a record, or a user with all its records) is drawn by a coin
-of its own with the rate that is told here, its gradient is clipped to a norm C, and Gaussian noise
+of its own with the rate that is given here, its gradient is clipped to a norm C, and Gaussian noise
 of standard deviation `noise_multiplier` * C is added once to the sum over those drawn, then the
 model after all steps is (epsilon, delta)-DP for that unit, with the epsilon that is given here.
 

@@ -17,8 +17,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from locksfl._tables import Json, Value
 from locksfl._validate import positive
 from locksfl.arm import MULTIPLIERS
 from locksfl.methods.events import (
@@ -35,13 +37,12 @@ from locksfl.methods.events import (
     Terms,
     Turns,
 )
-from locksfl.methods.releases import Relation, joint_multiplier
+from locksfl.methods.releases import PUBLIC, SERVER, Observer, Relation, joint_multiplier
 from locksfl.privacy.terms import LedgerArm, PlannedArm
 
 FORMAT_2 = {"version": 2, **dict.fromkeys(("experiment", "delta", "relation", "accountant"))}
 FORMAT_2 |= {"accounting": "sound", "arms": []}
 RUNG = 1.1  # two rungs of a ladder differed by this factor, or less
-Table = Mapping[str, Any]
 
 
 class Priced(Event, frozen=True):
@@ -50,134 +51,207 @@ class Priced(Event, frozen=True):
     mu_squared: tuple[tuple[Relation, float], ...]
 
 
-def planned(arm: Table) -> PlannedArm | None:
+class Round(msgspec.Struct):
+    """One round in an old entry of a population's journal: of coins, of turns, or of rungs."""
+
+    sampling_rate: float = 0.0
+    noise_multiplier: float = 0.0
+    norm_multiplier: float | None = None
+    upload_probability: float = 1.0
+    separation: int = 0
+    bands: int = 1
+    rungs: tuple[Round, ...] = ()
+
+    @property
+    def coins(self) -> Coins:
+        """The round of coins that it is."""
+        q, p = self.sampling_rate, self.upload_probability
+        if self.norm_multiplier is None:
+            return Sampled(q * p, self.noise_multiplier)
+        return SampledTwice(q, self.norm_multiplier, p, self.noise_multiplier)
+
+    @property
+    def event(self) -> Sum:
+        """The event that it is."""
+        if self.rungs:
+            return Chosen(tuple(rung.coins for rung in self.rungs))
+        if self.separation:
+            return Turns(self.separation, self.noise_multiplier, self.bands)
+        return self.coins
+
+
+class Debited(msgspec.Struct):
+    """An arm in an old entry of a population's journal."""
+
+    name: str
+    clients: int
+    rounds: int
+    mu_squared: dict[Observer, dict[Relation, float]] | None = None
+
+
+def planned(arm: Json) -> PlannedArm | None:
     """An arm in an old entry of a population's journal; None of one that has its terms."""
     if "terms" in arm:
         return None
-    if (prices := arm["mu_squared"]) is not None:
-        each = {who: Priced(tuple(by_relation.items())) for who, by_relation in prices.items()}
-        terms = {who: (Rounds(price, 1),) for who, price in each.items()}
+    one = msgspec.convert(arm, Debited)
+    if one.mu_squared is not None:
+        prices = {who: Priced(tuple(each.items())) for who, each in one.mu_squared.items()}
+        terms = {who: (Rounds(price, 1),) for who, price in prices.items()}
     else:
-        event, rounds = arm["round"], arm["rounds"]
-        if "rungs" in event:
-            known: Sum = Chosen(tuple(_coins(**rung) for rung in event["rungs"]))
-        else:
-            known = Turns(**event) if "separation" in event else _coins(**event)
-        terms = {"SERVER": (EXACT,), "PUBLIC": (Rounds(known, rounds),)}
-    return PlannedArm(arm["name"], arm["clients"], arm["rounds"], terms)
-
-
-def _coins(
-    sampling_rate: float,
-    noise_multiplier: float,
-    norm_multiplier: float | None = None,
-    upload_probability: float = 1.0,
-) -> Coins:
-    if norm_multiplier is None:
-        return Sampled(sampling_rate * upload_probability, noise_multiplier)
-    return SampledTwice(sampling_rate, norm_multiplier, upload_probability, noise_multiplier)
+        event = msgspec.convert(arm["round"], Round).event
+        terms = {SERVER: (EXACT,), PUBLIC: (Rounds(event, one.rounds),)}
+    return PlannedArm(one.name, one.clients, one.rounds, terms)
 
 
 # --- Headers of format 2 --------------------------------------------------------------------------
 
 
-def header(written: Table) -> dict[str, Any]:
-    """The fields of a header, but for its version, as `journal.Header` has them."""
-    arms = [_arm(**arm) for arm in written["arms"]]
-    trust = {"trust": written["arms"][0]["terms"]["trust"]} if arms else {}
-    return {**written, **trust, "arms": tuple(arms)}
+class Stated(msgspec.Struct):
+    """What an arm's method stated."""
+
+    largest_probability: float
+    releases_norms: bool
+    credited: bool
+    count_share: float = 0.0
 
 
-def _arm(name: str, terms: Table, budget: Table | None, claimed_epsilon: float | None) -> LedgerArm:
-    positive(**{name: terms[name] for name in MULTIPLIERS if terms.get(name)})
-    stated = terms.get("stated") or _stated(terms)
-    clients, rounds = terms["clients"], terms["rounds"]
-    if terms["trust"] == "local":
-        seen = _local(terms, stated, budget)
-    else:
-        public = Rounds(_sum(terms, stated), rounds) if terms["trust"] == "central" else EXACT
-        seen = {"SERVER": (EXACT,), "PUBLIC": (public,)}
-    counted = (stated["releases_norms"], stated["credited"], claimed_epsilon)
-    return LedgerArm(name, clients, rounds, seen, *counted)
+class Settings(msgspec.Struct):
+    """The settings of an arm's method."""
+
+    clients: int
+    rounds: int
+    rule: str
+    estimator: str
+    trust: str
+    cohort: float
+    uploads: float
+    noise_multiplier: float
+    floor: float = 0.0
+    norm_low: float = 1.0
+    norm_multiplier: float = 0.0
+    clip_multiplier: float = 0.0
+    clip_quantile: float | None = None
+    ladder: tuple[float, ...] = ()
+    weights: tuple[float, ...] | None = None
+    heaviest: float | None = None
+    separation: int = 0
+    bands: int = 0
+    dropouts: bool = False
+    stated: Stated | None = None
+
+    def by_norm(self, norm_low: float) -> float:
+        """The most that a rule in proportion to the norm gives a client."""
+        share = self.uploads / self.cohort
+        return min(1.0, (1 - self.floor) * share / norm_low + self.floor * share)
+
+    def statement(self) -> Stated:
+        """What was stated; of the four rules of version 0.1, what they state, because headers did
+        not say it."""
+        if self.stated is not None:
+            return self.stated
+        heaviest = self.heaviest or max(self.weights or (1.0,))
+        largest = {
+            "full": 1.0,
+            "uniform": self.uploads / self.cohort,
+            "norm": self.by_norm(self.norm_low),
+            "weights": self.uploads * heaviest / (self.cohort / self.clients),
+        }
+        credited = self.trust == "local" and self.estimator == "capped"
+        return Stated(min(1.0, largest[self.rule]), self.rule == "norm", credited)
 
 
-def _stated(arm: Table) -> Table:
-    """What the four rules of version 0.1 state, whose headers did not say it."""
-    heaviest = arm.get("heaviest") or max(arm.get("weights") or (1.0,))
-    largest = {
-        "full": 1.0,
-        "uniform": arm["uploads"] / arm["cohort"],
-        "norm": _by_norm(arm, arm["norm_low"]),
-        "weights": arm["uploads"] * heaviest / (arm["cohort"] / arm["clients"]),
-    }
-    return {
-        "largest_probability": min(1.0, largest[arm["rule"]]),
-        "releases_norms": arm["rule"] == "norm",
-        "credited": arm["trust"] == "local" and arm["estimator"] == "capped",
-    }
+class Kept(msgspec.Struct):
+    """The budget of each client."""
+
+    epsilon: float
+    delta: float
+    relation: Relation
 
 
-def _by_norm(arm: Table, norm_low: float) -> float:
-    """The most that a rule in proportion to the norm gives a client."""
-    share: float = arm["uploads"] / arm["cohort"]
-    return min(1.0, (1 - arm["floor"]) * share / norm_low + arm["floor"] * share)
+class WrittenArm(msgspec.Struct):
+    """An arm of a header."""
+
+    name: str
+    terms: Settings
+    budget: Kept | None
+    claimed_epsilon: float | None
+
+    @property
+    def arm(self) -> LedgerArm:
+        """The arm as a header of today has it."""
+        old = self.terms
+        known = {name: z for name in MULTIPLIERS if (z := getattr(old, name))}
+        positive(**known)
+        stated = old.statement()
+        if old.trust == "local":
+            seen = _local(old, stated, self.budget)
+        else:
+            summed = old.trust == "central"
+            public = Rounds(_sum(old, stated), old.rounds) if summed else EXACT
+            seen = {SERVER: (EXACT,), PUBLIC: (public,)}
+        counted = (stated.releases_norms, stated.credited, self.claimed_epsilon)
+        return LedgerArm(self.name, old.clients, old.rounds, seen, *counted)
 
 
-def _local(arm: Table, stated: Table, budget: Table | None) -> Terms:
-    update, rounds = arm["noise_multiplier"], arm["rounds"]
-    norm = arm["norm_multiplier"] if stated["releases_norms"] else None
+def arms_of(written: Value) -> tuple[tuple[LedgerArm, ...], str | None]:
+    """The arms of a header, and their trust."""
+    arms = msgspec.convert(written, tuple[WrittenArm, ...])
+    return tuple(each.arm for each in arms), arms[0].terms.trust if arms else None
+
+
+def _local(arm: Settings, stated: Stated, budget: Kept | None) -> Terms:
+    update, rounds = arm.noise_multiplier, arm.rounds
+    norm = arm.norm_multiplier if stated.releases_norms else None
     if budget is not None:
-        kept = {f"budget_{name}": value for name, value in budget.items()}
-        event = Filtered(update, norm_multiplier=norm, **kept)
-        return {"SERVER": (Rounds(event, rounds),), "PUBLIC": (Rounds(event, rounds),)}
+        event = Filtered(update, budget.epsilon, budget.delta, budget.relation, norm)
+        return {SERVER: (Rounds(event, rounds),), PUBLIC: (Rounds(event, rounds),)}
     # of rules that ask for nothing, only these two can have everybody upload
-    sure = stated["credited"] and arm["rule"] in ("uniform", "full") and not arm.get("dropouts")
-    everyone = sure and arm["uploads"] == arm["cohort"] == arm["clients"]
-    alone, norms = Message("update", update), []
-    together = Message("update", update, arm["clients"]) if everyone else alone
-    if norm is not None:
-        norms = [Rounds(Message("norm", norm), rounds)]
-    return {"SERVER": (Rounds(alone, rounds), *norms), "PUBLIC": (Rounds(together, rounds), *norms)}
+    sure = stated.credited and arm.rule in ("uniform", "full") and not arm.dropouts
+    everyone = sure and arm.uploads == arm.cohort == arm.clients
+    alone = Message("update", update)
+    together = Message("update", update, arm.clients) if everyone else alone
+    norms = [] if norm is None else [Rounds(Message("norm", norm), rounds)]
+    return {SERVER: (Rounds(alone, rounds), *norms), PUBLIC: (Rounds(together, rounds), *norms)}
 
 
-def _sum(arm: Table, stated: Table) -> Sum:
-    if arm.get("separation"):
-        return Turns(arm["separation"], arm["noise_multiplier"], max(1, arm["bands"]))
-    if arm.get("ladder"):
+def _sum(arm: Settings, stated: Stated) -> Sum:
+    if arm.separation:
+        return Turns(arm.separation, arm.noise_multiplier, max(1, arm.bands))
+    if arm.ladder:
         return Chosen(tuple(_rungs(arm, stated)))
-    rate, p = arm["cohort"] / arm["clients"], stated["largest_probability"]
-    return _round(arm, stated, rate, p, arm["noise_multiplier"])
+    rate, p = arm.cohort / arm.clients, stated.largest_probability
+    return _round(arm, stated, rate, p, arm.noise_multiplier)
 
 
-def _rungs(arm: Table, stated: Table) -> Iterator[Coins]:
+def _rungs(arm: Settings, stated: Stated) -> Iterator[Coins]:
     """Of cohorts, by a released count; or of the least norm sum, by which only dpis chose."""
-    by_count = stated.get("count_share", 0) > 0
-    if not by_count and arm["rule"] != "dpis":
-        raise ValueError(f"rule {arm['rule']!r}: its header does not say what its rungs stated")
-    least, most = (arm["uploads"], arm["cohort"]) if by_count else (arm["norm_low"], 1.0)
+    by_count = stated.count_share > 0
+    if not by_count and arm.rule != "dpis":
+        raise ValueError(f"rule {arm.rule!r}: its header does not say what its rungs stated")
+    least, most = (arm.uploads, arm.cohort) if by_count else (arm.norm_low, 1.0)
     steps = math.ceil(math.log(most / least) / math.log(RUNG))
     rungs = np.geomspace(least, most, steps + 1).tolist()
-    for rung, noise in zip(rungs, arm["ladder"], strict=True):
-        cohort = min(rung, float(arm["clients"])) if by_count else arm["cohort"]
-        p = 1.0 if by_count else _by_norm(arm, rung)
-        yield _round(arm, stated, cohort / arm["clients"], p, noise)
+    for rung, noise in zip(rungs, arm.ladder, strict=True):
+        cohort = min(rung, float(arm.clients)) if by_count else arm.cohort
+        p = 1.0 if by_count else arm.by_norm(rung)
+        yield _round(arm, stated, cohort / arm.clients, p, noise)
 
 
-def _round(arm: Table, stated: Table, rate: float, p: float, noise: float) -> Coins:
+def _round(arm: Settings, stated: Stated, rate: float, p: float, noise: float) -> Coins:
     """What the cohort releases before the uploads, norms and bits, is one Gaussian."""
-    before = [arm["norm_multiplier"]] if stated["releases_norms"] else []
-    if arm.get("clip_quantile") is not None:
-        before.append(arm["clip_multiplier"])
-    if before and p == 1 and not stated["releases_norms"]:
+    before = [arm.norm_multiplier] if stated.releases_norms else []
+    if arm.clip_quantile is not None:
+        before.append(arm.clip_multiplier)
+    if before and p == 1 and not stated.releases_norms:
         return Sampled(rate, joint_multiplier(noise, *before))
     first = joint_multiplier(*before) if len(before) > 1 else None
-    return _coins(rate, noise, first or next(iter(before), None), p)
+    return Round(rate, noise, first or next(iter(before), None), p).coins
 
 
 # --- Version 0.1 ----------------------------------------------------------------------------------
 
 
-def checkpoint(meta: Mapping[str, Any]) -> dict[str, Any]:
+def checkpoint(meta: Any) -> Json:
     """The packed form of a checkpoint's ledger. Its arrays already have their present names."""
     arms = [{k: v for k, v in arm.items() if k != "rounds_played"} for arm in meta["arms"]]
     totals = {
@@ -192,16 +266,16 @@ def checkpoint(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 def journal(
     meta: Mapping[str, str], rows: list[tuple[Any, ...]], damaged: str
-) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+) -> tuple[Json, list[tuple[Any, ...]]]:
     """The header of format 2, and the values of all entries, of a SQLite file.
 
     `damaged`: how an error message begins. A file that was altered, or is of no known kind, is
     refused.
     """
     before = _link(meta["settings"])
-    for expected, (number, *values, found) in enumerate(rows, 1):
+    for expected, (number, *values, link) in enumerate(rows, 1):
         before = _link(before, number, *values)
-        if number != expected or found != before:
+        if number != expected or link != before:
             raise ValueError(f"{damaged} (entry {expected} is not chained to the entry before it)")
     if meta.get("head") != f"{len(rows)} {before}":
         raise ValueError(f"{damaged} (entries are missing at the end)")

@@ -131,12 +131,12 @@ class Question(Settings):
 
     def plan(self, arm: Arm, share: float) -> Plan:
         """What to expect of the arm, with the noise that a run would be given."""
-        found = _calibrated(arm, self.epsilon, self.delta, self.relation, self.accountant)
-        return self._plan(found, share)
+        noisy = _calibrated(arm, self.epsilon, self.delta, self.relation, self.accountant)
+        return self._plan(noisy, share)
 
     def rough_plan(self, arm: Arm, share: float) -> Plan:
         """The same in some milliseconds, by RDP: with a little more noise than a run's."""
-        if not arm.parts[2].amplified:
+        if not arm.parts.trust.amplified:
             return self.plan(arm, share)
         rate = arm.sampling_rate * arm.largest_probability
         noise = search_noise(self.epsilon, self.delta, arm.rounds, rate, self.relation)
@@ -165,27 +165,48 @@ class Plan:
         """Expected."""
         return self.arm.rounds * self.expected.uploads
 
-    def told(self, parameters: int) -> dict[str, Any]:
-        """As plain numbers, for a model of this size."""
+    def numbers(self, parameters: int) -> PlanNumbers:
+        """The plan for a model of this size, without its arm."""
         arm, expected = self.arm, self.expected
         norms = arm.cohort if arm.releases_norms else 0.0
-        return {
-            "rule": arm.rule,
-            "norm_share": self.norm_share,
-            "rounds": arm.rounds,
-            "cohort": arm.cohort,
-            "uploads": expected.uploads,
-            "uploads_in_all": self.uploads_in_all,
-            "downloads_in_all": arm.rounds * arm.cohort,
-            "noise_multiplier": arm.noise_multiplier,
-            "norm_multiplier": arm.noise.norm_multiplier,
-            "noise": expected.noise,
-            "sampling_variance": expected.sampling**2,
-            "kept": expected.kept,
-            "error": self.error,
-            "bytes_up": BYTES * arm.rounds * (expected.uploads * parameters + norms),
-            "bytes_down": BYTES * arm.rounds * arm.cohort * parameters,
-        }
+        return PlanNumbers(
+            rule=arm.rule,
+            norm_share=self.norm_share,
+            rounds=arm.rounds,
+            cohort=arm.cohort,
+            uploads=expected.uploads,
+            uploads_in_all=self.uploads_in_all,
+            downloads_in_all=arm.rounds * arm.cohort,
+            noise_multiplier=arm.noise_multiplier,
+            norm_multiplier=arm.noise.norm_multiplier,
+            noise=expected.noise,
+            sampling_variance=expected.sampling**2,
+            kept=expected.kept,
+            error=self.error,
+            bytes_up=BYTES * arm.rounds * (expected.uploads * parameters + norms),
+            bytes_down=BYTES * arm.rounds * arm.cohort * parameters,
+        )
+
+
+@dataclass(frozen=True)
+class PlanNumbers:
+    """A plan as a table shows it; lengths are in clip norms."""
+
+    rule: str
+    norm_share: float  # the mean clipped norm over the clip norm
+    rounds: int
+    cohort: float  # clients asked in a round
+    uploads: float  # expected in a round
+    uploads_in_all: float
+    downloads_in_all: float
+    noise_multiplier: float
+    norm_multiplier: float | None  # None: the rule releases no norms
+    noise: float  # the expected norm of the noise on the averaged update
+    sampling_variance: float
+    kept: float  # the share of the mean that arrives
+    error: float  # predicted, by the planner's criterion
+    bytes_up: float
+    bytes_down: float
 
 
 def predicted_error(expected: Expected, rounds: int, progress: float = PROGRESS) -> float:
@@ -214,19 +235,19 @@ def choose(
     parts = PARTS if most_error == math.inf else FINE
     if uploads is not None or question.limited:
         parts = (1.0,)
-    found = []
+    plans: list[Plan] = []
     for tried in rounds or question.rounds_to_try():
         most = question.most_uploads(rule, tried, share)
         if uploads is not None:
             most = uploads if uploads <= most * (1 + 1e-9) else 0.0
         arms = (question.arm(rule, tried, part * most, share) for part in parts if part * most >= 1)
-        found += [question.rough_plan(arm, share) for arm in arms]
-    if not found:
+        plans += [question.rough_plan(arm, share) for arm in arms]
+    if not plans:
         raise ValueError(
             f"rule {rule!r}: the limits leave no upload a round, of {question.clients} clients "
             f"with a mean norm of {share:g} clip norms; expected larger limits"
         )
-    return pick(question, found, most_error)
+    return pick(question, plans, most_error)
 
 
 def pick(question: Question, plans: Sequence[Plan], most_error: float = math.inf) -> Plan:

@@ -23,7 +23,7 @@ without anything else. A run that ended early, in view of what it released, has
 a second entry, and from then on the charge of the rounds that it played. That is sound for a
 filter, which sums what was released, whatever made it end; "fixed beforehand" it counts as planned.
 A copy of such a run that was still playing has released more: its charge is raised, and if others
-have used the room meanwhile, above the total. Whoever reads the journal is told (`promise`).
+have used the room meanwhile, above the total. The journal says so to its reader (`promise`).
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 
 from locksfl import _validate
 from locksfl.arm import Arm
 from locksfl.methods.events import Exact
-from locksfl.methods.releases import OBSERVERS, RELATIONS, Observer, Relation
+from locksfl.methods.releases import PUBLIC, RELATIONS, SERVER, Observer, Relation
 from locksfl.methods.sound import trusts_with
 from locksfl.privacy import gdp, old
 from locksfl.privacy.accountant import epsilon_of, mu_squared, rdp_of
@@ -54,7 +55,6 @@ from locksfl.privacy.statement import Cost, promised
 from locksfl.privacy.terms import PlannedArm
 
 VARIABLE = "LOCKS_POPULATIONS"
-SERVER, PUBLIC = OBSERVERS
 
 
 def identifier(**settings: str) -> None:
@@ -228,7 +228,7 @@ class PopulationJournal(Journal):
     @property
     def total(self) -> Total:
         """What was fixed when the journal was made."""
-        return Total(**self.books.header.total or {})
+        return msgspec.convert(self.books.header.total, Total)
 
     @property
     def runs(self) -> list[Run]:
@@ -343,9 +343,9 @@ class PopulationJournal(Journal):
             )
 
     def _enter(self, run: Run, number: int = 1) -> None:
-        told = {k: v for k, v in vars(run).items() if k not in ("id", "time")}
-        told["arms"] = [arm.as_dict() for arm in run.arms]
-        text = json.dumps({"run": run.id, **told, "asks_norms": False})
+        fields = {k: v for k, v in vars(run).items() if k not in ("id", "time")}
+        fields["arms"] = [arm.as_dict() for arm in run.arms]
+        text = json.dumps({"run": run.id, **fields, "asks_norms": False})
         self.append(Entry(run.id, number, "reserve", EVERYBODY, 1, text, int(time.time())))
 
     def check_noted(self, head: str) -> None:

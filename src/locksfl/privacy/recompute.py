@@ -49,7 +49,7 @@ BESIDE = 0.05  # of an upper bound beside: where ours charges a chord for orders
 
 @dataclass(frozen=True)
 class Recomputed:
-    """An epsilon, by what it was found, and what dp_accounting knows of it if that was not it."""
+    """An epsilon, the accountant that it is by and, if that is ours, what dp_accounting says."""
 
     epsilon: float
     by: str  # pld, rdp, gaussian or none: by dp_accounting; "locks pld", "locks rdp": by our own
@@ -88,7 +88,7 @@ def recomputed(
         rough: fewer orders of RDP, for many epsilons of one arm.
 
     Returns:
-        What was found, and by what.
+        The epsilon, and the accountant that it is by.
     """
     if any(isinstance(event, Exact) for event, _ in seen):
         return Recomputed(math.inf, "none")
@@ -100,11 +100,11 @@ def recomputed(
         return _by_rdp(coins, delta, relation, printed, rough)
     if any(is_joint(one) for choices, _ in coins for one in choices):
         return _by_ours(coins, delta, relation, "pld", rough)
-    found = Recomputed(pld_epsilon(frozen(coins), delta, relation), "pld")
-    if found.problem(printed):
+    theirs = Recomputed(pld_epsilon(frozen(coins), delta, relation), "pld")
+    if theirs.problem(printed):
         other = _by_rdp(coins, delta, relation, printed, rough)
-        return other if other.epsilon < found.epsilon or found.epsilon > REACH else found
-    return found
+        return other if other.epsilon < theirs.epsilon or theirs.epsilon > REACH else theirs
+    return theirs
 
 
 # Gaussian mechanisms: a client's own messages, and turns
@@ -166,9 +166,9 @@ def _by_rdp(coins: Coins, delta: float, relation: str, printed: float, rough: bo
     if any(is_joint(one) for choices, _ in coins for one in choices):
         return _by_ours(coins, delta, relation, "rdp", rough)
     epsilon, converged = rdp_epsilon(coins, delta, relation, rough)
-    found = Recomputed(epsilon, "roughly" if rough else "rdp")
-    if converged and not found.problem(printed):
-        return found
+    theirs = Recomputed(epsilon, "roughly" if rough else "rdp")
+    if converged and not theirs.problem(printed):
+        return theirs
     ours = _by_ours(coins, delta, relation, "rdp", rough)
     return Recomputed(ours.epsilon, ours.by, ours.low, min(ours.high, epsilon))
 

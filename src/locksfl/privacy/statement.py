@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from locksfl._tables import or_infinite, or_null
+from locksfl._tables import Json, or_infinite, or_null
 from locksfl.arm import Arm
 from locksfl.methods.events import Rounds, Sent, Terms
 from locksfl.methods.releases import OBSERVERS, RELATIONS, Accountant, Observer, Relation
@@ -48,20 +48,21 @@ from locksfl.privacy.terms import LedgerArm, terms_of
 class Cost:
     """An (epsilon, delta) guarantee against one observer under one relation."""
 
-    observer: str
-    relation: str
+    observer: str  # whom it is against: one of releases.OBSERVERS
+    relation: str  # between neighbours: one of releases.RELATIONS
     epsilon: float  # math.inf: none
     delta: float
-    accountant: str
+    accountant: str  # whose bound it is: pld, rdp, gdp, or none for what has no bound
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """For JSON, which has no infinity: null."""
         return asdict(self) | {"epsilon": or_null(self.epsilon)}
 
     @classmethod
-    def from_dict(cls, told: dict[str, Any]) -> Cost:
+    def from_dict(cls, table: Json) -> Cost:
         """The inverse."""
-        return cls(**{**told, "epsilon": or_infinite(told["epsilon"])})
+        fields: Any = {**table}
+        return cls(**fields | {"epsilon": or_infinite(fields["epsilon"])})
 
 
 @dataclass(frozen=True)

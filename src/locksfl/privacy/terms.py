@@ -6,10 +6,10 @@ of a population. `verify` recomputes the printed epsilons from them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from locksfl._tables import Json
 from locksfl._validate import count
 from locksfl.arm import Arm
 from locksfl.methods.events import (
@@ -23,7 +23,7 @@ from locksfl.methods.events import (
     terms_to_json,
     with_matrix,
 )
-from locksfl.methods.releases import OBSERVERS
+from locksfl.methods.releases import OBSERVERS, PUBLIC, SERVER
 from locksfl.methods.trusts import Most
 
 
@@ -48,15 +48,16 @@ class PlannedArm:
     @property
     def filtered(self) -> Filtered | None:
         """What the server sees of a client that keeps a budget; None if it keeps none."""
-        event = self.terms["SERVER"][0].event
+        event = self.terms[SERVER][0].event
         return event if isinstance(event, Filtered) else None
 
     @classmethod
-    def from_dict(cls, table: Mapping[str, Any]) -> Self:
+    def from_dict(cls, table: Json) -> Self:
         """The inverse of `as_dict`."""
-        return cls(**{**table, "terms": terms_from_json(table["terms"])})
+        fields: Any = {**table}
+        return cls(**fields | {"terms": terms_from_json(fields["terms"])})
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """For JSON."""
         return {**vars(self), "terms": terms_to_json(self.terms)}
 
@@ -72,11 +73,12 @@ class LedgerArm(PlannedArm):
     def __post_init__(self) -> None:
         """Refuse what would be charged for less than it releases."""
         count(clients=self.clients, rounds=self.rounds)
-        if set(self.terms) != set(OBSERVERS) or not all(self.terms.values()):
+        known = {SERVER, PUBLIC} <= self.terms.keys() <= OBSERVERS.keys()
+        if not known or not all(self.terms.values()):
             raise ValueError(f"terms: expected what each of {', '.join(OBSERVERS)} sees")
         if not (type(self.asks_norms) is type(self.credited) is bool):
             raise ValueError("asks_norms, credited: expected true or false")
-        norms = any(_asks_norm(event) for event, _ in self.terms["SERVER"])
+        norms = any(_asks_norm(event) for event, _ in self.terms[SERVER])
         if self.charges_each and self.asks_norms != norms:
             raise ValueError(f"asks_norms = {self.asks_norms}: the terms say otherwise")
 
@@ -90,7 +92,7 @@ class LedgerArm(PlannedArm):
     def charges_each(self) -> bool:
         """Whether clients are charged one by one, for messages that carry their own noise;
         otherwise all of them are charged for every round."""
-        return isinstance(self.terms["SERVER"][0].event, Sent)
+        return isinstance(self.terms[SERVER][0].event, Sent)
 
 
 def _asks_norm(event: Event) -> bool:
@@ -101,7 +103,7 @@ def _asks_norm(event: Event) -> bool:
 
 def terms_of(arm: Arm, most: Most = None) -> Terms:
     """What all rounds of an arm release, by observer: its trust says so (`Trust.terms`)."""
-    return arm.parts[2].terms(arm, most)
+    return arm.parts.trust.terms(arm, most)
 
 
 def with_strategy(terms: Terms, arm: Arm) -> Terms:

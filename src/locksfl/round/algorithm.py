@@ -113,12 +113,12 @@ def clipped_norms(norms: Array, dials: Dials) -> Array:
 def asked_values(method: Method, norms: Array, facts: Facts, dials: Dials) -> Array:
     """What the rule asks of each member, from 0 to C: the norm of its clipped update, or the score
     of its own facts. NaN becomes 0."""
-    score = method.parts[0].score
+    score = method.parts.rule.score
     if score is None:
         return clipped_norms(norms, dials)
     # one client at a time: a score cannot look at the others
-    found = jax.vmap(lambda own: jnp.reshape(score(own, dials, jnp), ()))(facts)
-    return jnp.where(found > 0, jnp.minimum(found, dials.clip_norm), 0.0)
+    scores = jax.vmap(lambda own: jnp.reshape(score(own, dials, jnp), ()))(facts)
+    return jnp.where(scores > 0, jnp.minimum(scores, dials.clip_norm), 0.0)
 
 
 class Arithmetic(Protocol):
@@ -191,19 +191,19 @@ def query_norms(
     """
     values = asked_values(method, norms, facts or {}, dials)
     released = arithmetic.release_norms(method, values, members, dials)
-    found = settle_norms(method, released, dials)
-    if method.parts[0].compares:
-        return compare_norms(method, found, members, dials, together)
+    settled = settle_norms(method, released, dials)
+    if method.parts.rule.compares:
+        return compare_norms(method, settled, members, dials, together)
 
     def release(k: int, *pair: Array) -> Array:
         return arithmetic.release_pair(method, k, pair, dials)
 
-    return refine_norms(method, found, members, dials, release)
+    return refine_norms(method, settled, members, dials, release)
 
 
 def check_refine_noise(method: Method, noise: Any) -> None:
     """Refuse the server's noise on the sums that refine K' unless each sum has its own."""
-    shape = (method.parts[0].refinements, 2)
+    shape = (method.parts.rule.refinements, 2)
     if shape[0] and (noise is None or jnp.shape(noise) != shape):
         given = "none" if noise is None else f"shape {jnp.shape(noise)}"
         raise ValueError(
@@ -346,7 +346,7 @@ def contribution_bound(method: Method, norm_sum: Array, dials: Dials) -> Array:
 
 def _at_clip(method: Method, norm_sum: Array, dials: Dials) -> Array:
     """p_C; of probabilities that do not follow the norms, the least, which is then public."""
-    own = norm_sum if method.parts[0].jointly else dials.clip_norm
+    own = norm_sum if method.parts.rule.jointly else dials.clip_norm
     return upload_probability(method, own, norm_sum, jnp.ones(()), dials)
 
 
@@ -454,7 +454,7 @@ def facts_of_updates(updates: Array, last: Array) -> Facts:
 
 
 class Measured(NamedTuple):
-    """What every member found out about its own update."""
+    """What every member knows of its own update."""
 
     norms: Array  # |u_i|, 0 if the update is not finite; in a secret run never less (`safe_norms`)
     facts: Facts  # those that were asked for

@@ -52,9 +52,9 @@ class LocalWork:
         """K_ref, a public number; None if all clients count alike."""
         if self.weight != "size":
             return None
-        if not (found := self.reference_samples or self.max_samples):
+        if not (unit := self.reference_samples or self.max_samples):
             raise ValueError("weight = 'size': expected reference_samples or max_samples")
-        return found
+        return unit
 
 
 class Records(NamedTuple):
@@ -173,8 +173,8 @@ def read(records: Records, rows: Array) -> tuple[Array, Array]:
 
 def mean_loss(model: Model, weights: Any, features: Array, labels: Array, used: Array) -> Array:
     """The mean loss over the used records; 0 if there are none."""
-    found = losses(model, model.apply(weights, features), labels)
-    return jnp.sum(jnp.where(used, found, 0.0)) / jnp.maximum(1, jnp.sum(used))
+    each = losses(model, model.apply(weights, features), labels)
+    return jnp.sum(jnp.where(used, each, 0.0)) / jnp.maximum(1, jnp.sum(used))
 
 
 def gradient_update(model: Model, weights: Array, records: Records, chunk: Chunk) -> Array:

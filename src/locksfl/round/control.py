@@ -82,7 +82,7 @@ def first_state(
     earlier, control = len(arm.strategy) - 1, control_of(work)
     return server.init(weights)._replace(
         clip_norm=None if clip_norm is None else jnp.asarray(clip_norm, jnp.float32),
-        last=jnp.zeros_like(weights) if arm.parts[0].remembers else None,
+        last=jnp.zeros_like(weights) if arm.parts.rule.remembers else None,
         recent_noise=jnp.zeros((earlier, *weights.shape)) if earlier > 0 else None,
         control=None if control is None else control.first(work, weights, arm.clients),
     )

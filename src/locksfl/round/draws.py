@@ -150,7 +150,7 @@ def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -
         size: the number of parameters.
     """
     cohort, grid = cohort_of(randomness, arm, round_index), grid_of(arm)
-    members, each = cohort.size, arm.parts[2].clients_add_noise
+    members, each = cohort.size, arm.parts.trust.clients_add_noise
 
     def stream(purpose: Purpose) -> Stream:
         return randomness.stream(arm.name, round_index, purpose)
@@ -165,7 +165,7 @@ def draw_secret(randomness: Randomness, arm: Arm, round_index: int, size: int) -
     if arm.releases_norms:
         purpose = Purpose.NORM_NOISE if each else Purpose.SERVER_NORM_NOISE
         norms = noise(arm.sum_multiplier, grid.norm, purpose, *norms.shape)
-    refine = np.zeros((0 if each else arm.parts[0].refinements, 2), np.int32)
+    refine = np.zeros((0 if each else arm.parts.rule.refinements, 2), np.int32)
     if refine.size:
         refine = noise(arm.sum_multiplier, grid.norm, Purpose.REFINE_NOISE, *refine.shape)
     shape = (members, size) if each else (size,)

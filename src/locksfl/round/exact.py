@@ -105,8 +105,8 @@ def safe_norms(updates: Array) -> Array:
     square = jnp.pad(scaled, [(0, 0), (0, side * side - updates.shape[-1])])
     rows = jnp.sum(jnp.square(square.reshape(-1, side, side)), axis=-1)
     lengths = jnp.sqrt(jnp.sum(jax.lax.optimization_barrier(rows), axis=-1))
-    found = largest * lengths * (1 + (side + 16) * 2.0**-23)
-    return jnp.where(largest < 2.0**120, found, jnp.inf)  # also for NaN
+    norms = largest * lengths * (1 + (side + 16) * 2.0**-23)
+    return jnp.where(largest < 2.0**120, norms, jnp.inf)  # also for NaN
 
 
 def contribution_steps(updates: Array, coefficient: Array, bounds: Array, steps: Array) -> Array:
@@ -136,7 +136,7 @@ class Noise(NamedTuple):
 
 
 class ExactSums(NamedTuple):
-    """The `Arithmetic` of whole numbers. Of what a simulation can see besides, nothing is told."""
+    """The `Arithmetic` of whole numbers. What only a simulation can see is left out."""
 
     noise: Noise
     grid: Grid  # with the steps of every rung until K' is released, and of its own from then on
@@ -161,7 +161,7 @@ class ExactSums(NamedTuple):
         """Each client's noisy value from 0 to C, or their noisy sum, on the grid."""
         step = dials.clip_norm / self.grid.norm
         steps = jnp.where(members.present, self._in_steps(values / step), 0)
-        if not method.parts[2].clients_add_noise:
+        if not method.parts.trust.clients_add_noise:
             return Released(values, self._noised_total(steps, self.noise.norm) * step)
         sent = jnp.clip(steps + self.noise.norm, 0, self.grid.norm)
         sent = jnp.where(members.present, sent, 0)
@@ -170,7 +170,7 @@ class ExactSums(NamedTuple):
     def release_pair(self, method: Method, k: int, pair: Sequence[Array], dials: Dials) -> Array:
         """Of what members have released, as it is; else with the server's noise, on the grid."""
         del dials
-        if method.parts[2].clients_add_noise:
+        if method.parts.trust.clients_add_noise:
             return jnp.stack([self.total(one) for one in pair])
         check_refine_noise(method, self.noise.refine)
         steps = (self._in_steps(one * self.grid.norm) for one in pair)
@@ -187,7 +187,7 @@ class ExactSums(NamedTuple):
     def zero(self, method: Method, size: int) -> Any:
         """Words; floats if members have bounds of their own, hence steps of different sizes."""
         zero = jnp.zeros(size, jnp.int32)
-        return zero.astype(jnp.float32) if method.parts[1].own_bound else Words(zero, zero)
+        return zero.astype(jnp.float32) if method.parts.estimator.own_bound else Words(zero, zero)
 
     def contributions(self, trace: Any, uploads: Uploads) -> Array:
         """Each client's, in steps of its own bound."""
@@ -204,7 +204,7 @@ class ExactSums(NamedTuple):
         return add(summed, total_steps(more))
 
     def noised(self, method: Method, summed: Any, std: Array, bound: Array) -> Array:
-        """With the server's noise in whole numbers: PUBLIC is told the sum, not how it was
+        """With the server's noise in whole numbers: PUBLIC sees the sum, not how it was
         rounded."""
         del std
         _, estimator, trust = method.parts

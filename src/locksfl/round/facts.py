@@ -33,7 +33,7 @@ from locksfl.round.client import (
 
 
 class Visited(NamedTuple):
-    """A chunk of clients, what was asked of them, and what they found."""
+    """A chunk of clients, what was asked of them, and what they computed."""
 
     model: Model
     weights: Array
@@ -100,8 +100,8 @@ def _record_by_record(seen: Visited) -> tuple[Array, Array]:
             row, used = record
             features, labels = read(seen.records, row[None])
             gradient = jax.grad(mean_loss, argnums=1)(model, unpacked, features, labels, used[None])
-            found = ravel_pytree(gradient)[0]
-            return (sums[0] + found, sums[1] + jnp.sum(jnp.square(found))), None
+            flat = ravel_pytree(gradient)[0]
+            return (sums[0] + flat, sums[1] + jnp.sum(jnp.square(flat))), None
 
         nothing = (jnp.zeros(model.size), jnp.zeros(()))
         (summed, squares), _ = jax.lax.scan(add, nothing, client)
@@ -127,20 +127,20 @@ def _of_update(name: str) -> Callable[[Visited], Array]:
 
 def _along_dense(trace: DenseTrace, seen: Visited) -> Array:
     """<u_i, v>, u_i = sum_s e_s (x_s, 1)^T in each layer: the sum of e_s . (V x_s + v_b)."""
-    found = jnp.zeros(seen.used.shape)
+    product = jnp.zeros(seen.used.shape)
     layers = seen.model.unravel(seen.last).layers
     for x, e, layer in zip(trace.inputs, trace.errors, layers, strict=True):
         moved = jnp.einsum("csi,oi->cso", x, layer.weight, precision=HIGHEST) + layer.bias
-        found += jnp.sum(e * moved, axis=(1, 2))
-    return found
+        product += jnp.sum(e * moved, axis=(1, 2))
+    return product
 
 
 def _sum_dense(trace: DenseTrace, seen: Visited) -> Array:
     """The sum of the coordinates of u_i: of (sum of e_s) (sum of x_s + 1)."""
-    found = jnp.zeros(seen.used.shape)
+    total = jnp.zeros(seen.used.shape)
     for x, e in zip(trace.inputs, trace.errors, strict=True):
-        found += jnp.sum(jnp.sum(e, axis=-1) * (jnp.sum(x, axis=-1) + 1.0), axis=1)
-    return found
+        total += jnp.sum(jnp.sum(e, axis=-1) * (jnp.sum(x, axis=-1) + 1.0), axis=1)
+    return total
 
 
 OF_TRACE = {"along": _along_dense, "sum": _sum_dense}

@@ -48,7 +48,7 @@ class FloatSums(NamedTuple):
         """The sums, with noise if the server adds any: without, they follow from what members
         have released."""
         sums = jnp.stack([self.total(one) for one in pair])
-        if method.parts[2].server_adds_noise:
+        if method.parts.trust.server_adds_noise:
             check_refine_noise(method, self.draws.refine_noise)
             sums = sums + dials.sum_noise * self.draws.refine_noise[k]
         return sums
@@ -87,5 +87,5 @@ class FloatSums(NamedTuple):
 
     def release_bits(self, method: Method, bits: Array, dials: Dials) -> Array:
         """With noise if the server adds any."""
-        noise = dials.clip_multiplier * method.parts[2].server_adds_noise * self.draws.clip_noise
+        noise = dials.clip_multiplier * method.parts.trust.server_adds_noise * self.draws.clip_noise
         return (bits + noise) / 2

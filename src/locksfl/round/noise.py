@@ -71,10 +71,10 @@ class SystemNoise:
             error = spread * (MARGIN * (1 + point) + LARGEST_MILLS / known)
             near = np.rint(spread * point)
             sure = np.abs(spread * point - near) + error < 0.5
-        found = np.where(sure, near, 0.0).astype(np.int64)
+        steps = np.where(sure, near, 0.0).astype(np.int64)
         for i in np.flatnonzero(~sure):
-            found[i] = _Exact(int(known[i]), spread, self._entropy).step()
-        return np.where(negative, -found, found)
+            steps[i] = _Exact(int(known[i]), spread, self._entropy).step()
+        return np.where(negative, -steps, steps)
 
 
 SYSTEM = SystemNoise()

@@ -126,12 +126,12 @@ class ChunkedClients:
 
     def measure(self, facts: tuple[str, ...] = ()) -> Measured:
         """The norms and facts of all members and, if memory allows, the trace of each chunk."""
-        found = [self._visit_shapes(number) for number in range(len(self.program.layout))]
-        size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(found))
+        shapes_of = [self._visit_shapes(number) for number in range(len(self.program.layout))]
+        size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(shapes_of))
         keeps = size * self.program.together <= self.program.keep_bytes
         norms, kept = jnp.zeros(self.members.present.shape), []
         seen = (norms, dict.fromkeys(facts, norms))
-        for number, shapes in enumerate(found):
+        for number, shapes in enumerate(shapes_of):
 
             def step(k: Array, start: Array, carry: Any, number: int = number) -> Any:
                 seen, mine = carry
@@ -200,7 +200,7 @@ class ChunkedClients:
         updates_of = self._corrected and (lambda: self._corrected(chunk, clients))
         asked = (program.model, self.weights, self.records, chunk, program.work)
         visit = measure(*asked, norms_of, updates_of)
-        names = program.method.parts[0].facts
+        names = program.method.parts.rule.facts
         if not names:
             return visit
         last = jnp.zeros_like(self.weights) if self.last is None else self.last
@@ -349,8 +349,8 @@ def play_block(
         return jax.lax.dynamic_slice_in_dim(everyone, jax.lax.axis_index(AXIS) * size, size)
 
     answers, tests = answers_of(program.model.task, test.labels, total)
-    asks_norms = program.method.parts[0].released
-    each_noises = program.method.parts[2].clients_add_noise
+    asks_norms = program.method.parts.rule.released
+    each_noises = program.method.parts.trust.clients_add_noise
     shown = each_noises or not program.exact  # else a secret of the server, which stays here
 
     def _mean(uploads: Uploads, members: Members) -> Array:
@@ -359,7 +359,7 @@ def play_block(
         return expected / jnp.maximum(1, total(members.present))
 
     adapts = state.clip_norm is not None
-    sums = (program.method.parts[0].refined(program.method.parts[2].server_adds_noise), 2)
+    sums = (program.method.parts.rule.refined(program.method.parts.trust.server_adds_noise), 2)
     control = control_of(program.work)
     fixed = dials
 
@@ -377,7 +377,7 @@ def play_block(
         arithmetic: Arithmetic
         if secrets is None:
             members = draw_members(arm_key, t, clients, mine)
-            refinements = program.method.parts[0].refinements
+            refinements = program.method.parts.rule.refinements
             server_draws = draw_server(arm_key, t, program.model.size, refinements)
             server_draws, recent = correlate(server_draws, state.recent_noise, program.strategy)
             state = state._replace(recent_noise=recent)

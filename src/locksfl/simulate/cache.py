@@ -63,8 +63,8 @@ def keep_compiled() -> Path | None:
     For applications only: it configures JAX for the whole process, which a library must not do.
     """
     chosen = os.environ.get(VARIABLE, "")
-    told = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
-    if chosen == OFF or told:
+    configured = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    if chosen == OFF or configured:
         return None
     root = Path(chosen) if chosen else Path(pooch.os_cache("locks-fl")) / "compiled"
     # a program for one processor may not run on another that shares the home folder

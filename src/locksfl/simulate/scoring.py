@@ -42,17 +42,17 @@ def in_batches(array: np.ndarray, filler: float, rows: int, multiple: int = 1) -
 def held_out(population: Population, rows: int, multiple: int = 1) -> TestData:
     """A population's held-out records as a block takes them, on the host."""
     labels, task = population.test_labels, population.task
-    found = TestData(
+    tests = TestData(
         in_batches(population.test_features, 0, rows, multiple),
         in_batches(labels, task.filler, rows, multiple),
         np.float32(population.scale),
     )
     if task.kind != "numbers":
-        return found
+        return tests
     means = labels.mean(axis=0, dtype=np.float64)
     squares = np.square(labels - means).sum(axis=0)
     shares = np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
-    return found._replace(means=np.float32(means), shares=np.float32(shares))
+    return tests._replace(means=np.float32(means), shares=np.float32(shares))
 
 
 def evaluate(model: Model, weights: Array, test: TestData) -> tuple[Array, Array]:
@@ -71,8 +71,8 @@ def evaluate(model: Model, weights: Array, test: TestData) -> tuple[Array, Array
         filled = jnp.maximum(labels, 0) if task.kind == "classes" else labels
         return points, jnp.sum(jnp.where(there, losses(model, scores, filled), 0.0))
 
-    points, found = jax.lax.map(one, (test.features, test.labels))
-    return jnp.sum(points), jnp.sum(found)
+    points, lost = jax.lax.map(one, (test.features, test.labels))
+    return jnp.sum(points), jnp.sum(lost)
 
 
 def _points(task: Task, scores: Array, labels: Array, test: TestData) -> Array:

@@ -23,7 +23,7 @@ MOST_NUMBERS = 2**29  # of noise in one round: 2 GiB
 
 def is_secret(randomness: Randomness, arm: Arm) -> bool:
     """Whether a run's noise has to hold: nobody knows its source, and there is noise."""
-    return not randomness.simulated and arm.parts[2].private
+    return not randomness.simulated and arm.parts.trust.private
 
 
 class SecretRounds:
@@ -32,7 +32,7 @@ class SecretRounds:
     def __init__(self, randomness: Randomness, arm: Arm, size: int) -> None:
         grid_of(arm)  # refuses noise that is too large
         check_secret([arm])
-        self.each = arm.parts[2].clients_add_noise
+        self.each = arm.parts.trust.clients_add_noise
         self._source, self._arm, self._size = randomness, arm, size
         numbers = int(size * max(1.0, arm.cohort)) if self.each else size
         if size > MOST_PARAMETERS or numbers > MOST_NUMBERS:

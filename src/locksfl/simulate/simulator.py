@@ -292,7 +292,7 @@ class Simulator:
         tests: Any = TestData(split, split, P(), P(), P())
         secrets = None
         if program.exact:  # noise of the server is everywhere, that of members in their slots
-            noise = slots if program.method.parts[2].clients_add_noise else P()
+            noise = slots if program.method.parts.trust.clients_add_noise else P()
             noises: Any = Noise(noise, noise, *[P()] * 3)  # type: ignore[arg-type]
             secrets = Secrets(slots, noises, P())  # type: ignore[arg-type]
         mapped = jax.shard_map(
@@ -505,7 +505,7 @@ def controlled(log: RoundLog, control: RateControl) -> RoundLog:
 
 def released_only(log: RoundLog, arm: Arm) -> RoundLog:
     """The round without what the block did not tell; a member that adds its own noise is known."""
-    if arm.parts[2].clients_add_noise:
+    if arm.parts.trust.clients_add_noise:
         return replace(log, norms=None)
     return replace(log, cohort=None, uploaded=None, norms=None)
 
@@ -537,10 +537,10 @@ def read_numbers(first: int, rounds: int, log: Log) -> list[RoundLog]:
     """The log of so many rounds without their members."""
     names = [name for name in Log._fields if name not in ("norms", "uploaded")]
     columns = {name: np.asarray(getattr(log, name))[:rounds].tolist() for name in names}
-    found = []
+    logs = []
     for r in range(rounds):
         row = {name: values[r] for name, values in columns.items()}
         for name in ("accuracy", "loss", "released_count"):  # not evaluated, not released
             row[name] = None if np.isnan(row[name]) else row[name]
-        found.append(RoundLog(first + r, **row))
-    return found
+        logs.append(RoundLog(first + r, **row))
+    return logs

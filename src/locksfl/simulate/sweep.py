@@ -65,7 +65,7 @@ def play_sweep(
     brief: of members and uploads the counts are enough; where settings are played together, no
         more is read from the device.
     """
-    found: dict[int, Played] = {}
+    results: dict[int, Played] = {}
     for numbers in _groups(simulator, settings, work, at_once):
         group = [settings[number] for number in numbers]
         room = _room(simulator, len(group), work)
@@ -74,8 +74,8 @@ def play_sweep(
             played = [how(simulator, *group[0], work, server)]
         else:
             played = _together(simulator, group, room, work, server, evaluate_every, brief)
-        found |= zip(numbers, played, strict=True)
-    return [found[number] for number in range(len(settings))]
+        results |= zip(numbers, played, strict=True)
+    return [results[number] for number in range(len(settings))]
 
 
 def play_alone(

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -162,7 +162,7 @@ def server_ledger(loop, books):
     start = "from locksfl.cli.main import main; main()"
     command = [sys.executable, "-c", start, "privacy", "account", str(loop.run), "--json"]
     told = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    assert told == json.loads(json.dumps(account_ledger(found)))
+    assert told == json.loads(json.dumps(account_ledger(found), default=asdict))
     assert told["arms"][0]["rounds_played"] == ROUNDS
     summary = RunFolder.open(loop.run).summary()
     for name, costs in (("guarantee", "composed"), ("spent_so_far", "spent_so_far")):

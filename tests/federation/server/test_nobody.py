@@ -17,7 +17,7 @@ import small_runs
 from locksfl.cli.running import NOTHING_TRAINED, run_new
 from locksfl.experiment.config import parse_config, to_table
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.records import untrained
 from locksfl.federation import certificates, logs
 from locksfl.federation.device import Refusal
@@ -287,7 +287,7 @@ def test_a_federation_that_trained_nothing_is_no_success(tmp_path, capsys, early
         "about 0% of the 12 uploads asked for came: most of the 24 questions failed (BUDGET 24)."
     )
     with pytest.raises(ValueError, match=r"run: arm locks: no device sent an update in 4 rounds"):
-        publish(tmp_path / "run", tmp_path / "bundle")
+        publish_folder(tmp_path / "run", tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
 
 

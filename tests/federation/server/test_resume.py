@@ -13,7 +13,7 @@ import small_runs
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import plan_arms
-from locksfl.experiment.publish import publish
+from locksfl.experiment.publish import publish_folder
 from locksfl.federation.device import DeviceLedger, Policy, Refusal, Witness
 from locksfl.federation.device.answering import Device
 from locksfl.federation.server.devices import DEVICES, Watched
@@ -141,8 +141,8 @@ def test_it_can_be_published(whole, tmp_path):
     names = [f"the-device-{i}" for i in range(CLIENTS)]
     Watched(network, names, folder.path, 60.0, dict, dict).write()
     assert "the-device-0" in (folder.path / DEVICES).read_text()
-    files = publish(folder.path, tmp_path / "bundle")
-    text = (tmp_path / "bundle" / "rounds.jsonl").read_text()
+    files = publish_folder(folder.path, tmp_path / "bundle")
+    text = (tmp_path / "bundle" / "statement.json").read_text()
     assert "stages" not in text
     assert not [path for path in files if path.is_dir() or b"the-device" in path.read_bytes()]
 
@@ -321,19 +321,19 @@ def test_what_a_killed_run_has_spent_is_read_from_the_durable_ledger(tmp_path, k
     devices = devices_in(tmp_path)
     with pytest.raises(Killed):
         run(folder, Network(devices, "first", killed_before))
-    told = ledger.account_ledger(ledger.read_run(folder.path))
-    identity = told["experiment"]
+    noted = ledger.account_ledger(ledger.read_run(folder.path))
+    identity = noted.experiment
     with ServerLedger.open_for(folder.path / LEDGER, identity) as journal:
         durable = ledger.account_ledger(journal.books)
-    assert told == durable
-    spent = told["all_arms_composed"]["spent_so_far"]["server"]["epsilon"]
+    assert noted == durable
+    spent = noted.all_arms_composed.spent_so_far["server"].epsilon
     summary = run(folder, Network(devices, "second"), resume=True)
     again = ledger.account_ledger(ledger.read_run(folder.path))
-    for arm, mine in zip(summary["arms"], again["arms"], strict=True):
+    for arm, mine in zip(summary["arms"], again.arms, strict=True):
         for cost in arm["spent_so_far"]:
-            seen = mine["spent_so_far"][cost["observer"].lower()]["relations"]
+            seen = mine.spent_so_far[cost["observer"].lower()].relations
             assert seen[cost["relation"]] == cost["epsilon"]
-    assert spent < again["all_arms_composed"]["spent_so_far"]["server"]["epsilon"]
+    assert spent < again.all_arms_composed.spent_so_far["server"].epsilon
 
 
 def test_a_server_does_not_go_on_with_an_older_ledger(tmp_path):

@@ -11,8 +11,8 @@ import math
 import numpy as np
 import pytest
 
-from locksfl.arm import Arm
 from locksfl.audit.replay import replayed
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.documents import read_document
 from locksfl.experiment.report import notes
@@ -52,8 +52,8 @@ sampling = "NAME"
 
 
 def arm_with(name, clients=12, rounds=5):
-    table = {"name": "arm", "cohort": clients / 3, "sampling": name}
-    return Arm.from_table(table, trust="central", clients=clients, rounds=rounds)
+    table = ArmConfig("arm", cohort=clients / 3, sampling=name)
+    return table.arm(clients, trust="central", rounds=rounds)
 
 
 def public(costs, relation="zero-out"):

@@ -13,7 +13,7 @@ from locksfl.methods.events import Sampled
 from locksfl.paper.theory.bound import Constants, corrected, printed
 from locksfl.paper.theory.rounds import (
     Regime,
-    answer,
+    advice,
     at_printed_rounds,
     limit,
     noise_of_everyone,
@@ -81,9 +81,9 @@ def test_a_grid_search_over_step_and_rounds_finds_nothing_better(trust, change):
     """What `locks theory rounds` says beside brute force: many T, each with 200 steps up to 1/L.
     That the search can fail: half the step, or one round fewer, is seen to be worse."""
     regime = replace(S, **change)
-    told = answer(regime)[trust]
-    rounds, bound, least = told["rounds"], told["bound"]["total"], told["limit"]
-    assert bound == pytest.approx(by_hand(regime, told["step"], rounds, trust), rel=1e-9)
+    best = advice(regime, trust)
+    rounds, bound, least = best.rounds, best.bound.total, best.limit
+    assert bound == pytest.approx(by_hand(regime, best.step, rounds, trust), rel=1e-9)
     steps = np.geomspace(1e-4, 1, 200) / regime.smoothness
     grid = {
         int(t): by_hand(regime, steps, int(t), trust).min()
@@ -96,7 +96,7 @@ def test_a_grid_search_over_step_and_rounds_finds_nothing_better(trust, change):
         if t < rounds:
             assert value > 1.1 * least, t  # no fewer rounds come within 10% of it
     assert bound <= 1.1 * least
-    assert by_hand(regime, told["step"] / 2, rounds, trust) > 1.05 * grid[rounds]
+    assert by_hand(regime, best.step / 2, rounds, trust) > 1.05 * grid[rounds]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ One file that needs no network, no server and no program but a browser. There ar
 * the public page is a part of the bundle, and a function of what the bundle tells
   (`publish.public_document`) and of nothing else: the same document gives the same bytes.
 
-`story` reads either, `sections` and `server` say it in blocks, `charts` draws with Bokeh, which is
-imported only there, and `sheet` puts all into the template.
+`story` reads either, `sections` and `server` say it in blocks, `sheet` puts all into the template;
+the charts are drawn by `locksfl._svg`.
 """
 
 from locksfl.experiment.page.server import draw_page, server_page

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from locksfl.experiment.page.charts import Chart
+from locksfl._charts import Chart
 
 
 @dataclass(frozen=True)

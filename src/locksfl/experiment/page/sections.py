@@ -9,6 +9,7 @@ from operator import attrgetter
 
 import tomli_w
 
+from locksfl._charts import Chart, Line, level
 from locksfl._tables import Record
 from locksfl._text import epsilon_text, size_text
 from locksfl.experiment.metrics import BASELINES
@@ -25,7 +26,6 @@ from locksfl.experiment.page.blocks import (
     decimal_text,
     number_text,
 )
-from locksfl.experiment.page.charts import Chart, Line, level
 from locksfl.experiment.page.story import Pick, Story
 from locksfl.experiment.records import score_of
 from locksfl.methods import SAMPLINGS, TRUSTS, sampling_of

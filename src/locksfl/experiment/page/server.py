@@ -9,6 +9,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from locksfl._charts import Chart, Line, level
 from locksfl._files import write_atomically
 from locksfl._tables import Record
 from locksfl.experiment.documents import PAGE
@@ -23,7 +24,6 @@ from locksfl.experiment.page.blocks import (
     Text,
     number_text,
 )
-from locksfl.experiment.page.charts import Chart, Line, level
 from locksfl.experiment.page.sheet import again, render, sheet_of
 from locksfl.experiment.page.story import Story, of_run
 from locksfl.privacy.ledger import read_run

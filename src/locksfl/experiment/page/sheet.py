@@ -11,13 +11,14 @@ from hashlib import sha256
 from importlib import metadata, resources
 from typing import Any
 
+from locksfl._svg import STYLE, svg_in_page
 from locksfl._tables import Record
 from locksfl.experiment.config import OWN_DATA
-from locksfl.experiment.documents import ELEMENT
+from locksfl.experiment.documents import ELEMENT, as_document
 from locksfl.experiment.page import sections
 from locksfl.experiment.page.blocks import Code, Figure, Section, Summary, Text, pieces
-from locksfl.experiment.page.charts import Chart, bokeh_script, figures_json
-from locksfl.experiment.page.story import Story, of_document, understood
+from locksfl.experiment.page.story import Story, of_document
+from locksfl.experiment.record import Statement, plain
 
 COMMANDS = {  # by engine: what plays an experiment, and with what
     None: ("locks run config.toml", "With config.toml and the same data. "),
@@ -50,23 +51,20 @@ class Sheet:
     document: Record | None = None
 
 
-def public_page(document: Record) -> str:
-    """The page of a public bundle: a function of what the bundle tells, to the byte."""
-    document = json.loads(json.dumps(document, sort_keys=True))  # in one order
-    with understood():
-        return render(_public_sheet(document))
+def public_page(statement: Statement) -> str:
+    """The page of a public bundle: a function of its statement, to the byte."""
+    return render(replace(_public_sheet(statement), document=plain(statement)))
 
 
-def _public_sheet(document: Record) -> Sheet:
-    story = of_document(document)
+def _public_sheet(statement: Statement) -> Sheet:
+    story = of_document(as_document(statement))
     more = [
         sections.asked([story]),
         sections.budget([story]),
         sections.configuration(story.config),
         again(story, AGAIN),
     ]
-    about = "Report of a private training run, for the public"
-    return replace(sheet_of(story, about, more), document=document)
+    return sheet_of(story, "Report of a private training run, for the public", more)
 
 
 def sheet_of(story: Story, subtitle: str, more: Sequence[Section]) -> Sheet:
@@ -91,16 +89,13 @@ def again(story: Story, said: str, options: str = "") -> Section:
 
 def render(sheet: Sheet) -> str:
     """The page as one file."""
-    charts: dict[str, Chart] = {}
-    for section in sheet.sections:
-        for block in section.blocks:
-            if isinstance(block, Figure):
-                charts[f"figure-{len(charts) + 1}"] = block.chart
+    blocks = (block for section in sheet.sections for block in section.blocks)
+    charts = [block.chart for block in blocks if isinstance(block, Figure)]
+    figures = [svg_in_page(chart, f"figure-{number}") for number, chart in enumerate(charts, 1)]
     return _template().render(
         sheet=sheet,
-        places=iter(charts),
-        figures=figures_json(charts) if charts else None,
-        bokeh=bokeh_script,
+        figures=iter(figures),
+        style=STYLE,
         document_id=ELEMENT,
         generator=generator(),
         pieces=pieces,
@@ -111,13 +106,12 @@ def render(sheet: Sheet) -> str:
 @cache
 def generator() -> str:
     """What draws pages here: another version, or other sources of this one, draw other bytes."""
-    drawing = sha256()
-    for file in sorted(resources.files("locksfl.experiment.page").iterdir(), key=lambda f: f.name):
+    drawing, package = sha256(), resources.files("locksfl")
+    page = sorted((package / "experiment" / "page").iterdir(), key=lambda file: file.name)
+    for file in (package / "_charts.py", package / "_svg.py", *page):
         if file.name.endswith((".py", ".html")):
             drawing.update(file.read_bytes())
-    versions = [f"{name} {metadata.version(name)}" for name in ("Bokeh", "Jinja2")]
-    ours = f"locks-fl {metadata.version('locks-fl')} ({drawing.hexdigest()[:12]})"
-    return ", ".join([ours, *versions])
+    return f"locks-fl {metadata.version('locks-fl')} ({drawing.hexdigest()[:12]})"
 
 
 def drawn_by(page: str) -> str | None:

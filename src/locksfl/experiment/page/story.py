@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from locksfl._charts import Line
 from locksfl._tables import Record
 from locksfl.experiment.config import Config, to_table
 from locksfl.experiment.coverage import covered
 from locksfl.experiment.documents import STATEMENT
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.page.charts import Line
 from locksfl.experiment.records import score_of, shown
 from locksfl.experiment.statement import statement_words
 from locksfl.methods import TRUSTS

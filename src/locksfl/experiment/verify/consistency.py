@@ -11,17 +11,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from locksfl._tables import Record, build_table, or_infinite
+from locksfl._tables import Record, or_infinite
 from locksfl.arm import MULTIPLIERS, Arm
-from locksfl.data.catalogue import NAMES
-from locksfl.experiment.config import OWN_DATA, Config, DataConfig
+from locksfl.experiment.arm_config import ArmConfig
+from locksfl.experiment.config import Config
 from locksfl.experiment.documents import Document
-from locksfl.experiment.publish import played_arms
-from locksfl.experiment.records import COUNTED
-from locksfl.experiment.statement import statement_words, unit_text
+from locksfl.experiment.own_code import described, is_own
+from locksfl.experiment.public import played_arms
+from locksfl.experiment.record import PublicRun
 from locksfl.experiment.verify.covers import cover_faults
 from locksfl.experiment.verify.epsilons import terms_in
-from locksfl.experiment.verify.own_code import is_own, own_term_faults, stand_ins
+from locksfl.experiment.verify.own_code import own_term_faults
 from locksfl.methods.cyclic import check_secret
 from locksfl.methods.events import (
     Correlated,
@@ -39,58 +39,31 @@ from locksfl.privacy.terms import terms_of
 TOGETHER = (Exact, Sum, Sent)  # what an observer may have before them in one trust
 
 
-def name_faults(document: Document) -> Iterator[str]:
-    """An arm that is missing in one place."""
-    statement = document["statement"]
-    names = [arm["name"] for arm in statement["arms"]]
-    settings = [arm.get("name") for arm in document["config"]["arm"]]
-    if settings != names:
-        yield f"the configuration has the arms {settings}, the statement {names}"
-    played = list(dict.fromkeys(line["arm"] for line in document["rounds"]))
-    if sorted(played) != sorted(names):
-        yield f"there are rounds of the arms {played}; the statement has {names}"
-    if sorted(statement["models"]) != sorted(f"model-{name}.npz" for name in names):
-        yield f"models {sorted(statement['models'])}: expected one for each arm of {names}"
-
-
-def settings_of(document: Document) -> Config:
-    """The settings, with something of the program's in place of code of the operator's own."""
-    return build_table(Config, {**document["config"], "arm": stand_ins(document)}, "")
-
-
-def setting_faults(document: Document) -> Iterator[str]:
-    """Settings that do not lead to the statement and its terms."""
-    statement = document["statement"]
-    claimed = [arm["claimed_epsilon"] for arm in statement["arms"]]
-    if statement["no_guarantee"] and None in claimed:
-        yield "claimed_epsilon: missing, and no_guarantee is said of it"
-        return
+def claim_faults(run: PublicRun) -> Iterator[str]:
+    """Settings that no arm could have, and a claim without a number."""
     try:
-        _check_public(document["config"])
-        config = settings_of(document)
-        arms = _planned(document, config)
-        if not statement["simulated"]:
+        described(run).check_arms()
+    except ValueError as error:
+        yield f"configuration: {error}"
+    printed = run.settings.privacy.accounting != "sound"
+    if printed and any(arm.claimed_epsilon is None for arm in run.arms):
+        yield "claimed_epsilon: missing, and no_guarantee is said of it"
+
+
+def setting_faults(run: PublicRun, document: Document) -> Iterator[str]:
+    """Settings that do not lead to the statement and its terms."""
+    statement, config = document["statement"], described(run)
+    try:
+        arms = _planned(run, document, config)
+        if not run.simulated:
             _check_secret(config, arms)
     except ValueError as error:
         yield f"configuration: {error}"
         return
-    privacy = config.privacy
-    expected = {
-        "name": config.name,
-        "tuned_without_privacy": privacy.tuned_without_privacy,
-        "accounting": privacy.accounting,
-        "no_guarantee": privacy.accounting != "sound",
-        "filter": privacy.filter,
-        "unit": unit_text(config),
-    }
-    for name, value in expected.items():
-        if statement[name] != value:
-            yield f"{name} = {statement[name]!r}: the configuration says {value!r}"
-    known = () if any(map(is_own, document["config"]["arm"])) else arms
+    tables = run.settings.arm
+    known = () if any(map(is_own, tables)) else arms
     yield from (f"covers: {fault}" for fault in cover_faults(document, config, known))
-    if statement["words"] != statement_words(statement, config):
-        yield "words: not those of this statement and these settings"
-    for told, arm, table in zip(statement["arms"], arms, document["config"]["arm"], strict=True):
+    for told, arm, table in zip(statement["arms"], arms, tables, strict=True):
         lines = [line for line in document["rounds"] if line["arm"] == arm.name]
         for fault in (
             *_arm_faults(told, arm, config, table),
@@ -99,15 +72,6 @@ def setting_faults(document: Document) -> Iterator[str]:
             *_count_faults(lines, arm, is_own(table)),
         ):
             yield f"arm {arm.name}: {fault}"
-
-
-def _check_public(table: Record) -> None:
-    """Refuse settings that never leave a server, and a path, which would be opened here."""
-    for where, name in ((table, "seed"), (table["data"], "dir")):
-        if name in where:
-            raise ValueError(f"{name} = {where[name]!r}: not a public setting")
-    if (name := table["data"].get("name", DataConfig.name)) not in (*NAMES, OWN_DATA):
-        raise ValueError(f"data.name = {name!r}: expected a set of this program's, or {OWN_DATA!r}")
 
 
 def _check_secret(config: Config, arms: list[Arm]) -> None:
@@ -119,21 +83,21 @@ def _check_secret(config: Config, arms: list[Arm]) -> None:
         raise ValueError(f"diagnostics.every = {config.diagnostics.every}: only of a simulation")
 
 
-def _planned(document: Document, config: Config) -> list[Arm]:
+def _planned(run: PublicRun, document: Document, config: Config) -> list[Arm]:
     """The arms with the noise that is stated; of own code, what stands in, which has no ladder."""
-    tables, told = document["config"]["arm"], document["statement"]["arms"]
+    tables, told = run.settings.arm, document["statement"]["arms"]
     arms = {
         arm.name: arm.changed(noise_multiplier=one["noise_multiplier"])
         for arm, one, table in zip(config.arms, told, tables, strict=True)
         if is_own(table)
     }
-    if ours := [table for table in config.arm if table["name"] not in arms]:
+    if ours := [table for table in config.arm if table.name not in arms]:
         stated = {"arms": [one for one in told if one["name"] not in arms]}
         arms |= played_arms(replace(config, arm=ours), stated)
-    return [arms[table["name"]] for table in tables]
+    return [arms[table.name] for table in tables]
 
 
-def _arm_faults(told: Record, arm: Arm, config: Config, table: Record) -> Iterator[str]:
+def _arm_faults(told: Record, arm: Arm, config: Config, table: ArmConfig) -> Iterator[str]:
     """Numbers of an arm that are not those of its table and the experiment."""
     names = ["rule", "estimator", "trust", "rounds", "clip_norm", "step"]
     expected = {name: getattr(arm, name) for name in names}
@@ -147,11 +111,12 @@ def _arm_faults(told: Record, arm: Arm, config: Config, table: Record) -> Iterat
     )
     if is_own(table):  # what stands in has another rule, and is not limited
         for name in ("rule", "estimator"):
-            expected[name] = table.get(name, told[name])
+            expected[name] = getattr(table, name) or told[name]
         if config.privacy.max_epsilon is not None:
             del expected["rounds"]
         noised["norm_multiplier"] = told["norm_multiplier"] is not None
-    expected |= {name: table[name] for name in MULTIPLIERS if name in table}
+    given = table.given()
+    expected |= {name: given[name] for name in MULTIPLIERS if name in given}
     expected |= {name: getattr(arm, name) for name in arm.scheme.tells}
     for name, value in expected.items():
         if told.get(name) != value:
@@ -201,7 +166,7 @@ def _claim_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:
 def _count_faults(lines: list[Record], arm: Arm, own: bool) -> Iterator[str]:
     """Counts of rounds that the settings fix, or that fit no number of parameters. How many upload
     by an own rule is not known."""
-    rule, sizes = arm.parts[0], set()
+    rule = arm.parts[0]
     for line in lines:
         where = f"round {line['round']}"
         if arm.controlled:
@@ -213,21 +178,15 @@ def _count_faults(lines: list[Record], arm: Arm, own: bool) -> Iterator[str]:
         fixed = not arm.counts and (rule.estimated_uploads is None or not arm.releases_norms)
         if fixed and not own and line["upload_estimate"] != arm.uploads:
             yield f"{where}: upload_estimate {line['upload_estimate']:g}; it is {arm.uploads:g}"
-        if not arm.parts[2].guards_server:
+        if (line.get("clip_norm") is not None) != (arm.clip_quantile is not None):
+            yield f"{where}: clip_norm: expected only if it adapts"
+        if ("cohort" in line) != arm.parts[2].guards_server:
+            yield f"{where}: counts: expected only where every message carries its own noise"
+        if "cohort" not in line or not arm.parts[2].guards_server:
             continue
-        if missing := [name for name in (*COUNTED, "exhausted") if name not in line]:
-            yield f"{where}: {', '.join(missing)} missing"
-            continue
-        cohort, uploads, up, down = (line[name] for name in COUNTED)
+        cohort, uploads = line["cohort"], line["uploads"]
         if not uploads <= cohort <= arm.clients:
             yield f"{where}: {uploads} uploads of {cohort} of {arm.clients} clients"
-        if own:  # perhaps with norms
-            continue
-        norms = cohort if arm.releases_norms else 0
-        sizes |= {down / 4 / cohort} if cohort else set()
-        sizes |= {(up / 4 - norms) / uploads} if uploads else set()
-    if len(sizes) > 1:
-        yield "bytes of rounds: they fit no one number of parameters"
 
 
 def term_faults(document: Document) -> Iterator[str]:
@@ -259,34 +218,24 @@ def _strategy_faults(event: Correlated, arm: Record) -> Iterator[str]:
         yield "another strategy than the arm's"
 
 
-def round_faults(document: Document) -> Iterator[str]:
-    """Rounds that are missing, and figures of an arm that are not those of its rounds."""
-    evaluated = document["statement"]["held_out"]["public"]
-    for arm in document["statement"]["arms"]:
-        where = f"arm {arm['name']}"
-        lines = [line for line in document["rounds"] if line["arm"] == arm["name"]]
-        played = arm.get("played_rounds", arm["rounds"])
-        if [line["round"] for line in lines] != list(range(1, played + 1)):
-            yield f"{where}: expected the rounds 1 to {played}, each once"
-            continue
-        if not played <= arm["rounds"] <= arm["asked_rounds"]:
-            yield f"{where}: {played} of {arm['rounds']} of {arm['asked_rounds']} rounds"
-        for name in ("accuracy", "r2", "loss"):
-            if arm.get(name) != (last := lines[-1].get(name)):
-                yield f"{where}: {name} {arm.get(name)!r}; the last round has {last!r}"
-            if (name in arm or name in lines[-1]) and not evaluated:
-                yield f"{where}: {name} on records that are not public"
-        if "last_clip_norm" in arm and arm["last_clip_norm"] != lines[-1].get("clip_norm"):
-            yield f"{where}: last_clip_norm is not that of the last round"
-        sums = {
-            "expected_cohort": sum(line["expected_cohort"] for line in lines) / len(lines),
-            "upload_estimate": max(0, sum(line["upload_estimate"] for line in lines)),
-        }
-        for name, value in sums.items():
-            if not math.isclose(arm[name], value, rel_tol=1e-9):
-                yield f"{where}: {name} {arm[name]:g}; its rounds have {value:g}"
-        if "spent_so_far" in arm:
-            yield from (f"{where}: {fault}" for fault in _spent_faults(arm))
+def round_faults(run: PublicRun, document: Document) -> Iterator[str]:
+    """Rounds that are missing, and what is told of them and should not be."""
+    train = run.settings.train
+    for arm, told in zip(run.arms, document["statement"]["arms"], strict=True):
+        where, early = f"arm {arm.name}", train.stop_after is not None
+        if (arm.played != arm.planned and not early) or not (
+            arm.played <= arm.planned <= train.rounds
+        ):
+            yield f"{where}: {arm.played} of {arm.planned} of {train.rounds} rounds"
+        if (arm.spent_so_far is not None) != early:
+            yield f"{where}: spent_so_far: expected only with train.stop_after"
+        kinds = {type(one.metrics) for one in run.arms}
+        if (arm.metrics is not None) != run.evaluated or len(kinds) > 1:
+            yield f"{where}: metrics: not those of public records, all of one task"
+        if not run.evaluated and any(one.scores for one in arm.rounds):
+            yield f"{where}: scores on records that are not public"
+        if arm.spent_so_far is not None:
+            yield from (f"{where}: {fault}" for fault in _spent_faults(told))
 
 
 def _spent_faults(arm: Record) -> Iterator[str]:

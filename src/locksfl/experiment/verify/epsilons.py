@@ -51,7 +51,7 @@ def cost_rows(document: Document) -> Iterator[Row]:
     told = [(arm["name"], arm["privacy"], [every[arm["name"]]]) for arm in arms]
     told.append((ALL_ARMS, statement["all_arms_composed"], list(every.values())))
     for arm in arms:
-        if "spent_so_far" in arm and not by_ledger(arm):
+        if "spent_so_far" in arm and not by_ledger(terms_in(arm)):
             played = for_rounds(every[arm["name"]], arm["played_rounds"])
             name = f"{arm['name']}, rounds played"
             told.append((name, arm["spent_so_far"], [played]))
@@ -66,10 +66,10 @@ def terms_in(arm: Record) -> Terms:
     return terms_from_json(arm["terms"])
 
 
-def by_ledger(arm: Record) -> bool:
+def by_ledger(terms: Terms) -> bool:
     """Whether what an arm has spent is that of the clients in its ledger: who sends messages of
     its own spends by being asked, which no public term tells."""
-    return _has(terms_in(arm)["PUBLIC"], Sent)
+    return _has(terms["PUBLIC"], Sent)
 
 
 def _row(name: str, cost: Record, seen: Seen, asked: Record) -> Row:

@@ -1,14 +1,12 @@
 """Arms whose rule or estimator is code of the operator's own: "package.module:name".
 
-It is never imported here, since whoever wrote the document chose its name. So what the code states
-(a largest probability, whether norms are asked for) is taken from the terms, and a reader is told.
-All that the trust, the settings and the stated noise fix by themselves must hold all the same. For
-the texts a rule of the program's stands in, one that they say the same of.
+It is never imported here (`experiment.own_code`). So what the code states (a largest probability,
+whether norms are asked for) is taken from the terms, and a reader is told. All that the trust, the
+settings and the stated noise fix by themselves must hold all the same.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 from msgspec import structs
@@ -16,10 +14,8 @@ from msgspec import structs
 from locksfl._tables import Record
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config
-from locksfl.experiment.documents import Document
-from locksfl.experiment.statement import RESERVATIONS
 from locksfl.experiment.verify.epsilons import terms_in
-from locksfl.methods import TRUSTS, sampling_of
+from locksfl.methods import TRUSTS
 from locksfl.methods.events import (
     Chosen,
     Correlated,
@@ -34,43 +30,6 @@ from locksfl.methods.events import (
 from locksfl.methods.releases import Observer, joint_multiplier
 
 BUDGET = ("epsilon", "delta", "relation")
-METHODS = ("rule", "estimator")
-OF_RULES = (*METHODS, "floor", "norm_low", "norm_multiplier", "loss_bound", "gate", "weights")
-LADDERS = {"rate_control": "coin", "noise_follows": "dpis"}  # rules with one, by what is said of it
-
-
-def own_code(document: Document) -> list[str]:
-    """The rules and estimators that are code of the operator's own."""
-    return sorted({word for table in document["config"]["arm"] for word in _own(table)})
-
-
-def is_own(table: Record) -> bool:
-    """Whether an arm has a rule or an estimator of the operator's own."""
-    return bool(_own(table))
-
-
-def _own(table: Record) -> list[str]:
-    words = (table.get(part) for part in METHODS)
-    return [word for word in words if isinstance(word, str) and ":" in word]
-
-
-def stand_ins(document: Document) -> list[Record]:
-    """The tables of all arms, own rules and estimators replaced."""
-    said = document["statement"]["words"]["reservations"]
-    rules = [rule for key, rule in LADDERS.items() if RESERVATIONS[key] in said] or ["coin"]
-    clients, found = document["config"]["data"].get("clients"), []
-    of_ladders = itertools.cycle(rules)
-    for table, told in zip(document["config"]["arm"], document["statement"]["arms"], strict=True):
-        if is_own(table):
-            table = {name: value for name, value in table.items() if name not in OF_RULES}
-            if "ladder" in told:
-                table["rule"] = next(of_ladders)
-            if table.get("rule") == "dpis":  # it asks everybody
-                table.pop("cohort", None)
-            elif sampling_of(table).secret:
-                table.setdefault("cohort", clients)
-        found.append(table)
-    return found
 
 
 def own_term_faults(told: Record, arm: Arm, config: Config) -> Iterator[str]:

@@ -114,6 +114,7 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
     from locksfl.data.folder import open_part
     from locksfl.data.population import Population
     from locksfl.data.task import Task
+    from locksfl.experiment.arm_config import ArmConfig
     from locksfl.experiment.config import Config, FeaturesConfig, LocalConfig, ModelConfig
     from locksfl.experiment.run import model_for
     from locksfl.federation.device.local_update import local_update
@@ -124,7 +125,7 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
     read: dict[str, Any] = {
         name: build_table(kind, table.get(name, {}), name) for name, kind in parts.items()
     }
-    config = dataclasses.replace(Config(arm=[{"name": "device", "cohort": 1}]), **read)
+    config = dataclasses.replace(Config(arm=[ArmConfig("device", cohort=1)]), **read)
     if data.is_dir():
         mine = open_part(data, held_out=False)
     else:

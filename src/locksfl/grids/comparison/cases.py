@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from locksfl._tables import build_table, or_null, toml_table
 from locksfl._validate import one_of
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import Config, PrivacyConfig, config_of, read_text
 from locksfl.grids.comparison.settings import (
     CompareConfig,
@@ -148,7 +149,7 @@ class Comparison:
         )
         try:
             privacy = self.privacy(case)
-            return dataclasses.replace(base, train=train, privacy=privacy, arm=[table])
+            return dataclasses.replace(base, train=train, privacy=privacy, arm=[ArmConfig(**table)])
         except ValueError as error:
             raise ValueError(f"compare, {case.label}: {error}") from None
 

@@ -18,7 +18,7 @@ from locksfl._tables import (
     typed_value,
 )
 from locksfl._validate import refuse_unless
-from locksfl.arm import SETTINGS as ARM_SETTINGS
+from locksfl.experiment.arm_config import SETTINGS as ARM_SETTINGS
 from locksfl.methods import find_rule
 from locksfl.methods.rules import Rule
 

@@ -140,10 +140,7 @@ def _same(data: DataConfig, other: DataConfig) -> bool:
     if data.name in NAMES or other.name in NAMES:
         return same_records(data.name, other.name)
     mine, theirs = (
-        {
-            name: file["sha256"]
-            for name, file in read_header(find_folder(d.name, d.dir)).files.items()
-        }
+        {name: file.sha256 for name, file in read_header(find_folder(d.name, d.dir)).files.items()}
         for d in (data, other)
     )
     dealt = ("labels.npy", "offsets.npy")

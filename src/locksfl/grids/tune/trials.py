@@ -204,8 +204,8 @@ def trial_run(task: Task) -> Config:
         noisy = calibrated(replace(arm, rounds=len(pairs) * arm.rounds), privacy)
         noise = {name: value for name, value in vars(noisy.noise).items() if value}
         for number, (clip, reach) in enumerate(pairs, 1):
-            own = {"clip_norm": clip, "step": step_of(clip, reach)}
-            tables.append({**table, "name": f"{arm.name[:95]}-{number}", **own, **noise})
+            name, step = f"{arm.name[:95]}-{number}", step_of(clip, reach)
+            tables.append(replace(table, name=name, clip_norm=clip, step=step, **noise))
     return replace(
         task.config,
         name=f"{task.config.name[:93]}-tuning",

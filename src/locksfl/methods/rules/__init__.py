@@ -11,29 +11,37 @@ noised and charged in the same way, because it can change by C at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from locksfl.methods.releases import NORM, Domain
 
 if TYPE_CHECKING:
     from locksfl.arm import Arm
 
-__all__ = ["FACTS", "NORM", "Rule", "as_released"]
+__all__ = ["FACTS", "NORM", "Facts", "Rule", "as_released"]
 
-FACTS = {  # what can be measured at client i, from its own records and from what was released
-    "norm": "|u_i|, before clipping",
-    "loss": "the mean loss at the current model of the records that it uses",
-    "rms_loss": "the root mean square of those losses",
-    "size": "K_i / K_ref with local.weight = 'size', else 1",
-    "spread": "the standard deviation of its records' gradients: sqrt(mean |g_s|^2 - |mean g_s|^2)",
-    "sum": "the sum of the coordinates of u_i",
-    "along": "<u_i, v>, v the last released update (zero in the first round)",
-    "last_norm": "|v|, a public number",
-    "last_sum": "the sum of the coordinates of v, a public number",
-    "parameters": "d, the number of parameters, a public number",
-}
+
+class Facts(TypedDict, total=False):
+    """What can be measured at client i, from its own records and from what was released."""
+
+    norm: Annotated[Any, "|u_i|, before clipping"]
+    loss: Annotated[Any, "the mean loss at the current model of the records that it uses"]
+    rms_loss: Annotated[Any, "the root mean square of those losses"]
+    size: Annotated[Any, "K_i / K_ref with local.weight = 'size', else 1"]
+    spread: Annotated[
+        Any,
+        "the standard deviation of its records' gradients: sqrt(mean |g_s|^2 - |mean g_s|^2)",
+    ]
+    sum: Annotated[Any, "the sum of the coordinates of u_i"]
+    along: Annotated[Any, "<u_i, v>, v the last released update (zero in the first round)"]
+    last_norm: Annotated[Any, "|v|, a public number"]
+    last_sum: Annotated[Any, "the sum of the coordinates of v, a public number"]
+    parameters: Annotated[Any, "d, the number of parameters, a public number"]
+
+
+FACTS = tuple(Facts.__annotations__)  # the names that a rule may ask for
 OF_THE_LAST = {"along", "last_norm", "last_sum"}  # the server has to remember v
 
 
@@ -105,7 +113,7 @@ class Rule:
     probability: Callable[[Any, Any, Any, Any, Any], Any]
     largest_probability: Callable[[Arm], float] | None = None
     asks: Domain | None = None
-    score: Callable[[Mapping[str, Any], Any, Any], Any] | None = None
+    score: Callable[[Facts, Any, Any], Any] | None = None
     facts: tuple[str, ...] = ()
     released: bool = False
     settle: Callable[[Any, Any, Any], Any] = as_released

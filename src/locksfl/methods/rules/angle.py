@@ -15,15 +15,14 @@ A direction is not a norm, so that the capped estimator is biased; horvitz-thomp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import pi
 from typing import Any
 
-from locksfl.methods.rules import NORM, shared
+from locksfl.methods.rules import NORM, Facts, shared
 
 
-def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
+def score(facts: Facts, dials: Any, xp: Any) -> Any:
     """C arccos(cos(u_i, v)) / pi."""
     cosine = shared.cosine_between(facts["along"], facts["norm"], facts["last_norm"], xp)
     return dials.clip_norm * xp.arccos(cosine) / pi

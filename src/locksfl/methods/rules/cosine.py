@@ -16,14 +16,13 @@ A direction is not a norm, so that the capped estimator is biased; horvitz-thomp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, shared
+from locksfl.methods.rules import NORM, Facts, shared
 
 
-def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
+def score(facts: Facts, dials: Any, xp: Any) -> Any:
     """C (1 - cos(u_i, v)) / 2."""
     cosine = shared.cosine_between(facts["along"], facts["norm"], facts["last_norm"], xp)
     return dials.clip_norm * (1 - cosine) / 2

@@ -24,14 +24,13 @@ A diversity is not a norm, so that the capped estimator is biased; horvitz-thomp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, shared
+from locksfl.methods.rules import NORM, Facts, shared
 
 
-def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
+def score(facts: Facts, dials: Any, xp: Any) -> Any:
     """sqrt(|g_i - v|^2 + sigma_i^2); the round limits it to C."""
     factor = shared.clip_factor(facts["norm"], dials, xp)
     length, along = factor * facts["norm"], factor * facts["along"]

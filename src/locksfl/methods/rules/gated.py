@@ -42,6 +42,8 @@ from locksfl.methods.rules.shared import (
 if TYPE_CHECKING:
     from locksfl.arm import Arm
 
+ROUNDING = 1e-5  # relative: 100 times what products of float32 are off by
+
 
 def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
     """b / m above the gate, else that of the rule norm."""
@@ -51,8 +53,9 @@ def probability(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> Any:
 
 
 def largest_probability(arm: Arm) -> float:
-    """That of the rule norm, unless every round is uniform."""
-    if arm.norm_low > arm.gate:
+    """That of the rule norm, the larger one, unless every round is uniform. A round compares
+    K_low with the gate in its own arithmetic, so that next to the gate either may come out."""
+    if arm.norm_low > arm.gate * (1 + ROUNDING):
         return arm.uploads / arm.cohort
     return largest_share(arm)
 

@@ -19,14 +19,13 @@ s_i >= |g_i|, so that with true values the capped estimator's clip never binds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, shared
+from locksfl.methods.rules import NORM, Facts, shared
 
 
-def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
+def score(facts: Facts, dials: Any, xp: Any) -> Any:
     """C sqrt((r_i^2 + d z^2) / (1 + d z^2)), r_i = |g_i| / C."""
     share = facts["norm"] * shared.clip_factor(facts["norm"], dials, xp) / dials.clip_norm
     noise = facts["parameters"] * dials.noise_multiplier**2

@@ -20,14 +20,13 @@ A utility is not a norm, so that the capped estimator is biased (see the rule lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from locksfl.methods.rules import NORM, shared
+from locksfl.methods.rules import NORM, Facts, shared
 
 
-def score(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
+def score(facts: Facts, dials: Any, xp: Any) -> Any:
     """C U_i / B; the round limits it to C."""
     del xp
     return dials.clip_norm * facts["size"] * facts["rms_loss"] / dials.loss_bound

@@ -7,11 +7,10 @@ trusted. K' is the public number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from locksfl.methods.rules import Rule
+from locksfl.methods.rules import Facts, Rule
 
 if TYPE_CHECKING:
     from locksfl.arm import Arm
@@ -80,8 +79,11 @@ def water_level(values: Any, uploads: Any, xp: Any) -> Any:
 
 def larger_and_equal(own: Any, weight: Any, xp: Any) -> tuple[Any, Any]:
     """For each member, the number of members with a larger value and of those with the same value,
-    itself included. Those of weight 0 are absent and do not count."""
-    ranked = xp.sort(xp.where(weight > 0, own, -1.0))
+    itself included. Those of weight 0 are absent and do not count. Each value is looked up as it
+    was sorted: a compiler that computes it a second time may round it otherwise."""
+    values = xp.where(weight > 0, own, -1.0)
+    ranked = xp.sort(values)
+    own = ranked[xp.argsort(xp.argsort(values))]
     up_to, below = (xp.searchsorted(ranked, own, side=side) for side in ("right", "left"))
     return ranked.shape[0] - up_to, xp.maximum(up_to - below, 1)
 
@@ -97,7 +99,7 @@ def largest_first(own: Any, public: Any, weight: Any, dials: Any, xp: Any) -> An
 # --- Scores ---------------------------------------------------------------------------------------
 
 
-def loss_over_bound(facts: Mapping[str, Any], dials: Any, xp: Any) -> Any:
+def loss_over_bound(facts: Facts, dials: Any, xp: Any) -> Any:
     """C F_i / B, F_i the mean loss and B = loss_bound; the round limits it to C."""
     del xp
     return dials.clip_norm * facts["loss"] / dials.loss_bound
@@ -111,5 +113,5 @@ def clip_factor(norm: Any, dials: Any, xp: Any) -> Any:
 def cosine_between(product: Any, one: Any, other: Any, xp: Any) -> Any:
     """product / (one other), two lengths, between -1 and 1; 0 if one of them is 0."""
     there = (one > 0) & (other > 0)
-    found = product / xp.where(there, one, 1.0) / xp.where(there, other, 1.0)
-    return xp.where(there, xp.clip(found, -1.0, 1.0), 0.0)
+    cosine = product / xp.where(there, one, 1.0) / xp.where(there, other, 1.0)
+    return xp.where(there, xp.clip(cosine, -1.0, 1.0), 0.0)

@@ -13,24 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from locksfl._tables import Record
 from locksfl.methods.events import Sum
 
 if TYPE_CHECKING:
-    from locksfl.arm import Arm, Problem
+    from locksfl.arm import Arm
+    from locksfl.methods.sound import Problem
 
 Clients = npt.NDArray[np.int32]
 
 
-def as_typed(given: Record, where: str, clients: int) -> Record:
-    """The settings as they were typed."""
-    del where, clients
-    return given
+Settings = Mapping[str, float]  # of an arm, by name
+
+
+def nothing_derived(where: str, cohort: float | None, clients: int) -> Mapping[str, int]:
+    """No setting follows from others."""
+    del where, cohort, clients
+    return {}
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,8 @@ class Sampling:
         as `arm.bands`; none if it is independent. Correlated noise needs a seed.
     takes: the settings that arms of this sampling alone have, and why others do not. The first one
         implies the sampling where nobody names it.
-    typed(settings, where, clients): the settings of an [[arm]] table, with those filled in that
-        follow from others; `where` names the arm in a refusal.
+    derived(where, cohort, clients): what an [[arm]] table leaves out where the first of `takes` is
+        not given; `where` names the arm in a refusal.
     defaults(arm): settings that follow from others, where they are not given.
     shortened(arm, clients): the settings of an arm of few rounds and so many clients that is
         replayed in place of this one.
@@ -74,15 +77,15 @@ class Sampling:
     apart: Callable[[Arm], int] = lambda arm: 1
     strategy: Callable[[Arm], tuple[float, ...]] = lambda arm: ()
     takes: Mapping[str, str] = field(default_factory=dict, hash=False)
-    typed: Callable[[Record, str, int], Record] = as_typed
-    defaults: Callable[[Arm], Record] = lambda arm: {"bands": 0}
-    shortened: Callable[[Arm, int], Record] = lambda arm, clients: {"rounds": 1}
+    derived: Callable[[str, float | None, int], Mapping[str, int]] = nothing_derived
+    defaults: Callable[[Arm], Settings] = lambda arm: {"bands": 0}
+    shortened: Callable[[Arm, int], Settings] = lambda arm, clients: {"rounds": 1}
     planned: bool = False
     tells: tuple[str, ...] = ()
     known: str = ""
     reservation: str = ""
     noise: str = ""
-    story: Callable[[Mapping[str, Any]], str] = lambda summary: ""
+    story: Callable[[Mapping[str, int]], str] = lambda summary: ""
 
     def rate(self, arm: Arm) -> float:
         """The probability with which each client who may take part does."""
@@ -92,7 +95,7 @@ class Sampling:
         """The most of so many rounds in which one client may take part."""
         return -(-rounds // self.apart(arm))
 
-    def facts(self, arm: Arm) -> Record:
+    def facts(self, arm: Arm) -> dict[str, int | list[float]]:
         """An arm's schedule and the matrix of its noise, for a summary: both are public."""
-        facts = {name: getattr(arm, name) for name in self.tells}
+        facts: dict[str, int | list[float]] = {name: getattr(arm, name) for name in self.tells}
         return facts | {"strategy": list(arm.strategy)} if facts else {}

@@ -14,7 +14,8 @@ from locksfl.methods.releases import joint_multiplier
 from locksfl.methods.samplings import Sampling
 
 if TYPE_CHECKING:
-    from locksfl.arm import Arm, Problem
+    from locksfl.arm import Arm
+    from locksfl.methods.sound import Problem
 
 
 def event(arm: Arm) -> Coins | Chosen:

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from locksfl._tables import Record
 from locksfl.methods import cyclic
 from locksfl.methods.events import Turns
-from locksfl.methods.samplings import Clients, Sampling
+from locksfl.methods.samplings import Clients, Sampling, Settings
 
 if TYPE_CHECKING:
-    from locksfl.arm import Arm, Problem
+    from locksfl.arm import Arm
+    from locksfl.methods.sound import Problem
 
 MOST_APART = 3  # rounds, of a client's turns in a replay
 
@@ -47,21 +47,17 @@ def strategy(arm: Arm) -> tuple[float, ...]:
     return cyclic.strategy(arm.rounds, arm.bands) if min(arm.bands, arm.rounds) > 1 else ()
 
 
-def typed(given: Record, where: str, clients: int) -> Record:
-    """A cohort that divides the clients gives the separation."""
-    if given.get("separation") is not None:
-        return given
-    cohort = given.get("cohort")
+def derived(where: str, cohort: float | None, clients: int) -> Mapping[str, int]:
+    """The separation, from a cohort that divides the clients."""
     if not clients or not cohort or cohort < 0 or clients % cohort:
         raise ValueError(
-            f"{where}.separation is missing: sampling {given['sampling']!r} needs the number of "
-            "rounds from a client's turn to its next, or a cohort that divides the "
-            f"{clients} clients"
+            f"{where}.separation is missing: sampling 'cyclic' needs the number of rounds from a "
+            f"client's turn to its next, or a cohort that divides the {clients} clients"
         )
-    return given | {"separation": int(clients // cohort)}
+    return {"separation": int(clients // cohort)}
 
 
-def defaults(arm: Arm) -> Record:
+def defaults(arm: Arm) -> Settings:
     """A whole group is asked; the noise is correlated from one turn of a client to its next."""
     return {
         "cohort": arm.clients / arm.separation,
@@ -116,7 +112,7 @@ def unsound(arm: Arm) -> Iterator[Problem]:
         yield "separation", str(arm.separation), problem
 
 
-def shortened(arm: Arm, clients: int) -> Record:
+def shortened(arm: Arm, clients: int) -> Settings:
     """Two turns of each client, and as many rounds after each as the noise lasts."""
     apart = min(arm.separation, MOST_APART)
     group = clients / apart
@@ -124,7 +120,7 @@ def shortened(arm: Arm, clients: int) -> Record:
     return {**few, "cohort": group, "uploads": group}
 
 
-def story(summary: Mapping[str, Any]) -> str:
+def story(summary: Mapping[str, int]) -> str:
     """How often they were asked."""
     bands = summary["bands"]
     noise = f"; noise correlated over {bands} rounds" if bands > 1 else ""
@@ -149,7 +145,7 @@ sampling = Sampling(
         "bands": "not with sampling {word!r}: correlated noise is charged for rounds of a client "
         "that lie `separation` apart; expected sampling 'cyclic'",
     },
-    typed=typed,
+    derived=derived,
     defaults=defaults,
     shortened=shortened,
     tells=("separation", "bands"),

@@ -100,7 +100,7 @@ def report_text(scale: Scale, rows: list[Row], sentences: list[str]) -> str:
         ]
     readings = []
     for row in honest_table():
-        costs = (" / ".join(map(epsilon_text, by)) for by in (row.server, row.public))
+        costs = (" / ".join(map(epsilon_text, by.values())) for by in (row.server, row.public))
         numbers = (f"{row.claimed_epsilon:g}", f"{row.noise_multiplier:g}")
         readings.append((*numbers, row.reading, *costs))
     parts += [

@@ -119,13 +119,6 @@ class Bound:
         """What the gradient is claimed to be below."""
         return math.fsum(self.terms.values())
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        told: dict[str, Any] = {"form": self.form, "total": self.total, "terms": self.terms}
-        if self.alpha_kappa is not None:
-            told |= {"alpha_kappa": self.alpha_kappa, "phi": self.phi}
-        return told
-
 
 @dataclass(frozen=True)
 class Condition:
@@ -269,8 +262,8 @@ def _corrected(c: Constants, form: str, schedule: str) -> Bound:
         start = 1 / (c.step * (math.sqrt(c.rounds + 1) - 1))
         variance = start * c.smoothness * c.step**2 * (1 + math.log(c.rounds)) / 2
     if form == "path":
-        seen = {"sampling and noise on the path": variance * (c.path_variance or 0.0)}
-        return Bound(form, {"start": start * c.gap, **seen, "clipping": c.clip_bias**2})
+        on_path = {"sampling and noise on the path": variance * (c.path_variance or 0.0)}
+        return Bound(form, {"start": start * c.gap, **on_path, "clipping": c.clip_bias**2})
     # a clipped update is no longer than C, whatever the samples: their spread is part of C^2
     clipped = form == "clip"
     spread, samples = (c.clip_norm, 0.0) if clipped else (c.client_spread, c.sample_spread)
@@ -299,11 +292,11 @@ def by_round(bound: Callable[[Constants], Bound], c: Constants) -> list[float]:
     be positive yet. What is refused after T rounds is refused."""
     bound(c)
     each = (attempt(partial(bound, replace(c, rounds=t))) for t in range(1, c.rounds + 1))
-    return [math.nan if found is None else found.total for found, _ in each]
+    return [math.nan if result is None else result.total for result, _ in each]
 
 
 def each_bound(**bounds: Callable[[], Result]) -> tuple[dict[str, Result | None], dict[str, str]]:
     """Returns what each bound gives, None where there is none, and then why."""
     tried = {name: attempt(bound) for name, bound in bounds.items()}
-    found = {name: value for name, (value, _) in tried.items()}
-    return found, {name: why for name, (_, why) in tried.items() if why}
+    values = {name: value for name, (value, _) in tried.items()}
+    return values, {name: why for name, (_, why) in tried.items() if why}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -205,15 +205,6 @@ class Row:
         if measured > bound:
             return "fails"
         return "says nothing" if bound >= self.before else "holds"
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        verdicts = {
-            "corrected_holds": self.corrected_holds,
-            "corrected_verdict": self.corrected_verdict,
-            "printed_verdict": self.printed_verdict,
-        }
-        return {**asdict(self), **verdicts}
 
 
 def measure(case: Case, seeds: int) -> tuple[Row, Descent]:

@@ -130,6 +130,6 @@ def _run(
     """The updates, how many uploaded, and each one's p_i."""
     public = np.broadcast_to(arm.scaled_weights() if weights is None else weights, len(vectors))
     fixed, weight, *drawn = (jnp.asarray(a, jnp.float32) for a in (vectors, public, *draws))
-    found = _play(arm.method, fixed, weight, arm.dials(), jnp.asarray(there), *drawn)
-    updates, uploaded, p = (np.asarray(a, np.float64) for a in found)
+    played = _play(arm.method, fixed, weight, arm.dials(), jnp.asarray(there), *drawn)
+    updates, uploaded, p = (np.asarray(a, np.float64) for a in played)
     return updates, uploaded.sum(axis=1), p

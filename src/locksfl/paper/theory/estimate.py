@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,7 @@ from jax import Array
 from scipy import optimize
 
 from locksfl._arrays import Floats
+from locksfl._tables import Value
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config
 from locksfl.experiment.plan import plan_arms
@@ -56,13 +56,13 @@ def dissimilarity(gradient: npt.ArrayLike, clients: npt.ArrayLike) -> tuple[floa
     """(A, sigma_G) of the lowest line (A^2 + 1) x + sigma_G^2 above all points, A^2 >= 0."""
     x, y = np.asarray(gradient, float), np.asarray(clients, float)
     scale = max(float(y.max()), 1e-30)
-    found = optimize.linprog(
+    line = optimize.linprog(
         [x.sum() / scale, len(x)],
         A_ub=-np.stack([x / scale, np.ones_like(x)], axis=1),
         b_ub=-(y - x) / scale,
         bounds=[(0, None), (0, None)],
     )
-    squared, spread = found.x[0], found.x[1] * scale
+    squared, spread = line.x[0], line.x[1] * scale
     return float(np.sqrt(max(0.0, squared))), float(np.sqrt(max(0.0, spread)))
 
 
@@ -119,7 +119,7 @@ class Study:
         """Means over t weighted by eta_t, after each number of rounds: [seeds, T]."""
         return running_mean(self.steps, self.gradient)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Value]:
         """For JSON."""
         return {
             "note": NOTE,

@@ -13,9 +13,8 @@ times.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,11 +55,13 @@ class Finding:
         )
         return all((off if self.at_most else abs(off)) <= slack for off, slack in tried)
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "verdict": "holds" if self.holds else "fails"}
+    @property
+    def verdict(self) -> str:
+        """The same as a word."""
+        return "holds" if self.holds else "fails"
 
 
+Settings = Mapping[str, str | float]
 # What a claim is about: a number for each round, and the value that it should average to.
 Measure = Callable[[FixedClients, Outcomes], tuple[Floats, float]]
 
@@ -99,7 +100,7 @@ class Claim:
 
     lemma: int
     text: str
-    settings: dict[str, Any]  # of the arm
+    settings: Settings  # of the arm
     measure: Measure
     why: str
     at_most: bool = False
@@ -109,10 +110,10 @@ class Claim:
 
 
 UNIFORM, NORM, WEIGHTS = ({"rule": rule} for rule in ("uniform", "norm", "weights"))
-FLOORLESS = {**NORM, "floor": 0.0}
-LITERAL = {**FLOORLESS, "estimator": "literal"}
-NOISE = {"noise_multiplier": 0.5, "norm_multiplier": 0.3}
-NOISED = {**NORM, **NOISE, "estimator": "horvitz-thompson", "trust": "local"}
+FLOORLESS: Settings = {**NORM, "floor": 0.0}
+LITERAL: Settings = {**FLOORLESS, "estimator": "literal"}
+NOISE: Settings = {"noise_multiplier": 0.5, "norm_multiplier": 0.3}
+NOISED: Settings = {**NORM, **NOISE, "estimator": "horvitz-thompson", "trust": "local"}
 MEAN, WEIGHTED_MEAN = _along(FixedClients.mean), _along(FixedClients.weighted_mean)
 
 # fmt: off
@@ -200,15 +201,17 @@ def _try(claim: Claim, repetitions: int, seed: int) -> Finding:
 
 def _rounds(claim: Claim, fixed: FixedClients, repetitions: int = 0, seed: int = 0) -> Outcomes:
     """The claim's rounds: sampled, or every outcome where no number of repetitions is given."""
-    told = arm_for(fixed, **claim.settings)
-    arm = replace(told, uploads=told.uploads * (told.uploads / told.cohort) ** claim.divisions)
+    settings = dict(claim.settings)
+    assumed = arm_for(fixed, str(settings.pop("rule")), **settings)
+    uploads = assumed.uploads * (assumed.uploads / assumed.cohort) ** claim.divisions
+    arm = replace(assumed, uploads=uploads)
     public = fixed.weights if claim.lemma_3 else None  # in place of n w_i
     if repetitions:
         rounds = sampled(arm, fixed.vectors, repetitions, seed, public)
     else:
         rounds = every_outcome(arm, fixed.vectors, public)
-    # the sum is divided by what the server was told, whatever the coins are
+    # the server divides the sum by what it assumes, whatever the coins are
     divisor = arm.parts[1].divisor
-    scale = divisor(arm.dials()) / divisor(told.dials())
+    scale = divisor(arm.dials()) / divisor(assumed.dials())
     scale *= len(fixed.vectors) if claim.lemma_3 else 1
     return rounds._replace(updates=scale * rounds.updates)

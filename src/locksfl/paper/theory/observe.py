@@ -104,7 +104,7 @@ class Observer:
     def smoothness(self, weights: Array) -> float:
         """The size of the Hessian's largest eigenvalue at w, by power iteration from below."""
         vector = jax.random.normal(jax.random.key(0), (self.model.size,))
-        found = 0.0
+        size = 0.0
         for _ in range(POWER_STEPS):
             vector = vector / jnp.linalg.norm(vector)
             product = jnp.zeros_like(weights)
@@ -112,11 +112,11 @@ class Observer:
                 task = (self.model, weights, self.records, clients)
                 product += _hessian_product(*task, shape, vector)
             product = product / self.population.clients
-            last, found = found, float(jnp.linalg.norm(product))
-            if found == 0 or abs(found - last) <= POWER_TOLERANCE * found:
+            last, size = size, float(jnp.linalg.norm(product))
+            if size == 0 or abs(size - last) <= POWER_TOLERANCE * size:
                 break
             vector = product
-        return found
+        return size
 
     def known_smoothness(self) -> float | None:
         """L where it is known: softmax regression, from the records alone."""

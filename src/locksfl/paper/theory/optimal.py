@@ -15,7 +15,6 @@ rho_i = min(q, c a_i) by water-filling (Chen, Horvath and Richtarik 2022 for q =
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,15 +68,6 @@ class PrintedOptimum:
     allowed: float  # the most that the mean of 1/p_i may be
     scale: float  # C_1
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "p": self.relative,
-            "objective": self.objective,
-            "allowed_mean_of_1/p": self.allowed,
-            "C_1": self.scale,
-        }
-
 
 def printed_scale(c: Constants, clients: int) -> float:
     """C_1 = L eta_b^2 / (b n T) (K_max (sigma_L^2 + c_nu^2)/K_min + (sigma_G^2 + d sigma_0^2)/2)"""
@@ -104,9 +94,9 @@ def printed_optimum(c: Constants, clients: int) -> PrintedOptimum:
 
 
 def _checked(values: npt.ArrayLike) -> Floats:
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or not found.size or not np.isfinite(found).all() or (found < 0).any():
+    norms = np.asarray(values, dtype=np.float64)
+    if norms.ndim != 1 or not norms.size or not np.isfinite(norms).all() or (norms < 0).any():
         raise ValueError(f"norms = {values!r}: expected numbers >= 0, one per client")
-    if not found.any():
+    if not norms.any():
         raise ValueError("norms: expected at least one above 0")
-    return found
+    return norms

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy import optimize, special
@@ -29,7 +28,7 @@ from scipy import optimize, special
 from locksfl import _validate
 from locksfl._tables import Count, Positive, Probability, Settings
 from locksfl.methods import PRIVATE, TRUSTS
-from locksfl.paper.theory.bound import Constants, attempt, corrected, printed
+from locksfl.paper.theory.bound import Bound, Constants, attempt, corrected, printed
 from locksfl.privacy import calibrate_central, mu_from_epsilon
 
 MOST_ROUNDS = 10**6
@@ -90,8 +89,8 @@ def noised(regime: Regime, rounds: int, trust: str) -> Constants:
         noise = {"client_noise": std}
     else:
         rate = min(1.0, s.uploads / s.clients)
-        found = calibrate_central(s.epsilon, s.delta, rounds, rate, accountant="rdp")
-        noise = {"server_noise": found.known() * s.clip_norm / s.uploads}
+        calibrated = calibrate_central(s.epsilon, s.delta, rounds, rate, accountant="rdp")
+        noise = {"server_noise": calibrated.known() * s.clip_norm / s.uploads}
     return _with_largest_step(s, rounds, noise)
 
 
@@ -143,22 +142,20 @@ def at_printed_rounds(regime: Regime, trust: str, rounds: float) -> dict[str, fl
     std = math.sqrt(noise_of_everyone(regime, trust) * rounds / regime.parameters)
     c = _with_largest_step(regime, math.ceil(rounds), {"server_noise": std})
 
-    def told(log_step: float) -> float:
+    def as_printed(log_step: float) -> float:
         at = replace(c, step=math.exp(log_step), client_spread=0.0)
         return attempt(lambda: printed(at).total)[0] or math.inf
 
     # start and noise fall and rise with the step: one minimum, far below 1/L where noise is large
     steps = math.log(c.step) - np.arange(0.0, 40.0, 0.5)
-    near = min(steps, key=told)
+    near = min(steps, key=as_printed)
     best = optimize.minimize_scalar(
-        lambda log_step: min(told(log_step), 1e300),  # infinity would be subtracted from itself
+        lambda step: min(as_printed(step), 1e300),  # infinity would be subtracted from itself
         bounds=(near - 0.5, near + 0.5),
         method="bounded",
     ).fun
-    return {
-        "printed": min(float(best), told(near)),
-        "corrected": corrected(with_best_step(c), "constant").total,
-    }
+    least = min(float(best), as_printed(near))
+    return {"printed": least, "corrected": corrected(with_best_step(c), "constant").total}
 
 
 def _with_largest_step(regime: Regime, rounds: int, noise: dict[str, float]) -> Constants:
@@ -166,26 +163,31 @@ def _with_largest_step(regime: Regime, rounds: int, noise: dict[str, float]) -> 
     return Constants.of(regime, rounds=rounds, step=step, **noise)
 
 
-def answer(regime: Regime, rounds: int | None = None) -> dict[str, Any]:
-    """Everything that `locks theory rounds` says; of the given rounds, or of the best."""
+@dataclass(frozen=True)
+class Advice:
+    """How many rounds of which step, under one kind of trust, and the bound then."""
+
+    relation: str
+    rounds: int
+    step: float
+    bound: Bound
+    limit: float  # of the bound, as the rounds grow
+    step_times_rounds_at_the_limit: float
+    at_printed_rounds: dict[str, float] | None  # both bounds at the paper's T, if there is one
+
+
+def advice(regime: Regime, trust: str, rounds: int | None = None) -> Advice:
+    """The bound after the given rounds, or after the fewest that nearly suffice."""
+    if rounds is None:
+        c = best_rounds(regime, trust)
+    else:
+        c = with_best_step(noised(regime, rounds, trust))
     roots = printed_rounds(regime.parameters)
-    told: dict[str, Any] = {
-        "printed": None if roots is None else {"small_root": roots[0], "rounds": roots[1]},
-        "says_nothing_from": 2 * regime.smoothness * regime.gap,
-    }
-    for trust in PRIVATE:
-        if rounds is None:
-            c = best_rounds(regime, trust)
-        else:
-            c = with_best_step(noised(regime, rounds, trust))
-        bound, product = limit(regime, trust)
-        told[trust] = {
-            "relation": "replace" if TRUSTS[trust].clients_add_noise else "zero-out",
-            "rounds": c.rounds,
-            "step": c.step,
-            "bound": corrected(c, "constant").as_dict(),
-            "limit": bound,
-            "step_times_rounds_at_the_limit": product,
-            "at_printed_rounds": roots and at_printed_rounds(regime, trust, roots[1]),
-        }
-    return told
+    return Advice(
+        "replace" if TRUSTS[trust].clients_add_noise else "zero-out",
+        c.rounds,
+        c.step,
+        corrected(c, "constant"),
+        *limit(regime, trust),
+        roots and at_printed_rounds(regime, trust, roots[1]),
+    )
