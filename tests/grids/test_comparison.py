@@ -333,7 +333,7 @@ def test_quick_is_smaller_and_says_how(tmp_path, monkeypatch):
     quick = parse_comparison(TEXT).quickened()
     assert {case.epsilon for case in quick.cases} == {8.0}
     assert quick.axes.seeds == 2
-    assert len(quick.tuning("norm").pairs) == 4
+    assert quick.methods["norm"].tuning.pairs == 4
     assert len(quick.axes.difference) == 1
     folder = Folder(tmp_path / "run", quick)
     folder.play()

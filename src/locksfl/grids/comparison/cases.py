@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from locksfl._tables import build_table, or_null, toml_table
 from locksfl._validate import one_of
-from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import Config, PrivacyConfig, config_of, read_text
 from locksfl.grids.comparison.settings import (
     CompareConfig,
@@ -124,22 +123,19 @@ class Comparison:
             missing += ["uploads", "uploads_in_all"]
         return dataclasses.replace(mine, **{name: getattr(self.axes, name) for name in missing})
 
-    def tuning(self, method: str) -> TuningConfig | None:
-        """The grid of a method."""
-        return self.methods[method].tuning or self.axes.tuning
-
     def config(self, case: Case, chosen: Chosen) -> Config:
         """The experiment of a case with one arm, not yet calibrated."""
         base, method = self.configs[case.data], self.methods[case.method]
         # draws are keyed by the name: simulations may share them, so that differences vary less
-        table = {"name": "all" if self.axes.common_draws else case.method, **method.settings}
-        if self.axes.tuning is not None:
-            table |= {"clip_norm": chosen.clip_norm, "step": chosen.step}
+        arm = method.arm
+        if self.axes.common_draws:
+            arm = dataclasses.replace(arm, name="all")
+        if method.tuning is not None:
+            arm = dataclasses.replace(arm, clip_norm=chosen.clip_norm, step=chosen.step)
         if not method.rule.everyone:
-            if not method.rule.all_clients:
-                table["cohort"] = chosen.cohort
-            if not method.uploads_follow_data:
-                table["uploads"] = case.uploads
+            cohort = None if method.rule.all_clients else chosen.cohort
+            uploads = None if method.uploads_follow_data else case.uploads
+            arm = dataclasses.replace(arm, cohort=cohort, uploads=uploads)
         share = base.train.average_last / base.train.rounds
         train = dataclasses.replace(
             base.train,
@@ -149,7 +145,7 @@ class Comparison:
         )
         try:
             privacy = self.privacy(case)
-            return dataclasses.replace(base, train=train, privacy=privacy, arm=[ArmConfig(**table)])
+            return dataclasses.replace(base, train=train, privacy=privacy, arm=[arm])
         except ValueError as error:
             raise ValueError(f"compare, {case.label}: {error}") from None
 
@@ -281,13 +277,13 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
                 "every case plays all its rounds"
             )
     methods = [method_entry(entry, axes.tuning) for entry in axes.method]
-    names = [method.name for method in methods]
+    names = [method.arm.name for method in methods]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"compare.method.name = {name!r}: expected a name of its own")
     if len({arm_number(name) for name in names}) < len(names):
         raise ValueError(f"method names {names}: two would share their noise; rename one")
-    comparison = Comparison(text, axes, {method.name: method for method in methods}, configs, small)
+    comparison = Comparison(text, axes, dict(zip(names, methods, strict=True)), configs, small)
     _check_uploads(comparison)
     for one in (comparison, comparison.quickened()):
         for case in one.cases:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from locksfl.experiment.figures import legend_below, look, plotting, save_figure
 from locksfl.grids.comparison.cases import QUICK, Case
 from locksfl.grids.comparison.folder import Failure, Folder
 from locksfl.grids.comparison.settings import FIRST_TUNING_SEED, figure_file
-from locksfl.grids.comparison.statistics import CONFIDENCE, holm, interval, paired
+from locksfl.grids.comparison.statistics import CONFIDENCE, UNPLAYED, holm, interval, paired
 from locksfl.grids.comparison.tuning import Finished, uploads_a_round
 from locksfl.grids.drive import Charge
 
@@ -119,30 +120,21 @@ def _row(case: Case, finished: Finished) -> TableRow:
 
 def differences_of(folder: Folder, finished: Cases) -> list[Judged]:
     """Every difference that the file names, whether it was played yet or not."""
-    named = [(one, folder.comparison.find(one)) for one in folder.comparison.axes.difference]
+    named = folder.comparison.axes.difference
+    pairs = [folder.comparison.find(one) for one in named]
     apart = [
         paired(finished[better].scored, finished[than].scored, one.margin)
         if better in finished and than in finished
-        else None
-        for one, (better, than) in named
+        else UNPLAYED
+        for one, (better, than) in zip(named, pairs, strict=True)
     ]
-    corrected = holm([1.0 if one is None else one.p for one in apart])
-    return [
-        Judged(
-            better=better.label,
-            than=than.label,
-            margin=one.margin,
-            played=each is not None,
-            mean=each.mean if each else None,
-            low=each.low if each else None,
-            high=each.high if each else None,
-            p=each.p if each else 1.0,
-            seeds=each.seeds if each else None,
-            p_holm=p,
-            stands=each is not None and p < LEVEL and each.mean > one.margin,
-        )
-        for (one, (better, than)), each, p in zip(named, apart, corrected, strict=True)
-    ]
+    judged = []
+    corrected = holm([each.p for each in apart])
+    for one, (better, than), each, p in zip(named, pairs, apart, corrected, strict=True):
+        stands = each.mean is not None and p < LEVEL and each.mean > one.margin
+        head = (better.label, than.label, one.margin, each is not UNPLAYED)
+        judged.append(Judged(*head, *astuple(each), p, stands))
+    return judged
 
 
 def write_report(folder: Folder) -> Table:
@@ -234,7 +226,7 @@ def _tuning_text(folder: Folder) -> str:
     seeds = ", ".join(str(FIRST_TUNING_SEED + i) for i in range(grid.seeds))
     return (
         f"Tuned **without privacy**: clip norm and reach (clip norm x step) of every method and "
-        f"cell, from {len(grid.pairs)} settings each, with other seeds ({seeds}) on the half of "
+        f"cell, from {grid.pairs} settings each, with other seeds ({seeds}) on the half of "
         f"the held-out records that no report uses. Where the edge of a grid was best, it was "
         f'widened there, at most {grid.widen} x; "edge" marks a choice that is at the edge still. '
         "Where uploads follow the data, the cohort was found in the same runs. No ε covers these "

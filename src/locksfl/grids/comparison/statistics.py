@@ -41,11 +41,14 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 class Difference:
     """The accuracy of one case minus that of another, and what chance would make of it."""
 
-    mean: float
+    mean: float | None  # None: it was not played yet
     low: float | None  # of the interval; None for one seed
     high: float | None
     p: float  # two-sided, that it is the margin
-    seeds: int
+    seeds: int | None
+
+
+UNPLAYED = Difference(None, None, None, 1.0, None)
 
 
 def paired(better: Scored, than: Scored, margin: float = 0.0) -> Difference:

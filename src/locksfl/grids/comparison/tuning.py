@@ -51,8 +51,9 @@ class Finished(NamedTuple):
 def plays_of(comparison: Comparison, case: Case) -> Plays[Finished]:
     """Tune a case, and report it with what was chosen."""
     axes, tuning, chosen = comparison.axes, None, comparison.untuned(case)
-    if grid := comparison.tuning(case.method):
-        tries = partial(_tries, comparison, case)
+    if grid := comparison.methods[case.method].tuning:
+        seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + grid.seeds)
+        tries = partial(_tries, comparison, case, seeds)
         pairs = (grid.clip_norm, grid.reach)
         tuning = yield from searched(pairs, tries, lambda one: (one.accuracy,), grid.widen)
         clip, reach = tuning.best
@@ -74,14 +75,10 @@ def _plays(
 
 
 def _tries(
-    comparison: Comparison, case: Case, pairs: list[Pair], best: Tried | None
+    comparison: Comparison, case: Case, seeds: range, pairs: list[Pair], best: Tried | None
 ) -> Plays[list[Tried]]:
     """Play each pair, again with another cohort while uploads that follow the data are not those
     that are wanted."""
-    grid = comparison.tuning(case.method)
-    if grid is None:
-        raise AssertionError("a comparison without tuning")
-    seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + grid.seeds)
     guess = comparison.first_cohort(case) if best is None else best.cohort
     cohorts, tried, missing = dict.fromkeys(pairs, guess), dict[Pair, Tried](), pairs
     follows = comparison.methods[case.method].uploads_follow_data

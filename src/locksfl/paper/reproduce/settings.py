@@ -124,14 +124,14 @@ def _arm(panel: Panel, method: str, tuned: Tuned) -> ArmConfig:
     of the clipped updates, norms charged, and a clamp of the norm sum that pays with privacy."""
     printed, private = panel.version == PRINTED, not math.isinf(panel.epsilon)
     noise = MULTIPLIERS[panel.epsilon] if printed and private else None
-    arm = partial(ArmConfig, method, noise_multiplier=noise, **tuned._asdict())
+    arm = partial(ArmConfig, name=method, noise_multiplier=noise, **tuned._asdict())
     if method == METHODS[0]:  # of a uniform cohort nobody is left out: "capped" is "literal"
-        return arm("uniform", "capped", UPLOADS)
+        return arm(rule="uniform", estimator="capped", cohort=UPLOADS)
     return arm(
-        "norm",
-        "literal" if printed else "capped",
-        COHORT,
-        UPLOADS,
+        rule="norm",
+        estimator="literal" if printed else "capped",
+        cohort=COHORT,
+        uploads=UPLOADS,
         floor=0.0 if printed else None,
         norm_low=0.9 if private and not printed else None,
         norm_multiplier=noise,
