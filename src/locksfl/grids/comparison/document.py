@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import product
 
 import msgspec
 import numpy as np
 
+from locksfl._charts import Chart, Line
 from locksfl._files import write_atomically
+from locksfl._svg import svg_file
 from locksfl._text import markdown_table, size_text
 from locksfl.experiment.costs import epsilons_by_observer
-from locksfl.experiment.figures import legend_below, look, plotting, save_figure
 from locksfl.grids.comparison.cases import QUICK, Case
 from locksfl.grids.comparison.folder import Failure, Folder
 from locksfl.grids.comparison.settings import FIRST_TUNING_SEED, figure_file
@@ -133,7 +132,7 @@ def differences_of(folder: Folder, finished: Cases) -> list[Judged]:
     for one, (better, than), each, p in zip(named, pairs, apart, corrected, strict=True):
         stands = each.mean is not None and p < LEVEL and each.mean > one.margin
         head = (better.label, than.label, one.margin, each is not UNPLAYED)
-        judged.append(Judged(*head, *astuple(each), p, stands))
+        judged.append(Judged(*head, **vars(each), p_holm=p, stands=stands))
     return judged
 
 
@@ -155,7 +154,8 @@ def write_report(folder: Folder) -> Table:
     figures = {one: figure_file(one) if len(labels) > 1 else "figure" for one in labels}
     for label, name in figures.items():
         mine = [row for row in rows if row.data == label]
-        draw(folder.path / name, mine, _title(folder, table, label))
+        drawing = figure(mine, _title(folder, table, label))
+        write_atomically(folder.path / f"{name}.svg", drawing.encode())
     content = json.dumps(msgspec.to_builtins(table), indent=2) + "\n"
     write_atomically(folder.path / "table.json", content.encode())
     text = report_text(folder, table, list(figures.values()))
@@ -190,7 +190,7 @@ def report_text(folder: Folder, table: Table, figures: Sequence[str]) -> str:
         "out. Bytes are those of a whole run, up and down. ε is zero-out/replace; SERVER sees "
         "every message, PUBLIC the models.",
         _tuning_text(folder),
-        *(f"![accuracy against uploads and bytes]({name}.png)" for name in figures),
+        *(f"![accuracy against uploads and bytes]({name}.svg)" for name in figures),
         markdown_table(HEADS, map(cells, table.rows)),
     ]
     if table.differences:
@@ -279,48 +279,37 @@ def _differences_text(judged: Sequence[Judged]) -> str:
     return "\n".join(lines)
 
 
-def draw(path: Path, rows: Sequence[TableRow], title: str) -> None:
-    """Accuracy against uploads and against bytes: a line of panels for every epsilon."""
-    epsilons = list(dict.fromkeys(row.epsilon for row in rows))
+def figure(rows: Sequence[TableRow], title: str) -> str:
+    """Accuracy against uploads and against bytes, as SVG: a line of panels for every epsilon."""
     methods = list(dict.fromkeys(row.method for row in rows))
     by_rounds = list(dict.fromkeys(row.rounds for row in rows))
     one = len(by_rounds) == 1
-    size = (9, 0.6 + 2.9 * len(epsilons))
-    figure, grid = plotting().subplots(len(epsilons), 2, figsize=size, squeeze=False)
-    for epsilon, line in zip(epsilons, grid, strict=True):
-        for number, method in enumerate(methods):
-            for place, rounds in enumerate(by_rounds):
-                where = (epsilon, method, rounds)
-                mine = [r for r in rows if (r.epsilon, r.method, r.rounds) == where]
-                line_look = look(number * len(by_rounds) + place) | {"color": look(number)["color"]}
-                line_look["label"] = method if one else f"{method}, {rounds} rounds"
-                uploads = [r.uploads_measured * (1 if one else rounds) for r in mine]
-                _curve(line[0], uploads, mine, **line_look)
-                sent = [r.bytes_up + r.bytes_down for r in mine]
-                _curve(line[1], sent, mine, **line_look)
-        line[0].set_ylabel(f"ε = {'∞' if epsilon is None else f'{epsilon:g}'}\n\naccuracy, %")
-        _logarithmic(line[0], lambda value: f"{value:,.0f}")
-        _logarithmic(line[1], size_text)
-    grid[-1, 0].set_xlabel("uploads a round, measured" if one else "uploads in all, measured")
-    grid[-1, 1].set_xlabel("sent in all, up and down")
-    legend_below(figure, grid[0, 0], ncols=3)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
-    save_figure(figure, path)
+    charts = []
+    for epsilon in dict.fromkeys(row.epsilon for row in rows):
+        uploads, sent = [], []
+        for style, (method, rounds) in enumerate(product(methods, by_rounds)):
+            where = (epsilon, method, rounds)
+            mine = [r for r in rows if (r.epsilon, r.method, r.rounds) == where]
+            name = method if one else f"{method}, {rounds} rounds"
+            times = 1 if one else rounds
+            look = (name, mine, style, methods.index(method))
+            uploads.append(_line([r.uploads_measured * times for r in mine], *look))
+            sent.append(_line([r.bytes_up + r.bytes_down for r in mine], *look))
+        of = "uploads a round, measured" if one else "uploads in all, measured"
+        named = f"ε = {'∞' if epsilon is None else f'{epsilon:g}'}"
+        charts += [
+            Chart(of, "accuracy, %", uploads, title=named, log_x=True),
+            Chart("sent in all, up and down", "accuracy, %", sent, log_x=True, x_text=size_text),
+        ]
+    return svg_file(charts, title, columns=2, height=200)
 
 
-def _curve(axes: Any, x: Sequence[float], rows: Sequence[TableRow], **line: Any) -> None:
+def _line(
+    x: Sequence[float], label: str, rows: Sequence[TableRow], style: int, colour: int
+) -> Line:
     """Means with their intervals, in the order of x."""
     points = sorted(zip(x, [(100 * row.accuracy, row.error) for row in rows], strict=True))
-    if points:
-        at, values = zip(*points, strict=True)
-        middle, wide = zip(*values, strict=True)
-        axes.errorbar(at, middle, yerr=wide, lw=1.3, capsize=2, **line)
-
-
-def _logarithmic(axes: Any, text: Callable[[float], str]) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(lambda value, _: text(value))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    at, means = [x for x, _ in points], [mean for _, (mean, _) in points]
+    low = [mean - half for _, (mean, half) in points]
+    high = [mean + half for _, (mean, half) in points]
+    return Line(label, at, means, style, low=low, high=high, bars=True, colour=colour)

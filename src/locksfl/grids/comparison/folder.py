@@ -3,7 +3,7 @@
     comparison.toml   the file as it was given      comparison.json   the same, and the program's
     cells.jsonl       one line for every play                         version
     failures.jsonl    one line for every case that failed, until it succeeds
-    report.md, table.json, figure.png and .svg (one for each label, if there are several)
+    report.md, table.json, figure.svg (one for each label, if there are several)
 
 A stopped comparison loses only what was being played: the same command goes on where it stood. A
 part is a folder in which only every k-th case is played.

@@ -3,8 +3,7 @@
     settings.json   scale and seeds              runs.jsonl      one line for every play
     tuned.toml      clip and step of every       tuning.jsonl    with --tune: one line for every
                     method                                       play of the search
-    report.md, table.json, figure-MODEL.png and .svg,
-                                                 likeness-MODEL.png and .svg: written last
+    report.md, table.json, figure-MODEL.svg, likeness-MODEL.svg: written last
 
 The same seed gives the same files, byte for byte: nothing in them is timed.
 """
