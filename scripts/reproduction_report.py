@@ -10,6 +10,8 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
+
 from locksfl.paper.reproduce.document import report_text
 from locksfl.paper.reproduce.results import Difference, Row, conclusion
 from locksfl.paper.reproduce.settings import FULL, panels
@@ -22,7 +24,7 @@ def report() -> str:
     table = json.loads(TABLE.read_text("utf-8"))
     labels = {panel.label: panel for panel in panels(FULL)}
     rows, differences = (
-        [kind(**{**one, "panel": labels[one["panel"]]}) for one in table[name]]
+        [msgspec.convert({**one, "panel": labels[one["panel"]]}, kind) for one in table[name]]
         for name, kind in (("rows", Row), ("differences", Difference))
     )
     said = conclusion(differences, rows)
