@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from unittest import mock
 
 import pytest
@@ -156,18 +154,6 @@ def test_ctrl_c_during_an_import(locks, table, tmp_path):
     assert done.code == 130
     assert "Traceback" not in done.err
     assert [p.name for p in tmp_path.iterdir()] == ["table.csv"]
-
-
-def test_help_needs_no_numpy():
-    code = (
-        "import sys\nfrom locksfl.cli.main import main\ntry: main()\n"
-        "finally: print({'jax', 'numpy', 'pyarrow', 'pooch'} & set(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "data", "--help"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip().endswith("set()")
-    assert all(word in done.stdout for word in ("list", "describe", "fetch", "import"))
 
 
 def test_a_folder_that_is_no_data(locks, tmp_path):

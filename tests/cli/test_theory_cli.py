@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -198,14 +196,3 @@ def test_a_run_of_secret_randomness_cannot_be_played_again(theory):
     line = refusal(theory("estimate", quick(seed=None)))
     assert "the run cannot be replayed" in line
     assert "--seed 0" in line
-
-
-def test_help_and_formulas_need_no_jax():
-    code = (
-        "import sys; from locksfl.cli.main import app\n"
-        "for words in (['--help'], ['optimal', '--norms', '1,2', '--uploads', '1'],\n"
-        "              ['composition'], ['rounds', '--parameters', '10']):\n"
-        "    app(['theory', *words], standalone_mode=False)\n"
-        "sys.exit('jax' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

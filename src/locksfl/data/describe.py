@@ -35,31 +35,31 @@ def open_for_description(name: str, data_dir: datasets.Directory = None) -> Popu
 class Sizes(msgspec.Struct, frozen=True):
     """How many samples a client has."""
 
-    least: int
-    median: float
-    most: int
+    least: int  # samples of the smallest client
+    median: float  # of all clients
+    most: int  # samples of the largest
     histogram: list[tuple[int, int, int]]  # from so many samples to so many: so many clients
 
 
 class Description(msgspec.Struct, frozen=True):
     """What `locks data describe` shows; None where it is not known of this kind of set."""
 
-    name: str
+    name: str  # as `data.name` has it
     clients: int | None  # None: it has no users, and needs a split
-    samples: int
-    held_out: int
+    samples: int  # to train on
+    held_out: int  # samples that are held out
     features: str  # their type and shape
     classes: int  # classes, targets or tags
-    task: str
+    task: str  # classes, numbers or tags
     samples_of_class: list[int] | None  # numbers have none
-    held_out_of_class: list[int] | None
-    samples_a_client: Sizes | None = None
+    held_out_of_class: list[int] | None  # the same of held-out samples
+    samples_a_client: Sizes | None = None  # of a set with users
     licence: str | None = None  # of a named set
     class_names: list[str] | None = None  # this and the next ones: of an imported folder
-    feature_names: list[str] | None = None
-    recipe: Preparation | None = None
-    held_out_clients: int | None = None
-    held_out_public: bool | None = None
+    feature_names: list[str] | None = None  # of columns
+    recipe: Preparation | None = None  # how the features were made
+    held_out_clients: int | None = None  # whose samples are held out
+    held_out_public: bool | None = None  # whether they were declared public
 
 
 def description(name: str, data_dir: datasets.Directory = None) -> Description:
