@@ -85,7 +85,7 @@ def smaller(arm: Arm, clients: int, **other: Any) -> Arm:
 class Transcript:
     """What was played. T rounds of n clients, in B blocks: the model is seen when a block ends."""
 
-    arm: Arm
+    arm: Arm  # as it was played
     lengths: Floats  # [n] of the updates, before clipping
     member: Bools  # [T, n]
     uploaded: Bools  # [T, n]

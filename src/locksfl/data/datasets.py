@@ -45,17 +45,17 @@ class Dataset(NamedTuple):
     [samples, 80] uint8 character numbers with labels [samples, 80].
     """
 
-    features: NDArray[Any]
+    features: NDArray[Any]  # [samples, ...], to train on
     labels: NDArray[np.int32]
-    test_features: NDArray[Any]
-    test_labels: NDArray[np.int32]
-    classes: int
+    test_features: NDArray[Any]  # the held-out ones
+    test_labels: NDArray[np.int32]  # of the held-out ones
+    classes: int  # how many there are
     owner: NDArray[np.int64] | None = None
-    scale: float | None = None
+    scale: float | None = None  # None: that of the type, as in `Population`
     test_public: bool = True  # the named sets are public benchmarks; a folder says what it is
-    test_clients: int | None = None
-    classes_public: bool = True
-    task: Task = CLASSES
+    test_clients: int | None = None  # None: not known
+    classes_public: bool = True  # it was given, not counted
+    task: Task = CLASSES  # what the labels are
 
 
 def load(name: str, data_dir: Directory = None) -> Dataset:

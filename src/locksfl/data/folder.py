@@ -41,29 +41,29 @@ CHECKED_ON_OPENING = 64 * 2**20  # bytes; larger files are checked only by `veri
 class StoredFile(msgspec.Struct, frozen=True):
     """What the header notes of a file beside it."""
 
-    bytes: int
-    sha256: str
+    bytes: int  # its size
+    sha256: str  # of its content
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of header.json."""
 
-    name: str
+    name: str  # what to call the data
     kind: str  # table, image or text
-    clients: int
-    samples: int
-    tests: int
-    classes: int
-    scale: float
-    class_names: list[str] | None = None
-    feature_names: list[str] | None = None
+    clients: int  # to train on
+    samples: int  # to train on
+    tests: int  # held-out samples
+    classes: int  # classes, targets or tags
+    scale: float  # what a stored feature is multiplied by
+    class_names: list[str] | None = None  # if they were given
+    feature_names: list[str] | None = None  # of columns of numbers
     test_clients: int | None = None  # None: the held-out file named no clients
     test_public: bool = False  # declared by the owner; older folders declare nothing
     classes_public: bool = False  # the number was given, not counted in the records
     recipe: Preparation | None = None  # how the features were made
     task: Task = CLASSES  # older folders have classes
-    files: dict[str, StoredFile] = {}
-    format: int = FORMAT
+    files: dict[str, StoredFile] = {}  # by name
+    format: int = FORMAT  # of the folder
 
     def population(self, **arrays: Any) -> Population:
         """The population of these arrays, about which the header knows the rest."""

@@ -40,15 +40,15 @@ class Request:
     client: str | None = None  # None: LEAF's
     label: str | tuple[str, ...] | None = None  # None with text: the next character
     features: tuple[str, ...] | None = None  # None: every other column
-    text: str | None = None
-    image: str | None = None
+    text: str | None = None  # or a column of text
+    image: str | None = None  # or a column of images
     task: Task = CLASSES  # what the labels are
     classes: tuple[str, ...] | None = None  # names, or one number
     test_share: float = 0.1  # of the clients, when there is no held-out file; 0, 1: none, all
     test_public: bool = False  # the owner declares the held-out file public
     recipe: Any = None  # what `Recipe.read` takes
     separator: str | None = None  # None: found
-    encoding: str | None = None
+    encoding: str | None = None  # None: as the file's first bytes say
 
     def __post_init__(self) -> None:
         given = [n for n in ("features", "text", "image") if getattr(self, n) is not None]
@@ -148,9 +148,9 @@ def population_of(
 class _Checked:
     """A table that was read once, without an error, and is to be placed."""
 
-    request: Request
-    parts: tuple[Part, Part]
-    reading: Reading
+    request: Request  # with the columns that LEAF names by itself
+    parts: tuple[Part, Part]  # to train on, and held out
+    reading: Reading  # what is read of a row
 
     def header(self, name: str) -> folder.Header:
         """The header of its folder."""

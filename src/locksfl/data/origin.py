@@ -16,7 +16,7 @@ RELEASED = "released"
 class Encoding:
     """Public features that stand in place of the records (`models.public_features`)."""
 
-    name: str
+    name: str  # "scattering" or "encoder"
     file: str | None  # of an encoder: its weights, or a function "package.module:name"
     shape: tuple[int, ...]  # of a record before
     scale: float  # what a stored record is multiplied by
@@ -31,7 +31,7 @@ class Preparation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     may see them, and no other table can be prepared.
     """
 
-    kind: Literal["numbers", "text", "images"] | None = None
+    kind: Literal["numbers", "text", "images"] | None = None  # None: only the recipe is known
     columns: dict[str, dict[str, Cell]] | None = None  # of numbers: the recipe of each column
     shape: tuple[int, ...] | None = None  # of an image
     dtype: str | None = None  # of an image

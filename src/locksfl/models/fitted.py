@@ -45,24 +45,24 @@ ENCODER = ("locks.encoder.W", "locks.encoder.b")
 class Features(msgspec.Struct, frozen=True):
     """What a model's file says of the features that it was trained on; see `Encoding`."""
 
-    name: str
+    name: str  # of the encoding
     file: str | None
-    shape: tuple[int, ...]
-    scale: float
+    shape: tuple[int, ...]  # of a record before
+    scale: float  # of a stored record
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What a model's file says besides its arrays; a file of version 0.1 has a name alone."""
 
-    format: int = 1
+    format: int = 1  # of the file
     model: str
     options: Any = None  # what its function takes; this and the next two: see `Blueprint`
-    shape: tuple[int, ...] | None = None
-    classes: int | None = None
-    task: Task = CLASSES
-    scale: float = 1.0
-    features: Features | None = None
-    recipe: Preparation | None = None
+    shape: tuple[int, ...] | None = None  # of a record
+    classes: int | None = None  # how many scores
+    task: Task = CLASSES  # what the scores mean
+    scale: float = 1.0  # of a stored record
+    features: Features | None = None  # None: the records themselves
+    recipe: Preparation | None = None  # from a raw table to records
     parameters: dict[str, tuple[int, ...]] = {}  # shapes, in the order of the vector
 
 

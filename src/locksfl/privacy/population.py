@@ -48,10 +48,10 @@ from locksfl.methods.releases import PUBLIC, RELATIONS, SERVER, Observer, Relati
 from locksfl.methods.sound import trusts_with
 from locksfl.privacy import gdp, old
 from locksfl.privacy.accountant import epsilon_of, mu_squared, rdp_of
+from locksfl.privacy.guarantee import Cost, promised
 from locksfl.privacy.journal import EVERYBODY, Entry, Header
 from locksfl.privacy.journal_file import Journal
 from locksfl.privacy.rdp import ORDERS, REPLACE_ORDERS
-from locksfl.privacy.statement import Cost, promised
 from locksfl.privacy.terms import PlannedArm
 
 VARIABLE = "LOCKS_POPULATIONS"
@@ -178,8 +178,8 @@ class Run:
     """One run in the journal: its id is random, so that a run that goes on is not charged twice."""
 
     id: str
-    name: str
-    arms: tuple[PlannedArm, ...]
+    name: str  # of the experiment, as its user wrote it
+    arms: tuple[PlannedArm, ...]  # all that it plans to release
     charge: float = 0.0  # in the unit of the filter
     epsilon: float | None = None  # of this run alone, by the best accountant
     time: int = 0  # seconds since 1970

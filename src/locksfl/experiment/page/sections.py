@@ -30,12 +30,8 @@ from locksfl.experiment.page.story import ArmStory, Pick, Story, against
 from locksfl.experiment.record import Cost, Covers
 from locksfl.experiment.statement import unit_text
 from locksfl.methods import SAMPLINGS, TRUSTS
-from locksfl.methods.releases import OBSERVERS, RELATIONS
+from locksfl.methods.releases import OBSERVERS, RELATIONS, Observer
 
-AGAINST = {  # in the order in which they are shown
-    "PUBLIC": ("Against the public", "everybody else: sees the models and the public bundle"),
-    "SERVER": ("Against the server", "whoever runs the training"),
-}
 METRICS = (  # name in the summary, in words, and that of a constant answer if it has one
     ("accuracy", "accuracy", "baseline"),
     ("r2", "R²", "baseline"),
@@ -74,7 +70,8 @@ def summary_box(story: Story) -> Summary:
     together += ", simulated" if run.simulated else ""
     numbers = [
         _number(who, against(run.all_arms, who), config.privacy.relation, together)
-        for who in AGAINST
+        for who in reversed(OBSERVERS)
+        if against(run.all_arms, who)
     ]
     played = sorted({arm.played for arm in run.arms})
     facts = [
@@ -91,8 +88,8 @@ def summary_box(story: Story) -> Summary:
     return Summary(story.label or story.name, numbers, facts, note)
 
 
-def _number(who: str, costs: Sequence[Cost], relation: str, together: str) -> Number:
-    whom, about = AGAINST[who]
+def _number(who: Observer, costs: Sequence[Cost], relation: str, together: str) -> Number:
+    whom, about = f"Against the {who.lower()}", OBSERVERS[who]
     if all(cost.epsilon is None for cost in costs):
         return Number(whom, "no protection", "", about)
     large, *others = sorted(costs, key=lambda cost: cost.relation != relation)
@@ -104,7 +101,7 @@ def _number(who: str, costs: Sequence[Cost], relation: str, together: str) -> Nu
 def promise(story: Story) -> list[Section]:
     """The privacy statement."""
     words = story.words
-    sees = [f"**{who.capitalize()}** {words.sees[who]}." for who in ("SERVER", "PUBLIC")]
+    sees = [f"**{who.capitalize()}** {words.sees[who]}." for who in OBSERVERS if who in words.sees]
     who: list[Block] = [Text(words.trust), Listing(sees)]
     promised: list[Block] = [Text(words.short), Text(words.scope)]
     if words.delta:
@@ -123,14 +120,14 @@ def costs_table(story: Story) -> Table:
     lists = [(arm.name, arm.privacy) for arm in story.run.arms]
     if len(lists) > 1:
         lists.append(("all arms together", story.run.all_arms))
-    rows = []
+    rows, seen_by = [], [who for who in OBSERVERS if against(story.run.all_arms, who)]
     for name, costs in lists:
         for relation in RELATIONS:
             mine = {cost.observer: cost for cost in costs if cost.relation == relation}
             by = {cost.accountant for cost in mine.values()} - {"none"}
-            epsilons = (epsilon_text(mine[who].epsilon, 3) for who in OBSERVERS)
+            epsilons = (epsilon_text(mine[who].epsilon, 3) for who in seen_by)
             rows.append((name, relation, *epsilons, ", ".join(sorted(by)) or "–"))
-    heads = ("arm", "relation", "ε SERVER", "ε PUBLIC", "accountant")
+    heads = ("arm", "relation", *(f"ε {who}" for who in seen_by), "accountant")
     return Table(heads, rows, left=2)
 
 

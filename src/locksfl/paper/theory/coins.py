@@ -28,16 +28,16 @@ class Outcomes(NamedTuple):
     exact probability of each."""
 
     chance: Floats
-    updates: Floats
-    uploads: Floats
+    updates: Floats  # [rows, d]
+    uploads: Floats  # [rows]
 
 
 class FixedClients(NamedTuple):
     """Clients whose updates are fixed."""
 
     vectors: Floats  # [n, d], some longer than C
-    cohort: float
-    uploads: float
+    cohort: float  # m, expected
+    uploads: float  # b, expected
 
     @property
     def clipped(self) -> Floats:

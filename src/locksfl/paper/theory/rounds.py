@@ -55,8 +55,8 @@ class Regime(Settings):
     clients: Count  # n
     uploads: Positive  # b
     parameters: Count  # d
-    epsilon: Positive
-    delta: Probability
+    epsilon: Positive  # of all rounds
+    delta: Probability  # of all rounds
     clip_norm: Positive  # C
     smoothness: Positive  # L
     gap: Positive  # Delta F
@@ -167,12 +167,12 @@ def _with_largest_step(regime: Regime, rounds: int, noise: dict[str, float]) -> 
 class Advice:
     """How many rounds of which step, under one kind of trust, and the bound then."""
 
-    relation: str
+    relation: str  # of the epsilon
     rounds: int
     step: float
     bound: Bound
     limit: float  # of the bound, as the rounds grow
-    step_times_rounds_at_the_limit: float
+    step_times_rounds_at_the_limit: float  # eta T
     at_printed_rounds: dict[str, float] | None  # both bounds at the paper's T, if there is one
 
 
