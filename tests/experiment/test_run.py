@@ -20,7 +20,7 @@ import pytest
 import small_runs
 from locksfl._arrays import flat_weights
 from locksfl.arm import Arm
-from locksfl.experiment import resuming
+from locksfl.experiment import progress, resuming
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder, unpack_arrays
@@ -371,7 +371,7 @@ def test_a_run_does_not_go_on_where_an_update_is_rounded_otherwise(monkeypatch):
     monkeypatch.setattr(client, "gradient_update", real)
     for name, was in folder.load_checkpoint()[0]["machine"].items():  # each of them is compared
         here = {"machine_of": lambda *given, n=name: {**resuming.machine_of(*given), n: "other"}}
-        with mock.patch.multiple(experiment, **here), pytest.raises(ValueError, match="is other"):
+        with mock.patch.multiple(progress, **here), pytest.raises(ValueError, match="is other"):
             run_experiment(config, folder, resume=True)
         assert was or name == "XLA_FLAGS"
 

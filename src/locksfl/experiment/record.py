@@ -341,7 +341,7 @@ class Tally(Written, frozen=True, kw_only=True):
     answered: Whole
     rejected: Whole  # NaN, a wrong shape, too large, an error
     missing: Whole
-    refused: dict[str, int] = {}  # by the name of the code
+    refused: dict[str, int]  # by the name of the code
     flagged: tuple[int, ...] = ()  # clients, from this round on
 
 

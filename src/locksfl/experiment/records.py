@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import structs
 
 from locksfl._tables import Record, or_null
 from locksfl.arm import Arm
@@ -21,6 +20,7 @@ from locksfl.experiment.record import (
     Scores,
     SecretRound,
     Tally,
+    plain,
 )
 from locksfl.methods import TRUSTS
 from locksfl.models.build import Model
@@ -137,7 +137,7 @@ def flat(line: Line, arm: Arm, score: str, size: int) -> Record:
     if arm.parts.trust.amplified:
         record["public"] = public._asdict()
     if line.secret.stages:
-        record["stages"] = {name: structs.asdict(t) for name, t in line.secret.stages.items()}
+        record["stages"] = {name: plain(tally) for name, tally in line.secret.stages.items()}
     return record
 
 
