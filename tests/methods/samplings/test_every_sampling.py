@@ -16,7 +16,7 @@ from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.documents import read_document
 from locksfl.experiment.report import notes
-from locksfl.experiment.verify import verify
+from locksfl.experiment.verify import run_faults, statement_of, verify
 from locksfl.methods import SAMPLINGS
 from locksfl.methods.events import from_json, to_json
 from locksfl.privacy import account, calibrate
@@ -26,7 +26,7 @@ from locksfl.privacy.terms import terms_of, with_strategy
 from locksfl.round.draws import cohort_of
 from locksfl.round.randomness import Randomness
 from replay_cases import arm_of
-from small_runs import call_locks, lines, play, stopped_after
+from small_runs import call_locks, lines, play, stopped_after, story
 
 EPSILON, DELTA = 6.0, 1e-5
 EVERY = pytest.mark.parametrize("name", SAMPLINGS)
