@@ -162,7 +162,7 @@ def test_killed_after_any_block_or_before_the_settlement_it_ends_alike(monkeypat
     for _ in range(PLANNED):
         with pytest.raises(Killed):
             run_experiment(config, folder, resume=resume, on_round=killed)
-        resume, done = True, lines(folder.path)
+        resume, done = True, [read(Line, one) for one in folder.lines("rounds.jsonl")]
         if stalled(done, 2):
             break
     for _ in range(2):  # it has ended, and is killed before and after it is settled
