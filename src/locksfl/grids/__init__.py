@@ -1,5 +1,9 @@
 """Grids: many plays of many arms, and the one way in which all of them are played and kept.
 
+In: an experiment's settings and arms, and what varies of them.
+Out: typed outcomes, a row in a file for each play, and the report or the tuned file made of them.
+May not import: audit, federation, paper, cli.
+
 A **play** is an arm with a seed. A **case** is a generator: it yields the plays that it needs next,
 is sent what came of them, and returns its result; so a search that is widened, or a report after a
 search, is plain code. `drive` asks every case for its next plays, lets an **executor** play them,
@@ -19,6 +23,5 @@ search.py      clip norm x reach, widened where the edge of the grid is best
 comparison/    methods beside each other: `locks compare`
 tune/          clip norm, step and rounds of an experiment: `locks tune`
 
-In come an experiment's settings and arms; out come typed outcomes. The paper's reproduction is a
-third way to make cases, and lies in `paper/`. This room imports everything up to `experiment/`.
+The paper's reproduction is a third way to make cases, and lies in `paper/`.
 """
