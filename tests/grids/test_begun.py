@@ -25,7 +25,7 @@ def test_a_folder_goes_on_with_the_same_command_alone(tmp_path):
     for other, message in (
         (Mine(number=1), "begun with number = 2, not 1; it stays"),
         (Mine(number=2, text="else " * 20), "begun with another text; it stays"),
-        (Mine(number=2, version="0"), "version = .*, not '0'; it stays"),
+        (Mine(number=2, version="0"), "begun with version = .*, not '0'; it stays"),
     ):
         with pytest.raises(ValueError, match=f"--out {path}: {message}"):
             begin(path, "mine.json", other, "rows")
