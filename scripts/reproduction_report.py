@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,13 @@ def report() -> str:
     if table["conclusion"] != said:
         raise ValueError(f"{TABLE.name}: another conclusion follows from it: {said}")
     scale = dataclasses.replace(FULL, seeds=tuple(range(differences[0].seeds)))
-    return report_text(scale, rows, said)
+    return re.sub(r"\(([\w-]+\.svg)\)", _figure, report_text(scale, rows, said))
+
+
+def _figure(link: re.Match[str]) -> str:
+    """A figure as that run drew it: its curves are not in the table, so it cannot be drawn anew."""
+    drawn = (TABLE.parent / link[1]).exists()
+    return link[0] if drawn else link[0].replace(".svg", ".png")
 
 
 if __name__ == "__main__":
