@@ -76,7 +76,7 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Refuse what the fields make impossible together."""
+        """Refuse fields that contradict one another; a subclass says which."""
 
     def given(self) -> dict[str, Any]:
         """Returns the fields that are set, by name."""

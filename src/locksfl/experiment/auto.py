@@ -1,8 +1,8 @@
-"""`rounds = "auto"` and `cohort = "auto"`: numbers from the planner, before anything is drawn.
+"""`rounds = "auto"` and `cohort = "auto"`: the planner's numbers take the place of the word.
 
-They follow from public numbers alone (clients, parameters, epsilon, delta, rule and the [plan]
-table), and take the place of "auto" before the configuration is built: what is run, saved and
-published has numbers. The first arm decides on the rounds, which all arms share.
+They follow from public numbers alone: clients, parameters, epsilon, delta, the rule and the [plan]
+table. They are filled in before the configuration is built, so that a run, its folder and its
+bundle have numbers. All arms share the number of rounds, which the first arm decides.
 """
 
 from __future__ import annotations

@@ -97,9 +97,9 @@ class Rule:
     settle_from_all(values, dials, xp): as `settle`, but the public number comes from all members'
         values at once in place of their sum (0 for an absent one). Sound where `jointly` is.
     refine(public, below, certain, dials, xp): the public number, improved by two more sums over the
-        cohort: `below`, of the probabilities that are less than 1, and `certain`, the number of
-        those that are 1. A member is in one of the two, so that its presence moves the pair by 1 at
-        most. `dials.sum_noise` is the std of the noise on each sum.
+        cohort: `below` is the sum of the probabilities that are less than 1, and `certain` counts
+        those that are 1. A member counts in one of the two only, so that its presence moves the
+        pair by 1 at most. `dials.sum_noise` is the std of the noise on each sum.
     refinements: how often it is improved where the server adds noise, which shares the charge of
         one norm sum between all sums (`Arm.sum_multiplier`).
     free_refinements: how often it is improved where sums cost nothing: without noise, or of values
