@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from locksfl._tables import Json
+
 Floats = NDArray[np.float64]
 
 ALIGNMENT = 64  # bytes; what XLA asks for
@@ -29,7 +31,7 @@ def aligned(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def pack_arrays(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
+def pack_arrays(meta: Json, arrays: dict[str, np.ndarray]) -> bytes:
     """Arrays and a JSON header as one .npz."""
     buffer = BytesIO()
     header = np.frombuffer(json.dumps(meta).encode(), np.uint8)
