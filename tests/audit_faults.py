@@ -28,7 +28,7 @@ from locksfl.federation.server import rounds
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 from locksfl.methods.events import Sampled, Sent
 from locksfl.methods.rules import as_released
-from locksfl.privacy import accountant, budget, statement
+from locksfl.privacy import accountant, budget, guarantee
 from locksfl.privacy.population import PopulationJournal
 from locksfl.round import algorithm, client, draws, exact, randomness
 from locksfl.round.floats import FloatSums
@@ -169,7 +169,7 @@ def counted(real: Any, line: Any, *rest: Any) -> Any:
 
 
 def largest_arm(arms: Any, *rest: Any) -> Any:
-    each = [statement.guarantee([arm], *rest) for arm in arms]
+    each = [guarantee([arm], *rest) for arm in arms]
     return [max(costs, key=lambda cost: cost.epsilon or 0.0) for costs in zip(*each, strict=True)]
 
 
