@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locksfl import _validate
-from locksfl.data import folder, raw
+from locksfl.data import npy_folder, raw
 from locksfl.data.columns import Missing, in_order, owners
-from locksfl.data.features import Numbers, features_of
 from locksfl.data.placing import ANYBODY, Counts, Part, Reading, place
 from locksfl.data.population import Population
 from locksfl.data.recipe import Recipe, Release
 from locksfl.data.shakespeare import ALPHABET
+from locksfl.data.table_features import Numbers, features_of
 from locksfl.data.tables import KINDS, PACKED, Table, open_table
 from locksfl.data.targets import targets_of
 from locksfl.data.task import CLASSES, Task
@@ -115,7 +115,7 @@ def import_table(
     if out.exists():
         raise ValueError(f"{out}: already exists; expected a new folder (--out)")
     checked = _check(source, request, test, release)
-    with folder.new_folder(out) as building:
+    with npy_folder.new_folder(out) as building:
         mapped: list[Any] = []
 
         def new(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -126,7 +126,7 @@ def import_table(
         place(checked.parts, checked.reading, new)
         for array in mapped:
             array.flush()
-        folder.finish(building, checked.header(out.name))
+        npy_folder.finish(building, checked.header(out.name))
     return out
 
 
@@ -152,13 +152,13 @@ class _Checked:
     parts: tuple[Part, Part]  # to train on, and held out
     reading: Reading  # what is read of a row
 
-    def header(self, name: str) -> folder.Header:
+    def header(self, name: str) -> npy_folder.Header:
         """The header of its folder."""
         (train, test), features, targets = self.parts, self.reading.features, self.reading.targets
         request = self.request
         chosen = (request.features, request.text, request.image)
         declared = any(each is not None for each in chosen) or not train.table.inferred
-        return folder.Header(
+        return npy_folder.Header(
             name=name,
             kind=features.kind,
             clients=len(train.counts),

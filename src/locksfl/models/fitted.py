@@ -35,8 +35,8 @@ from locksfl.data import raw
 from locksfl.data.origin import Encoding, Preparation
 from locksfl.data.task import CLASSES, Task
 from locksfl.models.build import Model, scores_of, with_task
-from locksfl.models.features import encoded, read_weights
 from locksfl.models.own import make_model
+from locksfl.models.public_features import encoded, read_weights
 
 FORMAT = 2  # the first one had the weights as one vector, and no shapes
 ENCODER = ("locks.encoder.W", "locks.encoder.b")
