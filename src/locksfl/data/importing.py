@@ -1,7 +1,7 @@
 """A user's own table as a population: one pass counts and checks, another places the rows.
 
-Memory holds one batch and a few numbers per client, never the table. All errors are found in the
-first pass, before anything is written or released.
+Memory holds one batch and a few numbers per client, never the table. The first pass raises every
+error, before anything is written or released.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Request:
     test_share: float = 0.1  # of the clients, when there is no held-out file; 0, 1: none, all
     test_public: bool = False  # the owner declares the held-out file public
     recipe: Any = None  # what `Recipe.read` takes
-    separator: str | None = None  # None: found
+    separator: str | None = None  # None: the one that fits
     encoding: str | None = None  # None: as the file's first bytes say
 
     def __post_init__(self) -> None:
@@ -62,9 +62,8 @@ class Request:
         return open_table(source, self.separator, self.encoding)
 
     def of(self, table: Table, held: Table | None) -> Request:
-        """The request with the columns that LEAF's files name by themselves. Where all rows are
-        trained on, or all held out, their owners need no name: those of a device, or those with
-        which a federation's server scores its models."""
+        """The request with the columns that every LEAF file has. Owners may be left out where all
+        rows are trained on, as on a device, or all are held out, as for a federation's server."""
         client, label = self.client, self.label
         if table.leaf:
             client = client or "user"
@@ -87,7 +86,7 @@ class Request:
 
 
 def folder_for(source: Path) -> Path:
-    """Where an imported table goes unless told: beside its file, or beside its folder."""
+    """The default place of an imported table: beside its file, or beside its folder."""
     if source.is_dir():
         place = source if source.name else source.resolve()
         return place.parent / f"{place.name}-imported"
