@@ -11,18 +11,9 @@ MOST_ACROSS, MOST_UPWARDS = 6, 8  # ticks of an axis
 
 def number_text(value: float) -> str:
     """A number at an axis."""
-    if value and not 1e-3 <= abs(value) < 1e7:
-        return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    if value and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
     return f"{value:,.10f}".rstrip("0").rstrip(".")
-
-
-def tick_texts(values: Sequence[float]) -> dict[float, str]:
-    """The numbers at an axis, with as many decimals each."""
-    texts = [number_text(value) for value in values]
-    if any("e" in text for text in texts):
-        return dict(zip(values, texts, strict=True))
-    decimals = max((len(text.partition(".")[2]) for text in texts), default=0)
-    return {value: f"{value:,.{decimals}f}" for value in values}
 
 
 @dataclass(frozen=True)
@@ -100,6 +91,15 @@ class Axis:
         first, last = ceil(self.low / step - 1e-9), floor(self.high / step + 1e-9)
         return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
 
+    def labels(self, most: int, whole: bool = False) -> dict[float, str]:
+        """Its ticks as text: with as many decimals each, but on a logarithmic one."""
+        ticks = self.ticks(most, whole)
+        texts = [number_text(tick) for tick in ticks]
+        if not self.log and not any("e" in text for text in texts):
+            decimals = max(len(text.partition(".")[2]) for text in texts)
+            texts = [f"{tick:,.{decimals}f}" for tick in ticks]
+        return dict(zip(ticks, texts, strict=True))
+
 
 def fitted_axis(values: Sequence[float], log: bool, room: float) -> Axis:
     """One that all values fit on, with room beside them."""
@@ -121,10 +121,11 @@ def score_axis(values: Sequence[float], least: float) -> Axis:
     return Axis(min(low - room, top - least), top + 0.01 * (top - low + room))
 
 
-def y_axis(chart: Chart) -> Axis:
+def y_axis(chart: Chart, lines: Sequence[Line]) -> Axis:
+    """The axis on which these lines fit, as the chart wants it."""
     if chart.names:
         return Axis(len(chart.names) - 0.5, -0.5)
-    values = [v for line in chart.lines for v in (*line.y, *line.low, *line.high)]
+    values = [v for line in lines for v in (*line.y, *line.low, *line.high)]
     if chart.least_range:
         return score_axis(values, chart.least_range)
     axis = fitted_axis(values, chart.log_y, 0.05)

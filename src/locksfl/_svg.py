@@ -20,7 +20,6 @@ from locksfl._charts import (
     Chart,
     Line,
     fitted_axis,
-    tick_texts,
     y_axis,
 )
 
@@ -65,16 +64,18 @@ STYLE = (
 class _Area:
     """A chart that is being written: its axes, and its parts as text."""
 
-    def __init__(self, chart: Chart, keys: dict[str, int], height: int) -> None:
+    def __init__(
+        self, chart: Chart, keys: dict[str, int], height: int, fit: Sequence[Line] = ()
+    ) -> None:
         self.chart, self.keys, self.height = chart, keys, height
         xs = [float(x) for line in chart.lines for x in line.x]
         self.across = fitted_axis(xs, chart.log_x, 0.02)
-        self.upwards = y_axis(chart)
-        ticks = self.across.ticks(MOST_ACROSS, whole=all(x.is_integer() for x in xs))
-        own = chart.x_text
-        self.x_ticks = {x: own(x) for x in ticks} if own else tick_texts(ticks)
-        ticks = self.upwards.ticks(MOST_UPWARDS)
-        self.y_ticks = dict[float, str](enumerate(chart.names)) or tick_texts(ticks)
+        self.upwards = y_axis(chart, fit or chart.lines)
+        self.x_ticks = self.across.labels(MOST_ACROSS, whole=all(x.is_integer() for x in xs))
+        if chart.x_text is not None:
+            self.x_ticks = {x: chart.x_text(x) for x in self.x_ticks}
+        named = dict[float, str](enumerate(chart.names))
+        self.y_ticks = named or self.upwards.labels(MOST_UPWARDS)
         self.left = max(text_width(text) for text in self.y_ticks.values()) + 10
         self.title = chart.title.split("\n") if chart.title else []
         self.top = 12 + 17 * len(self.title) + (18 if chart.y else 0)
@@ -140,9 +141,9 @@ class _Area:
                 a, b = f"{self.up(low):.1f}", f"{self.up(high):.1f}"
                 bar = f'<path fill="none" stroke="currentColor" d="M-3 {a}H3M0 {a}V{b}M-3 {b}H3"/>'
                 yield f'<svg x="{self.place(x):.2%}" overflow="visible">{bar}</svg>'
-        if line.style is not None and not line.thin:
+        if _has_markers(line):
             mark = _marker(line)
-            for number in _marked(len(line.x), line.style):
+            for number in _marked(len(line.x), line.style or 0):
                 if isfinite(line.y[number]):
                     x, y = self.place(line.x[number]), self.up(line.y[number])
                     yield f'<svg x="{x:.2%}" y="{y:.1f}" overflow="visible">{mark}</svg>'
@@ -169,6 +170,10 @@ def _colour(line: Line) -> str:
     if line.style is None:
         return "grey"
     return f"c{(line.style if line.colour is None else line.colour) % len(LIGHT)}"
+
+
+def _has_markers(line: Line) -> bool:
+    return line.style is not None and (line.hollow or not line.thin)
 
 
 def _width(line: Line) -> float:
@@ -213,7 +218,7 @@ def _legend(lines: dict[str, Line], width: float, more: str = "") -> tuple[list[
         if x and x + needed > width:
             x, y = 0, y + ROW
         sample = _stroke("M0 0H36", line.style, _width(line))
-        if line.style is not None and not line.thin:
+        if _has_markers(line):
             sample += f'<g transform="translate(18)">{_marker(line)}</g>'
         name = f'<text x="{SAMPLE}" y="4">{escape(label)}</text>'
         touch = f'<path fill="none" pointer-events="all" d="M0-11H{needed - 18}V11H0z"/>'
@@ -269,33 +274,35 @@ def svg_file(
     width: int = 900,
     height: int = HEIGHT,
     note: str = "",
-    last_row_wide: bool = False,
+    same_y: bool = False,
 ) -> str:
-    """Charts beside and below each other, under a title and above one legend, as a file.
+    """Charts beside and below each other, under a title and above one legend, as a file. No row has
+    an empty place: charts are as wide as their row lets them be.
 
     height: of the area of each chart.
     note: small words at the end.
-    last_row_wide: whether the last chart, if it is alone in its row, is as wide as all columns.
+    same_y: whether the charts of a row have one y axis.
     """
     lines = _keys(charts)
     keys = {label: number for number, label in enumerate(lines)}
-    areas = [_Area(chart, keys, height) for chart in charts]
     parts, y = [], 12
     for text in title.split("\n") if title else ():
         parts.append(f'<text class="head" x="12" y="{y + 14}">{escape(text)}</text>')
         y += 19
-    for first in range(0, len(areas), columns):
-        row = areas[first : first + columns]
-        across = len(row) if last_row_wide else columns
-        cell = (width - 12 - 24 * across) / across
+    y += 8 if title else 0
+    for first in range(0, len(charts), columns):
+        beside = charts[first : first + columns]
+        every = [line for chart in beside for line in chart.lines]
+        row = [_Area(chart, keys, height, every if same_y else ()) for chart in beside]
+        cell = (width - 12 - 24 * len(row)) / len(row)
         top = max(area.top for area in row)
         for place, area in enumerate(row):
             x = 12 + place * (cell + 24) + area.left
             size = f'width="{cell - area.left:.1f}" height="{height}" overflow="visible"'
             parts.append(f'<svg x="{x:.1f}" y="{y + top}" {size}>{"".join(area.parts())}</svg>')
-        y += top + height + FOOT
+        y += top + height + FOOT + 8
     entries, high = _legend(lines, width - 24)
-    parts.append(f'<g transform="translate(12,{y + 14})">{"".join(entries)}</g>')
+    parts.append(f'<g transform="translate(12,{y + 6})">{"".join(entries)}</g>')
     y += high + 8
     if note:
         parts.append(f'<text class="soft small" x="12" y="{y + 12}">{escape(note)}</text>')

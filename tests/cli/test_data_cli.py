@@ -49,11 +49,11 @@ def test_list(locks, tmp_path, monkeypatch):
 
 
 def test_describe_a_set_without_users(locks, tmp_path):
-    done = locks("data", "describe", "mnist-embedded", "--picture", tmp_path / "digits.png")
+    done = locks("data", "describe", "mnist-embedded", "--picture", tmp_path / "digits.svg")
     assert "10000 samples, 2000 held out" in done.out
     assert "clients: none; use a split" in done.out
     assert "1000  held out 200" in done.out
-    assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "digits.svg").read_text("utf-8").count("<image") == 40
 
 
 def test_only_a_file_of_its_own_is_declared_public(locks, table, tmp_path):
@@ -71,12 +71,12 @@ def test_import_describe_and_train(locks, table, tmp_path):
     assert (told["clients"], told["held_out_clients"], told["classes"]) == (3, 1, 2)
     assert told["samples"] + told["held_out"] == 5
     assert told["feature_names"] == ["a", "b"]
-    shown = locks("data", "describe", folder, "--picture", tmp_path / "rows.png").out
+    shown = locks("data", "describe", folder, "--picture", tmp_path / "rows.svg").out
     assert "clients: 3" in shown
     assert "held out (private: no figure on them is published)" in shown
     assert "samples per client: 1 to" in shown
     assert "#" * 40 in shown
-    assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "rows.svg").read_text("utf-8").count("<image") == 1
     config = tmp_path / "own.toml"
     config.write_text(
         f'data.name = "{folder}"\ntrain.rounds = 2\nprivacy.trust = "none"\n'

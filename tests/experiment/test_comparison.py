@@ -458,7 +458,7 @@ def test_the_files_behind_the_results_can_be_read():
                 "[compare.tuning]",
                 '[[compare.data]]\nlabel="A b"\n[[compare.data]]\nlabel="a-b!"\n[compare.tuning]',
             ),
-            "label = 'A b': expected a label of its own; two would have the figure figure-a-b.png",
+            "label = 'A b': expected a label of its own; two would have the figure figure-a-b.svg",
         ),
         (("margin = -0.1", "margin = nan"), "difference.margin = nan: expected a finite number"),
         (("margin = -0.1", "margin = -inf"), "difference.margin = -inf: expected a finite number"),

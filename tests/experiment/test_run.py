@@ -43,7 +43,7 @@ from small_runs import (
 )
 
 EXACT = (
-    "config.toml", "rounds.jsonl", "diagnostics.jsonl", "figure.png", "figure.svg", "report.html",
+    "config.toml", "rounds.jsonl", "diagnostics.jsonl", "figure.svg", "report.html",
 )  # fmt: skip
 
 
@@ -457,7 +457,7 @@ def test_a_stop_between_the_last_round_and_the_summary_can_be_resumed(monkeypatc
     with pytest.raises(Stop):
         run_experiment(config, folder)
     assert not folder.finished
-    assert (folder.path / "figure.png").is_file()
+    assert (folder.path / "figure.svg").is_file()
     monkeypatch.undo()
     told = run_experiment(config, folder, resume=True)
     assert told == summary(folder.path)

@@ -207,7 +207,7 @@ def test_twice_with_one_seed_gives_the_same_files(tmp_path, bench, monkeypatch) 
     first, second = (reproduce(tmp_path / name, bench) for name in ("first", "second"))
     names = sorted(path.name for path in first.iterdir())
     assert names == sorted(path.name for path in second.iterdir())
-    assert {"report.md", "table.json", "figure-softmax.png", "likeness-softmax.svg"} <= set(names)
+    assert {"report.md", "table.json", "figure-softmax.svg", "likeness-softmax.svg"} <= set(names)
     for name in names:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
     text = (first / "report.md").read_text()

@@ -102,6 +102,16 @@ class Program(TyperGroup):
         raise typer.Exit(2)
 
 
+def check_picture(name: str, path: Path | None) -> None:
+    """Refuse a picture that could not be written, before the work: `name` is the option's."""
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{name} {path}: expected a file in an existing folder")
+    if path.suffix != ".svg":
+        raise ValueError(f"{name} {path}: expected a file that ends in .svg")
+
+
 def start_jax() -> None:
     """What a command that trains does first: use all cores, keep compiled programs on disk."""
     # each core becomes a device, before JAX starts; a user's own XLA_FLAGS are left alone

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from locksfl.cli.console import DataDir, Json, argument, group, option, show
+from locksfl._files import write_atomically
+from locksfl.cli.console import DataDir, Json, argument, check_picture, group, option, show
 
 if TYPE_CHECKING:
     from locksfl.data.catalogue import Entry
@@ -56,15 +57,16 @@ def _table(sets: list[tuple[Entry, bool]]) -> Iterator[Any]:
 def describe(
     name: Set,
     data_dir: DataDir = None,
-    picture: Annotated[Path | None, option("Draw examples into this PNG.")] = None,
+    picture: Annotated[Path | None, option("Draw examples into this SVG file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Clients, samples per client, classes; every file is checked against its checksum."""
     from locksfl.data import describe as describing
 
+    check_picture("--picture", picture)
     show(describing.description(name, data_dir), as_json, describing.lines)
     if picture is not None:
-        describing.picture(name, picture, data_dir)
+        write_atomically(picture, describing.picture(name, data_dir).encode())
 
 
 @data_app.command()

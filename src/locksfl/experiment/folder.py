@@ -4,7 +4,7 @@
     summary.json       written last: a folder without                       and arm
                        it is not finished                diagnostics.jsonl  what only a simulation
                                                                             can see
-    model-ARM.npz      the model                         figure.png, .svg
+    model-ARM.npz      the model                         figure.svg
     environment.json   versions and devices              checkpoint.npz     state, ledger, secrets
     report.html        all of it, as a page for the server's own eyes
 

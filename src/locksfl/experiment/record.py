@@ -24,8 +24,8 @@ from msgspec import Meta, structs
 from locksfl._tables import or_null
 from locksfl.arm import MOST_ROUNDS, Noise
 from locksfl.experiment.config import Config, to_table
-from locksfl.methods.events import AnyEvent, Rounds
-from locksfl.methods.releases import Observer, Relation, as_float
+from locksfl.methods.events import AnyEvent, Rounds, whole
+from locksfl.methods.releases import OBSERVERS, ChargedBy, Observer, Relation, as_float
 from locksfl.privacy import Cost as CostFound
 from locksfl.privacy.population import Total
 
@@ -82,7 +82,7 @@ class Cost(Written, frozen=True, kw_only=True):
     relation: Relation
     epsilon: Epsilon
     delta: Delta
-    accountant: Literal["pld", "rdp", "gdp", "none"]
+    accountant: ChargedBy
 
     @classmethod
     def of(cls, costs: Iterable[CostFound]) -> tuple[Self, ...]:
@@ -90,7 +90,8 @@ class Cost(Written, frozen=True, kw_only=True):
         return tuple(cls(**vars(one) | {"epsilon": or_null(one.epsilon)}) for one in costs)
 
 
-Costs = Annotated[tuple[Cost, ...], Meta(min_length=4, max_length=4)]  # of all observers, relations
+# of all relations, and of the observers that the trust has terms for
+Costs = Annotated[tuple[Cost, ...], Meta(min_length=4, max_length=2 * len(OBSERVERS))]
 
 
 class Counts(Written, frozen=True, kw_only=True):
@@ -184,7 +185,7 @@ class PublicArm(Written, frozen=True, kw_only=True):
         super().__post_init__()
         terms = {who: tuple(Rounds(*one) for one in seen) for who, seen in self.terms.items()}
         structs.force_setattr(self, "terms", terms)
-        if set(terms) != {"SERVER", "PUBLIC"} or not all(terms.values()):
+        if not whole(terms):
             raise ValueError("terms: expected what SERVER and what PUBLIC sees")
         for event, rounds in (one for seen in terms.values() for one in seen):
             if not 1 <= rounds <= MOST_ROUNDS:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
 
+from locksfl._charts import Chart, Line, level
+from locksfl._files import write_atomically
+from locksfl._svg import svg_file
 from locksfl._tables import Record
 from locksfl._text import epsilon_text, size_text, table_of
 from locksfl.experiment.costs import epsilons_by_observer
-from locksfl.experiment.figures import (
-    DASHES,
-    draw_band,
-    draw_line,
-    legend_below,
-    look,
-    plotting,
-    save_figure,
-    show_range,
-)
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.metrics import BASELINES
 from locksfl.experiment.records import score_of, shown
@@ -189,12 +182,10 @@ def notes(summary: Record) -> list[str]:
 
 
 def draw_figure(folder: RunFolder, summary: Record) -> None:
-    """The score by round and by bytes sent, one line per arm: figure.png and figure.svg."""
-    from matplotlib.ticker import MaxNLocator
-
+    """The score by round and by bytes sent, one line per arm: figure.svg."""
     lines = folder.lines("rounds.jsonl")
-    figure, (by_round, by_bytes) = plotting().subplots(1, 2, figsize=(9, 3.6), sharey=True)
-    values: list[float] = []
+    by_round: list[Line] = []
+    by_bytes: list[Line] = []
     for number, arm in enumerate(summary["arms"]):
         mine = [line for line in lines if line["arm"] == arm["name"]]
         sent = accumulate(shown(line)["bytes_up"] for line in mine)
@@ -204,25 +195,21 @@ def draw_figure(folder: RunFolder, summary: Record) -> None:
             if (score := score_of(line)) is not None
         )
         rounds, at, scores = zip(*points, strict=True)
-        values += [max(score, -1.0) for score in scores]  # R² of a first round may be anything
         label = f"{arm['name']} ({_decimal(score_of(arm))}, {_uploads(arm)} uploads)"
-        for axes, where in ((by_round, rounds), (by_bytes, at)):
-            draw_line(axes, where, scores, number, label=label)
+        by_round.append(Line(label, rounds, scores, number))
+        by_bytes.append(Line(label, at, scores, number))
     if (constant := _baseline(summary)) is not None:
-        values.append(constant)
-        label = f"{BASELINES[summary['task']]} ({constant:.3f})"
-        for axes in (by_round, by_bytes):
-            axes.axhline(constant, color="0.5", ls=":", lw=1.2, label=label)
-    show_range(by_round, values, 0.1)
-    by_round.set_xlabel("round")
+        for drawn in (by_round, by_bytes):
+            drawn.append(level(BASELINES[summary["task"]], constant, drawn))
     estimated = ", estimated from releases" if any(map(_estimated, summary["arms"])) else ""
-    by_bytes.set_xlabel(f"sent by all clients (MB{estimated})")
-    by_round.set_ylabel(f"{_score_name(summary)} on held-out data")
-    legend_below(figure, by_round)
-    by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
+    held_out = f"{_score_name(summary)} on held-out data"
+    charts = [
+        Chart("round", held_out, by_round, least_range=0.1),
+        Chart(f"sent by all clients (MB{estimated})", held_out, by_bytes, least_range=0.1),
+    ]
     stamp = "" if summary["held_out"]["public"] else f"\n{NOT_PUBLIC}"
-    figure.suptitle(_title(summary) + stamp, x=0.01, ha="left", fontsize=10)
-    save_figure(figure, folder.path / "figure")
+    text = svg_file(charts, _title(summary) + stamp, columns=2)
+    write_atomically(folder.path / "figure.svg", text.encode())
 
 
 NOT_PUBLIC = "NOT A RELEASE: accuracy on people held out, whom no ε covers"
@@ -231,59 +218,64 @@ BAND = ("0.1", "0.5", "0.9")  # the quantiles that are drawn: a band and its mid
 
 
 def draw_diagnostics(folder: RunFolder, summary: Record) -> None:
-    """How alike the clients were, by round: diagnostics.png and .svg."""
+    """How alike the clients were, by round: diagnostics.svg."""
     lines = folder.lines("diagnostics.jsonl")[1:]  # the first is the note
     private = TRUSTS[summary["arms"][0]["trust"]].private
     exact = "NOT A RELEASE" if private else "exact, without privacy"
     clips = {arm["name"]: arm["clip_norm"] for arm in summary["arms"]}
     arms = {name: [line for line in lines if line["arm"] == name] for name in clips}
-    figure = likeness_figure(arms, clips)
-    figure.suptitle(f"{summary['name']}: {exact}; {SECRET}", x=0.01, ha="left", fontsize=10)
-    save_figure(figure, folder.path / "diagnostics")
+    text = likeness_figure(arms, clips, f"{summary['name']}: {exact}; {SECRET}")
+    write_atomically(folder.path / "diagnostics.svg", text.encode())
 
 
-def likeness_figure(arms: dict[str, list[Record]], clip_norms: dict[str, float]) -> Any:
-    """Six panels of lines of diagnostics.jsonl, one look per arm."""
-    figure, grid = plotting().subplots(2, 3, figsize=(10, 5.6))
-    norms, dissimilarity, drift, *pairs = grid.flat
+def likeness_figure(
+    arms: Mapping[str, Sequence[Record]], clip_norms: Mapping[str, float], title: str
+) -> str:
+    """Six panels of lines of diagnostics.jsonl, as SVG."""
+    norms: list[Line] = []
+    dissimilarity: list[Line] = []
+    drift: list[Line] = []
+    pairs: dict[str, list[Line]] = {"cosine": [], "angle": [], "correlation": []}
     for number, (name, lines) in enumerate(arms.items()):
-        _band(norms, [(line["round"], line["norm_quantiles"]) for line in lines], number, name)
-        norms.axhline(clip_norms[name], **(look(number) | {"ls": DASHES[-1], "lw": 1}))
+        norm = _band(name, [(line["round"], line["norm_quantiles"]) for line in lines], number)
+        clip = clip_norms[name]
+        norms += [norm, *([Line("", norm.x, [clip] * len(norm.x))] if norm.x else [])]
         seen = [(line["round"], line["likeness"]) for line in lines if line.get("likeness")]
         rounds = [r for r, _ in seen]
         updates = [one["updates"] for _, one in seen]
         gradients = [one.get("gradients", one["updates"]) for _, one in seen]
-        for axes, filled, hollow in (
+        drifts = [one.get("drift", one["updates"]["mean_norm"]) for _, one in seen]
+        for panel, filled, hollow in (
             (dissimilarity, [u["dissimilarity"] for u in updates], "dissimilarity"),
-            (drift, [one.get("drift", one["updates"]["mean_norm"]) for _, one in seen], "spread"),
+            (drift, drifts, "spread"),
         ):
-            draw_line(axes, rounds, [g[hollow] for g in gradients], number, lw=0.8, mfc="white")
-            draw_line(axes, rounds, filled, number)
-            axes.set_yscale("log")
-        for axes, measure in zip(pairs, ("cosine", "angle", "correlation"), strict=True):
-            _band(axes, [(r, u[measure]) for r, u in zip(rounds, updates, strict=True)], number)
-    legend_below(figure, norms, ncols=4)
-    norms.set_ylim(bottom=0)
-    titles = (
-        "norms of the cohort (dotted: clip norm)",
-        "dissimilarity of updates (hollow: gradients)",
-        "drift (hollow: spread of gradients)",
-        "cosine of two clients",
-        "angle of two clients (degrees)",
-        "correlation of two clients",
-    )
-    for axes, title in zip(grid.flat, titles, strict=True):
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel("round")
-    return figure
+            of_gradients = _numbers(one[hollow] for one in gradients)
+            panel.append(Line(name, rounds, of_gradients, number, thin=True, hollow=True))
+            panel.append(Line(name, rounds, _numbers(filled), number))
+        for measure, bands in pairs.items():
+            points = [(r, u[measure]) for r, u in zip(rounds, updates, strict=True)]
+            bands.append(_band(name, points, number))
+    charts = [
+        Chart("round", "", norms, from_zero=True, title="norms of the cohort (dotted: clip norm)"),
+        Chart("round", "", dissimilarity, title="dissimilarity (hollow: gradients)", log_y=True),
+        Chart("round", "", drift, title="drift (hollow: spread of gradients)", log_y=True),
+        Chart("round", "", pairs["cosine"], title="cosine of two clients"),
+        Chart("round", "", pairs["angle"], title="angle of two clients (degrees)"),
+        Chart("round", "", pairs["correlation"], title="correlation of two clients"),
+    ]
+    return svg_file(charts, title, columns=3, width=1000, height=190)
 
 
-def _band(axes: Any, points: list[tuple[int, Any]], number: int, label: str = "") -> None:
+def _numbers(values: Iterable[float | None]) -> list[float]:
+    """What is 0/0 is not drawn."""
+    return [math.nan if value is None else value for value in values]
+
+
+def _band(label: str, points: Sequence[tuple[int, Record]], number: int) -> Line:
     """The median and the 10 to 90% range of a distribution by round."""
     there = [(r, quantiles) for r, quantiles in points if quantiles]
-    rounds = [r for r, _ in there]
     low, middle, high = ([quantiles[share] for _, quantiles in there] for share in BAND)
-    draw_band(axes, rounds, low, middle, high, number, label=label)
+    return Line(label, [r for r, _ in there], middle, number, low=low, high=high)
 
 
 def _title(summary: Record) -> str:

@@ -1,5 +1,9 @@
 """The building blocks of a round: rules, estimators, trusts and samplings, one file each.
 
+In: one client's own value, released numbers and public dials, as arrays of numpy or jax.numpy.
+Out: probabilities, weights and noise; statements of what is asked, released and bounded.
+May not import: any other room; nor JAX, since devices and accountants read these files.
+
 A method is one object that states, besides its functions, what it asks of a client, what it
 releases to whom, and the bounds that it keeps. Accountants, ledgers, the device's guard, the
 planner, the simulator and the docs read these statements and nothing else: no file compares names.
@@ -11,8 +15,7 @@ members (`jointly`, `settle_from_all`) see all of them, and only what the trust 
 private trust, released values. The round itself clamps the probability to the stated maximum and
 the contribution to the stated bound. A false statement then costs accuracy, never epsilon.
 
-No JAX here: devices and accountants read these files. Functions take the array namespace (numpy or
-jax.numpy) as their last argument, `xp`.
+Functions take the array namespace as their last argument, `xp`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,15 @@ from msgspec import Meta
 
 from locksfl._tables import Json
 from locksfl._validate import one_of
-from locksfl.methods.releases import Observer, Relation, as_count, as_float
+from locksfl.methods.releases import (
+    OBSERVERS,
+    PUBLIC,
+    SERVER,
+    Observer,
+    Relation,
+    as_count,
+    as_float,
+)
 
 Rate = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
@@ -188,6 +196,11 @@ def to_json(seen: Rounds) -> Json:
     table = msgspec.json.decode(msgspec.json.encode(seen.event))
     counted = {} if seen == EXACT else {"rounds": seen.rounds}
     return {name: value for name, value in table.items() if value is not None} | counted
+
+
+def whole(terms: Terms) -> bool:
+    """Whether these are the terms of observers that are known, server and public among them."""
+    return {SERVER, PUBLIC} <= terms.keys() <= OBSERVERS.keys() and all(terms.values())
 
 
 def terms_to_json(terms: Terms) -> Json:

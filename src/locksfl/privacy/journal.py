@@ -42,7 +42,7 @@ from locksfl._tables import Json
 from locksfl.arm import Arm
 from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
 from locksfl.privacy import old
-from locksfl.privacy.statement import Counts
+from locksfl.privacy.guarantee import Counts
 from locksfl.privacy.terms import LedgerArm
 
 VERSION = 3
@@ -225,9 +225,9 @@ class Books:
         self.header, self.written = header, header.as_dict() if written is None else written
         self.number, self.hash = 0, hashlib.sha256(_canonical(self.written)).hexdigest()
         self.began = self.head
-        self.plans = {arm.name: arm for arm in header.arms}
+        self.planned = {arm.name: arm for arm in header.arms}
         self.tallies = {
-            name: Tally(arm.asks_norms, arm.clients) for name, arm in self.plans.items()
+            name: Tally(arm.asks_norms, arm.clients) for name, arm in self.planned.items()
         }
 
     @classmethod
@@ -262,15 +262,15 @@ class Books:
     def tally(self, key: str) -> Tally:
         """The totals of an arm or, on a device, of a set of terms."""
         if key not in self.tallies:
-            if self.plans:
-                raise ValueError(f"arm = {key!r}: expected one of {', '.join(self.plans)}")
+            if self.planned:
+                raise ValueError(f"arm = {key!r}: expected one of {', '.join(self.planned)}")
             self.tallies[key] = Tally(bool(json.loads(key)["asks_norms"]), 1)
         return self.tallies[key]
 
     @property
     def arms(self) -> tuple[Counts, ...]:
         """Every arm, for the accountants."""
-        return tuple(map(self.counts, self.plans))
+        return tuple(map(self.counts, self.planned))
 
     def covers(self, other: Books) -> bool:
         """Whether it is about the same releases, and nothing is charged in another's totals that is
@@ -287,7 +287,7 @@ class Books:
         """What an arm's clients released; unresolved reservations are charged in full."""
         tally = self.tallies[arm]
         shares = tally.shares + tally.open
-        return Counts(self.plans[arm], tally.rounds, tally.norms, tally.uploads, shares)
+        return Counts(self.planned[arm], tally.rounds, tally.norms, tally.uploads, shares)
 
     def pack(self) -> tuple[Json, dict[str, np.ndarray]]:
         """Everything as a JSON table and arrays, with a checksum over both. Columns of zeros are

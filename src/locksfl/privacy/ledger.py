@@ -15,9 +15,9 @@ from pathlib import Path
 from locksfl._arrays import unpack_arrays
 from locksfl._tables import or_null
 from locksfl.privacy.budget import Budget, filtered
+from locksfl.privacy.guarantee import Cost, Counts, promised, spent
 from locksfl.privacy.journal import Books, same_experiment
 from locksfl.privacy.journal_file import Journal
-from locksfl.privacy.statement import Cost, Counts, promised, spent
 
 CHECKPOINT = "checkpoint.npz"
 LEDGER = "ledger.sqlite"

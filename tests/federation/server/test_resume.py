@@ -126,7 +126,7 @@ def test_a_federated_run_fills_a_run_folder(whole):
     assert len(lines) == 2 * ROUNDS
     assert all(line["stages"]["update"]["missing"] == 0 for line in lines)
     assert folder.lines("diagnostics.jsonl") == []  # a server cannot see such things
-    assert (folder.path / "figure.png").is_file()
+    assert (folder.path / "figure.svg").is_file()
     with ServerLedger.open_for(folder.path / LEDGER, summary["experiment"]) as journal:
         for arm in journal.books.arms:
             kept = counts_of(folder)[arm.arm.name]

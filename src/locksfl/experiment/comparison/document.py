@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from itertools import product
 
 import numpy as np
 
+from locksfl._charts import Chart, Line
 from locksfl._files import write_atomically
+from locksfl._svg import svg_file
 from locksfl._tables import Record
 from locksfl._text import markdown_table, size_text
 from locksfl.experiment.comparison.folder import REPORT, TUNING, Folder, Part
@@ -19,7 +20,6 @@ from locksfl.experiment.comparison.grid import QUICK, Case
 from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED, figure_file
 from locksfl.experiment.comparison.statistics import CONFIDENCE, holm, interval, paired
 from locksfl.experiment.costs import epsilons_by_observer
-from locksfl.experiment.figures import legend_below, look, plotting, save_figure
 
 LEVEL = 1 - CONFIDENCE
 UNEQUAL = 0.05  # of the wanted uploads: more is not equal
@@ -93,7 +93,8 @@ def write_report(folder: Folder) -> Record:
     figures = {one: figure_file(one) if len(labels) > 1 else "figure" for one in labels}
     for label, name in figures.items():
         mine = [row for row in rows if row["data"] == label]
-        draw(folder.path / name, mine, _title(folder, label))
+        drawing = figure(mine, _title(folder, label))
+        write_atomically(folder.path / f"{name}.svg", drawing.encode())
     write_atomically(folder.path / "table.json", (json.dumps(table, indent=2) + "\n").encode())
     text = report_text(folder, table, list(figures.values()))
     write_atomically(folder.path / "report.md", text.encode())
@@ -129,7 +130,7 @@ def report_text(folder: Folder, table: Record, figures: Sequence[str]) -> str:
         "out. Bytes are those of a whole run, up and down. ε is zero-out/replace; SERVER sees "
         "every message, PUBLIC the models.",
         _tuning_text(folder),
-        *(f"![accuracy against uploads and bytes]({name}.png)" for name in figures),
+        *(f"![accuracy against uploads and bytes]({name}.svg)" for name in figures),
         markdown_table(HEADS, map(cells, table["rows"])),
     ]
     if table["differences"]:
@@ -218,52 +219,41 @@ def _differences_text(found: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-def draw(path: Path, rows: Sequence[Record], title: str) -> None:
-    """Accuracy against uploads and against bytes: a line of panels for every epsilon."""
-    epsilons = list(dict.fromkeys(row["epsilon"] for row in rows))
+def figure(rows: Sequence[Record], title: str) -> str:
+    """Accuracy against uploads and against bytes, as SVG: a line of panels for every epsilon."""
     methods = list(dict.fromkeys(row["method"] for row in rows))
     by_rounds = list(dict.fromkeys(row["rounds"] for row in rows))
     one = len(by_rounds) == 1
-    size = (9, 0.6 + 2.9 * len(epsilons))
-    figure, grid = plotting().subplots(len(epsilons), 2, figsize=size, squeeze=False)
-    for epsilon, line in zip(epsilons, grid, strict=True):
-        for number, method in enumerate(methods):
-            for place, rounds in enumerate(by_rounds):
-                where = (epsilon, method, rounds)
-                mine = [r for r in rows if (r["epsilon"], r["method"], r["rounds"]) == where]
-                line_look = look(number * len(by_rounds) + place) | {"color": look(number)["color"]}
-                line_look["label"] = method if one else f"{method}, {rounds} rounds"
-                uploads = [r["uploads_measured"] * (1 if one else rounds) for r in mine]
-                _curve(line[0], uploads, mine, **line_look)
-                sent = [r["bytes_up"] + r["bytes_down"] for r in mine]
-                _curve(line[1], sent, mine, **line_look)
-        line[0].set_ylabel(f"ε = {'∞' if epsilon is None else f'{epsilon:g}'}\n\naccuracy, %")
-        _logarithmic(line[0], lambda value: f"{value:,.0f}")
-        _logarithmic(line[1], size_text)
-    grid[-1, 0].set_xlabel("uploads a round, measured" if one else "uploads in all, measured")
-    grid[-1, 1].set_xlabel("sent in all, up and down")
-    legend_below(figure, grid[0, 0], ncols=3)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
-    save_figure(figure, path)
+    charts = []
+    for epsilon in dict.fromkeys(row["epsilon"] for row in rows):
+        uploads, sent = [], []
+        for style, (method, rounds) in enumerate(product(methods, by_rounds)):
+            where = (epsilon, method, rounds)
+            mine = [r for r in rows if (r["epsilon"], r["method"], r["rounds"]) == where]
+            colour = methods.index(method)
+            name = method if one else f"{method}, {rounds} rounds"
+            times = 1 if one else rounds
+            came = [r["uploads_measured"] * times for r in mine]
+            bytes_sent = [r["bytes_up"] + r["bytes_down"] for r in mine]
+            uploads.append(_line(name, came, mine, style, colour))
+            sent.append(_line(name, bytes_sent, mine, style, colour))
+        of = "uploads a round, measured" if one else "uploads in all, measured"
+        named = f"ε = {'∞' if epsilon is None else f'{epsilon:g}'}"
+        charts += [
+            Chart(of, "accuracy, %", uploads, title=named, log_x=True),
+            Chart("sent in all, up and down", "accuracy, %", sent, log_x=True, x_text=size_text),
+        ]
+    return svg_file(charts, title, columns=2, height=200)
 
 
-def _curve(axes: Any, x: Sequence[float], rows: Sequence[Record], **line: Any) -> None:
+def _line(label: str, x: Sequence[float], rows: Sequence[Record], style: int, colour: int) -> Line:
     """Means with their intervals, in the order of x."""
     points = sorted(zip(x, [(100 * row["accuracy"], _wide(row)) for row in rows], strict=True))
-    if points:
-        at, values = zip(*points, strict=True)
-        middle, wide = zip(*values, strict=True)
-        axes.errorbar(at, middle, yerr=wide, lw=1.3, capsize=2, **line)
+    at, means = [x for x, _ in points], [mean for _, (mean, _) in points]
+    low = [mean - half for _, (mean, half) in points]
+    high = [mean + half for _, (mean, half) in points]
+    return Line(label, at, means, style, low=low, high=high, bars=True, colour=colour)
 
 
 def _wide(row: Record) -> float:
     return 0.0 if row["low"] is None else 100 * (row["high"] - row["low"]) / 2
-
-
-def _logarithmic(axes: Any, text: Callable[[float], str]) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(lambda value, _: text(value))
-    axes.xaxis.set_minor_formatter(NullFormatter())

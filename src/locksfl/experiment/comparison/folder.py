@@ -4,7 +4,7 @@
                                                                       and the program's version
     cells.jsonl       one line for every finished   failures.jsonl    one line for every case that
                       stage of a case                                 failed, until it succeeds
-    report.md, table.json, figure.png and .svg (one for each label, if there are several)
+    report.md, table.json, figure.svg (one for each label, if there are several)
 
 Lines are appended when a stage is finished, so a stopped comparison loses only what was being
 played. The same command goes on where it stood.

@@ -155,7 +155,7 @@ class CompareConfig(Settings, where="compare"):
             if files.count(file) > 1:
                 raise ValueError(
                     f"compare.data.label = {entry.label!r}: expected a label of its own; two would "
-                    f"have the figure {file}.png"
+                    f"have the figure {file}.svg"
                 )
 
 

@@ -29,12 +29,8 @@ from locksfl.experiment.page.blocks import (
 from locksfl.experiment.page.story import Pick, Story
 from locksfl.experiment.records import score_of
 from locksfl.methods import SAMPLINGS, TRUSTS, sampling_of
-from locksfl.methods.releases import RELATIONS
+from locksfl.methods.releases import OBSERVERS, RELATIONS, Observer
 
-AGAINST = {  # in the order in which they are shown
-    "PUBLIC": ("Against the public", "everybody else: sees the models and the public bundle"),
-    "SERVER": ("Against the server", "whoever runs the training"),
-}
 METRICS = (  # name in the summary, in words, and that of a constant answer if it has one
     ("accuracy", "accuracy", "baseline"),
     ("r2", "R²", "baseline"),
@@ -74,7 +70,8 @@ def summary_box(story: Story) -> Summary:
     together += ", simulated" if told["simulated"] else ""
     numbers = [
         _number(who, [cost for cost in costs if cost["observer"] == who], config, together)
-        for who in AGAINST
+        for who in reversed(OBSERVERS)
+        if any(cost["observer"] == who for cost in costs)
     ]
     played = sorted({int(arm.get("played_rounds") or arm["rounds"]) for arm in story.arms})
     facts = [
@@ -91,8 +88,8 @@ def summary_box(story: Story) -> Summary:
     return Summary(story.label or told["name"], numbers, facts, note)
 
 
-def _number(who: str, costs: Sequence[Record], config: Record, together: str) -> Number:
-    against, about = AGAINST[who]
+def _number(who: Observer, costs: Sequence[Record], config: Record, together: str) -> Number:
+    against, about = f"Against the {who.lower()}", OBSERVERS[who]
     if all(cost["epsilon"] is None for cost in costs):
         return Number(against, "no protection", "", about)
     relation = config["privacy"].get("relation", "zero-out")
@@ -112,7 +109,9 @@ def baseline(story: Story) -> float | None:
 def promise(story: Story) -> list[Section]:
     """The privacy statement."""
     words = story.statement["words"]
-    sees = [f"**{who.capitalize()}** {words['sees'][who]}." for who in ("SERVER", "PUBLIC")]
+    sees = [
+        f"**{who.capitalize()}** {words['sees'][who]}." for who in OBSERVERS if who in words["sees"]
+    ]
     who: list[Block] = [Text(words["trust"]), Listing(sees)]
     promised: list[Block] = [Text(words["short"]), Text(words["scope"])]
     if words["delta"]:
@@ -131,14 +130,14 @@ def costs_table(story: Story) -> Table:
     arms = [(arm["name"], arm["privacy"]) for arm in story.arms]
     if len(arms) > 1:
         arms.append(("all arms together", story.statement["all_arms_composed"]))
-    rows = []
+    rows, seen_by = [], [who for who in OBSERVERS if who in {c["observer"] for c in arms[0][1]}]
     for name, costs in arms:
         for relation in RELATIONS:
             mine = {cost["observer"]: cost for cost in costs if cost["relation"] == relation}
             by = {cost["accountant"] for cost in mine.values()} - {"none"}
-            epsilons = (epsilon_text(mine[who]["epsilon"], 3) for who in ("SERVER", "PUBLIC"))
+            epsilons = (epsilon_text(mine[who]["epsilon"], 3) for who in seen_by)
             rows.append((name, relation, *epsilons, ", ".join(sorted(by)) or "–"))
-    heads = ("arm", "relation", "ε SERVER", "ε PUBLIC", "accountant")
+    heads = ("arm", "relation", *(f"ε {who}" for who in seen_by), "accountant")
     return Table(heads, rows, left=2)
 
 

@@ -2,8 +2,8 @@
 
     settings.json   scale and seeds              runs.jsonl      one line per panel and seed
     tuned.toml      clip and step of every       tuning.jsonl    with --tune: one line per method
-                    method                       report.md, table.json, figure-MODEL.png and .svg,
-                                                 likeness-MODEL.png and .svg: written last
+                    method                       report.md, table.json, figure-MODEL.svg,
+                                                 likeness-MODEL.svg: written last
 
 The same seed gives the same files, byte for byte: nothing in them is timed.
 """
