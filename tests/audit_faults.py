@@ -29,8 +29,7 @@ from locksfl.federation.server import rounds
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 from locksfl.methods.events import Sampled, Sent
 from locksfl.methods.rules import as_released
-from locksfl.privacy import accountant, budget
-from locksfl.privacy.guarantee import guarantee
+from locksfl.privacy import accountant, budget, guarantee
 from locksfl.privacy.population import PopulationJournal
 from locksfl.round import algorithm, client, draws, exact, randomness
 from locksfl.round.floats import FloatSums

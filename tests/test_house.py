@@ -14,8 +14,8 @@ FLOOR = {  # they import no room
     "_arrays", "_charts", "_files", "_loading", "_svg", "_tables", "_text", "_validate",
 }  # fmt: skip
 ROOMS = [
-    "methods", "arm", "privacy", "data", "models", "round", "simulate", "experiment", "audit",
-    "federation", "paper", "cli",
+    "methods", "arm", "privacy", "data", "models", "round", "simulate", "experiment", "grids",
+    "audit", "federation", "paper", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

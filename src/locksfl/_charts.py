@@ -31,6 +31,14 @@ class Line:
     hollow: bool = False  # markers
     colour: int | None = None  # if it is not that of the style
 
+    @property
+    def in_words(self) -> str:
+        """Its ends; a limit or a baseline is named with its value."""
+        if self.style is None or not len(self.y):
+            return self.label
+        ends = (f"{self.y[end]:.6g} at {self.x[end]:.6g}" for end in (0, -1))
+        return f"{self.label} from {' to '.join(ends)}"
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -52,6 +60,11 @@ class Chart:
     def described(self) -> str:
         """What it shows, in a line."""
         return f"{self.title}{': ' if self.title else ''}{self.y} by {self.x}"
+
+    @property
+    def in_words(self) -> str:
+        """For who cannot see it: what each line begins and ends with."""
+        return f"{self.described}. {'; '.join(line.in_words for line in self.lines if line.label)}."
 
 
 def level(label: str, value: float, lines: Sequence[Line]) -> Line:

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,9 +15,12 @@ from PIL import Image
 from browser import browser, open_page, picture
 from locksfl._charts import Chart, Line
 from locksfl._svg import svg_file
-from locksfl.experiment.comparison import document as comparison
+from locksfl.arm import Noise
+from locksfl.grids.comparison import document as comparison
+from locksfl.grids.drive import Outcome
 from locksfl.paper.reproduce import document as reproduction
-from locksfl.paper.reproduce.settings import FULL, METHODS, panels
+from locksfl.paper.reproduce.runs import MethodRuns
+from locksfl.paper.reproduce.settings import FULL, METHODS, Tuned, panels
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLACK = "</style><style>.drawing * { color: black !important; fill-opacity: 1 !important }"
@@ -72,16 +76,16 @@ def test_arms_differ_in_dashes_or_marker_and_not_in_colour_alone(ink):
 def test_every_line_of_a_comparison_is_told_apart(ink):
     """13 methods, and one method with five numbers of rounds."""
     for name, expected in (("rules", 13), ("rounds", 5)):
-        rows = json.loads((DOCS / "results" / f"{name}.json").read_text("utf-8"))["rows"]
-        mine = [row for row in rows if row["data"] == rows[0]["data"]]
-        found = ink(comparison.figure(mine, name))
+        table = json.loads((DOCS / "results" / f"{name}.json").read_text("utf-8"))
+        rows = msgspec.convert(table["rows"], list[comparison.TableRow])
+        found = ink(comparison.figure([row for row in rows if row.data == rows[0].data], name))
         assert len(found) == expected
         assert not alike(found)
 
 
 def test_every_line_of_the_reproduction_is_told_apart(ink):
-    run = {"arms": {method: {"accuracy": [0.1, 0.5, 0.7]} for method in METHODS}}
-    runs = {panel: [run] for panel in panels(FULL)}
+    run = MethodRuns(Tuned(1.0, 1.0), [Outcome(Noise(), (0.1, 0.5, 0.7), 0.7, 1.0, 1, 1, 1)])
+    runs = {panel: dict.fromkeys(METHODS, run) for panel in panels(FULL)}
     found = ink(reproduction.accuracy_figure(FULL, "mlp", runs))
     assert len(found) == len(METHODS)
     assert not alike(found)

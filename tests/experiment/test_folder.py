@@ -12,7 +12,6 @@ import pytest
 import tomli_w
 
 from locksfl._files import write_atomically
-from locksfl.experiment.comparison.folder import Folder
 from locksfl.experiment.config import parse_config, read_config, to_table
 from locksfl.experiment.folder import (
     RunFolder,
@@ -22,7 +21,8 @@ from locksfl.experiment.folder import (
     unpack_arrays,
 )
 from locksfl.experiment.records import DIAGNOSTICS_NOTE
-from locksfl.experiment.tune import trials
+from locksfl.grids.comparison.folder import Folder
+from locksfl.grids.tune import trials
 from locksfl.paper.reproduce import runs as reproduction
 from locksfl.paper.reproduce.settings import QUICK as QUICK_SCALE
 from small_runs import QUICK, ROUNDS, copied, finished, lines, new_path, quick, summary
@@ -256,7 +256,7 @@ def test_a_run_folder_is_for_its_owner_alone(tmp_path):
     "begin",
     [
         lambda path: RunFolder.create(path, parse_config(QUICK)),
-        lambda path: Folder.begin(path, SimpleNamespace(text="", quick=False)),
+        lambda path: Folder(path, SimpleNamespace(text="", quick=False)),
         lambda path: trials.begin(path, SimpleNamespace(identity="one")),
         lambda path: reproduction.begin(path, QUICK_SCALE),
     ],

@@ -6,7 +6,6 @@ import functools
 import io
 import json
 import tomllib
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -277,10 +276,14 @@ def test_a_federations_server_scores_as_the_simulator_does(kind):
 
 def test_a_comparison_counts_right_answers():
     """So numbers and tags have none, and are refused before anything is played."""
-    from locksfl.experiment.comparison.bench import Bench
+    from locksfl.grids.comparison.cases import parse_comparison
+    from locksfl.grids.comparison.folder import Folder
 
     place = saved(new_path().parent / "people", people("numbers"))
-    config = parse_config(EXPERIMENT.format(data=place, step=1.0), seed=0)
-    comparison = SimpleNamespace(configs={"": config}, axes=SimpleNamespace(tuning=None))
+    text = (
+        EXPERIMENT.format(data=place, step=1.0).partition("[[arm]]")[0].replace("epsilon = 8.0", "")
+    )
+    text += '[compare]\nepsilons = [8.0]\nuploads = [3]\n[[compare.method]]\nname = "a"\n'
+    folder = Folder(new_path(), parse_comparison(text))
     with pytest.raises(ValueError, match="expected data with classes, got numbers"):
-        Bench(comparison, "", None)
+        folder.play()

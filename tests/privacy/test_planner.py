@@ -356,6 +356,7 @@ USUAL = ("--clients", 1000, "--parameters", 7850, "--epsilon", 8, "--uploads-in-
 def test_the_command(tmp_path):
     figure = tmp_path / "frontier.svg"
     many = ("--clients", 60_000, "--parameters", 7850, "--epsilon", 8, "--uploads", 60)
+    many += ("--accountant", "rdp")
     said = command(*many, "--figure", figure)
     assert said.exit_code == 0, said.output
     assert said.stdout.startswith("Training can work")

@@ -65,6 +65,9 @@ Changes = Annotated[
 ]
 Out = Annotated[Path | None, option("The run folder. Default: runs/NAME-TIME.")]
 DataDir = Annotated[Path | None, option("The data directory. Default: LOCKS_DATA.", "--data-dir")]
+ProcessCount = Annotated[
+    int, option("Play in so many processes at once, on a CPU.", "--processes", min=1)
+]
 RELATION_HELP = (
     "What the epsilon compares: zero-out, one client's contribution present or absent; "
     "replace, one client's data replaced by any other."

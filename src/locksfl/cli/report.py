@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from locksfl.cli.console import argument, option
-from locksfl.experiment.documents import PAGE
 
 if TYPE_CHECKING:
     from locksfl.experiment.page.story import Story
     from locksfl.experiment.record import Statement
 
-
+PAGE = "report.html"  # as `experiment.documents` has it, which would bring JAX to every command
 Runs = Annotated[list[Path], argument("Run folders, or public bundles.")]
 
 

@@ -88,12 +88,12 @@ class DataConfig(Settings, where="data"):
     A natural split brings its own number of clients: `parse_config` fills it in.
     """
 
-    name: str = "mnist-embedded"
+    name: str = "mnist-embedded"  # of the catalogue, or an imported folder
     clients: Count | None = None  # 100, or the users of a natural split
     split: SplitConfig = field(default_factory=lambda: SplitConfig("shards", classes=2))
-    split_seed: Whole = 0
+    split_seed: Whole = 0  # public
     unit: Literal["client", "record"] | None = None  # of privacy; "record": people are cut apart
-    dir: str | None = None
+    dir: str | None = None  # where data sets are kept
     min_samples: Count | None = None  # natural: clients with fewer are left out
     max_samples: Count | None = None  # clients with more keep their first ones
 
@@ -261,14 +261,14 @@ class TrainConfig(Settings, where="train"):
     """Rounds, the clip norm, the lengths of contributions (`round.algorithm.clip_factor`) and the
     server's step; an arm may have its own clip, lengths and step."""
 
-    rounds: Annotated[Count, partial(at_most, MOST_ROUNDS)] = 100
-    clip_norm: Positive = 1.0
+    rounds: Annotated[Count, partial(at_most, MOST_ROUNDS)] = 100  # T
+    clip_norm: Positive = 1.0  # C
     lengths: Annotated[str, partial(one_of, CONTRIBUTION_LENGTHS)] | None = None  # clipped
     clip_quantile: Probability | None = None  # the clip norm adapts to it
-    clip_rate: Positive | None = None
+    clip_rate: Positive | None = None  # how fast it adapts
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    average_last: Whole = 0
-    evaluate_every: Count32 = 1
+    average_last: Whole = 0  # the model is the mean of so many last iterates; 0: the last one
+    evaluate_every: Count32 = 1  # rounds
     stop_after: Count | None = None  # evaluations in a row without a better accuracy
 
     def check(self) -> None:
@@ -296,7 +296,7 @@ class PrivacyConfig(Settings, where="privacy"):
     delta: Probability = 1e-5
     accountant: Accountant = "pld"
     relation: Relation = "zero-out"
-    tuned_without_privacy: bool = False
+    tuned_without_privacy: bool = False  # settings were chosen by runs that no epsilon covers
     filter: bool = False  # epsilon is a budget that every client keeps for itself
     releases: Count | None = None  # rounds that a client's budget should last, with filter
     max_epsilon: Positive | None = None  # stop before the round that would pass it
@@ -432,8 +432,8 @@ class PlanConfig(Settings, where="plan"):
 class Config(Settings):
     """A whole experiment."""
 
-    name: Annotated[str, _file_name] = "digits"
-    seed: Whole | None = None
+    name: Annotated[str, _file_name] = "digits"  # of run folders and pages
+    seed: Whole | None = None  # makes it a simulation; None: secret randomness
     engine: Annotated[str, partial(one_of, ENGINES)] | None = None  # by `locks federation`
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

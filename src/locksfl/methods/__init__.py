@@ -67,9 +67,9 @@ class Parts(NamedTuple):
 class Method:
     """The three choices that make a round, by name: what a program is compiled for."""
 
-    rule: str
-    estimator: str
-    trust: str
+    rule: str  # who uploads
+    estimator: str  # what is averaged
+    trust: str  # who adds the noise
 
     @property
     def parts(self) -> Parts:

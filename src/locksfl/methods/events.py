@@ -90,7 +90,7 @@ class Exact(Event, frozen=True, tag="exact"):
 class Sampled(Event, frozen=True, tag="poisson-gaussian"):
     """A noised sum over the clients that independent secret coins draw."""
 
-    sampling_rate: Rate
+    sampling_rate: Rate  # the probability of a client's coin
     noise_multiplier: Positive
 
 
@@ -98,10 +98,10 @@ class SampledTwice(Event, frozen=True, tag="joint-poisson-gaussian"):
     """Two noised sums: over the clients that a first secret coin draws, then over those of them
     that a second one draws, whose rate is at most `second_rate`, whatever the first sum was."""
 
-    sampling_rate: Rate
-    first_multiplier: Positive
+    sampling_rate: Rate  # of the first coin
+    first_multiplier: Positive  # of the noise on the first sum
     second_rate: Rate
-    noise_multiplier: Positive
+    noise_multiplier: Positive  # of the noise on the second sum
 
 
 Coins = Sampled | SampledTwice
@@ -143,10 +143,10 @@ class Filtered(Event, frozen=True, tag="filtered-gaussian"):
     """A client's own noised values, a norm before each update, until its budget is spent."""
 
     update_multiplier: Positive
-    budget_epsilon: Positive
+    budget_epsilon: Positive  # what a client keeps for all its releases
     budget_delta: Rate
     budget_relation: Relation
-    norm_multiplier: Positive | None = None
+    norm_multiplier: Positive | None = None  # None: no norms are released
 
 
 Correlated = Turns  # the kinds that have a separation, bands and a strategy

@@ -71,8 +71,8 @@ class Counts:
 
     arm: LedgerArm
     rounds: int  # played
-    norms: npt.NDArray[np.integer[Any]]
-    uploads: npt.NDArray[np.integer[Any]]
+    norms: npt.NDArray[np.integer[Any]]  # released by each client
+    uploads: npt.NDArray[np.integer[Any]]  # released by each client
     shares: npt.NDArray[np.floating[Any]]  # the sum over its uploads of 1/|Z|
 
     def mu_squared(self, observer: Observer, relation: Relation) -> npt.NDArray[np.float64]:

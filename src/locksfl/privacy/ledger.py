@@ -57,8 +57,8 @@ class ObserverCost:
     """What something costs against one observer."""
 
     epsilon: float | None  # under the experiment's relation; None: infinite
-    delta: float
-    relation: str
+    delta: float  # of the guarantee
+    relation: str  # that of the experiment
     accountant: str  # whose bound it is
     relations: dict[str, float | None]  # epsilon under each relation
 

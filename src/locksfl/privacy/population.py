@@ -178,8 +178,8 @@ class Run:
     """One run in the journal: its id is random, so that a run that goes on is not charged twice."""
 
     id: str
-    name: str
-    arms: tuple[PlannedArm, ...]
+    name: str  # of the experiment, as its user wrote it
+    arms: tuple[PlannedArm, ...]  # all that it plans to release
     charge: float = 0.0  # in the unit of the filter
     epsilon: float | None = None  # of this run alone, by the best accountant
     time: int = 0  # seconds since 1970

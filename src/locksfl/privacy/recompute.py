@@ -53,8 +53,8 @@ class Recomputed:
 
     epsilon: float
     by: str  # pld, rdp, gaussian or none: by dp_accounting; "locks pld", "locks rdp": by our own
-    low: float = 0.0
-    high: float = math.inf
+    low: float = 0.0  # what dp_accounting has for a part of the terms
+    high: float = math.inf  # what it has for more than the terms
 
     def problem(self, printed: float) -> str | None:
         """What is wrong with a printed epsilon, if anything is."""

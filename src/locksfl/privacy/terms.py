@@ -33,9 +33,9 @@ class PlannedArm:
     """What one arm will release, by observer."""
 
     name: str
-    clients: int
-    rounds: int
-    terms: Terms
+    clients: int  # n
+    rounds: int  # planned, or those that were played
+    terms: Terms  # what each observer sees, with the number of rounds of each event
 
     @classmethod
     def of(cls, arm: Arm) -> Self:

@@ -60,12 +60,12 @@ ROUNDS_A_CALL = 64  # the most rounds per call; how many actually run is an argu
 class Program:
     """The settings that a compiled block depends on; arms with equal settings share the program."""
 
-    method: Method
+    method: Method  # rule, estimator and trust
     model: Model
-    work: LocalWork
-    server: Server
-    layout: Layout
-    evaluate_every: int
+    work: LocalWork  # of a client
+    server: Server  # its optimiser
+    layout: Layout  # the slots for a cohort
+    evaluate_every: int  # rounds from one evaluation to the next
     exact: bool = False  # a secret run: integers, and nothing leaves that is not released
     filtered: bool = False  # clients have a budget; without one nothing is carried for it
     strategy: tuple[float, ...] = ()  # correlates the noise of rounds (methods/cyclic.py)
@@ -86,15 +86,15 @@ class Log(NamedTuple):
     """The log of a block, one row per round. A secret run fills in released numbers only."""
 
     norms: Array  # true norms, a secret; NaN for a client whose update was not finite
-    uploaded: Array
-    released_norm_sum: Array
-    used_norm_sum: Array
-    signal: Array
-    noise: Array
+    uploaded: Array  # whether each member uploaded
+    released_norm_sum: Array  # K~
+    used_norm_sum: Array  # K'
+    signal: Array  # the norm of the update without noise, which only a simulation can know
+    noise: Array  # the expected norm of the noise on it
     released_count: Array  # NaN if the rule releases none
     expected_weight: Array  # of a cohort member, on average
     accuracy: Array  # or the task's other score; NaN where the model was not evaluated
-    loss: Array
+    loss: Array  # on the held-out records
     clip_norm: Array  # C of the round
     refined: Array  # [rounds, refinements, 2] the sums by which the rule refined its public number
 

@@ -79,16 +79,16 @@ class RoundLog:
     """What was seen in one round. Norms and the cohort are secrets of the server or of the clients:
     a secret run tells none that was not released, a simulation says what it shows."""
 
-    round: int
-    released_norm_sum: float
-    used_norm_sum: float
-    noise: float
+    round: int  # counted from 0
+    released_norm_sum: float  # K~
+    used_norm_sum: float  # K'
+    noise: float  # the expected norm of the noise on the averaged update
     accuracy: float | None  # or the task's other score
-    loss: float | None
+    loss: float | None  # on the held-out records
     cohort: np.ndarray | None = None  # client numbers; None: a secret
     uploaded: np.ndarray | None = None  # whether each of them uploaded
     norms: np.ndarray | None = None  # true ones before clipping; NaN for what was not finite
-    signal: float = math.nan
+    signal: float = math.nan  # the norm of the update without noise: a secret
     expected_weight: float = math.nan  # of a member: 1 if the estimator is unbiased
     clip_norm: float | None = None  # C of the round, known to everybody
     exhausted: int | None = None  # clients that could not pay, with a filter
@@ -471,6 +471,7 @@ class Simulator:
         return jax.make_array_from_single_device_arrays(np.shape(array), everywhere, copies)
 
     def replicate_tree(self, tree: Any) -> Any:
+        """A tree of arrays on every device."""
         return jax.device_put(tree, NamedSharding(self.mesh, P()))
 
 

@@ -46,7 +46,7 @@ class Played(NamedTuple):
     """All rounds of a setting, and the model after them."""
 
     rounds: list[RoundLog]
-    weights: np.ndarray
+    weights: np.ndarray  # of the model
 
 
 def play_sweep(

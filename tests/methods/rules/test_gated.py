@@ -118,7 +118,8 @@ def test_next_to_the_gate_the_larger_probability_is_charged(kind):
     """Rounding decides whether K_low is above a gate of the same share: charged as uniform, a
     round by norm there would give more than is charged."""
     for share in np.linspace(0.5, 0.95, 200):
-        arm = arm_of(uploads=share * 6, norm_low=share, gate=share * (1 - 1e-9), floor=0.1)
+        low = 6 * share / 6  # as uploads / cohort is rounded
+        arm = arm_of(uploads=6 * share, norm_low=low, gate=low * (1 - 1e-9), floor=0.1)
         dials = arm.dials(kind)
         public = RULES["gated"].settle(kind(0), dials, np)
         p = RULES["gated"].probability(kind(CLIP), public, 1.0, dials, np)

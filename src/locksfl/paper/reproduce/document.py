@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from locksfl._charts import Chart, Line
@@ -19,7 +20,8 @@ from locksfl._text import epsilon_text, markdown_table, size_text
 from locksfl.experiment.costs import epsilons_by_observer
 from locksfl.experiment.report import SECRET, likeness_figure
 from locksfl.paper.as_printed import honest_table
-from locksfl.paper.reproduce.results import Row, Runs, conclusion, table_of
+from locksfl.paper.reproduce.results import Row, conclusion, table_of
+from locksfl.paper.reproduce.runs import Runs
 from locksfl.paper.reproduce.settings import (
     EPSILONS,
     HONEST,
@@ -51,7 +53,7 @@ def write_report(
 ) -> tuple[list[Row], list[str]]:
     """Write every file of the report; returns the rows and the conclusion."""
     rows, differences = table_of(by_panel)
-    said = conclusion(differences, rows)
+    sentences = conclusion(differences, rows)
     for model in scale.models:
         accuracy = accuracy_figure(scale, model, by_panel)
         write_atomically(path / f"figure-{model}.svg", accuracy.encode())
@@ -64,11 +66,11 @@ def write_report(
     table = {
         "rows": [row.as_dict() for row in rows],
         "differences": [{**asdict(d), "panel": d.panel.label} for d in differences],
-        "conclusion": said,
+        "conclusion": sentences,
     }
     write_atomically(path / "table.json", (json.dumps(table, indent=2) + "\n").encode())
-    write_atomically(path / "report.md", report_text(scale, rows, said).encode())
-    return rows, said
+    write_atomically(path / "report.md", report_text(scale, rows, sentences).encode())
+    return rows, sentences
 
 
 def _command(scale: Scale) -> str:
@@ -79,7 +81,7 @@ def _command(scale: Scale) -> str:
     return f"locks reproduce{quick}{seeds}{first}"
 
 
-def report_text(scale: Scale, rows: list[Row], said: list[str]) -> str:
+def report_text(scale: Scale, rows: list[Row], sentences: list[str]) -> str:
     """Returns report.md."""
     parts = [
         f"# The paper's experiment, {scale.name}",
@@ -89,7 +91,7 @@ def report_text(scale: Scale, rows: list[Row], said: list[str]) -> str:
         "Not in the paper, and reconstructed:",
         "\n".join(f"* {name}: {what}" for name, what in RECONSTRUCTED.items()),
         "## Conclusion",
-        "\n".join(f"* {line}" for line in said),
+        "\n".join(f"* {line}" for line in sentences),
     ]
     for model in scale.models:
         parts += [f"## {model}", f"![accuracy by round](figure-{model}.svg)"]
@@ -126,7 +128,7 @@ def cells(row: Row) -> list[str]:
         row.rounds_text,
         f"{row.uploads:,.0f}",
         size_text(row.bytes_up),
-        *epsilons_by_observer(row.privacy),
+        *epsilons_by_observer(msgspec.to_builtins(row.privacy)),
     ]
 
 
@@ -137,7 +139,7 @@ def accuracy_figure(scale: Scale, model: str, by_panel: Mapping[Panel, Runs]) ->
         runs = by_panel[Panel(version, model, epsilon)]
         lines = []
         for number, method in enumerate(METHODS):
-            curves = np.array([run["arms"][method]["accuracy"] for run in runs])
+            curves = np.array([run.scores for run in runs[method].outcomes])
             low, middle, high = curves.min(axis=0), curves.mean(axis=0), curves.max(axis=0)
             rounds = range(1, len(middle) + 1)
             lines.append(Line(method, rounds, middle, number, low=low, high=high))

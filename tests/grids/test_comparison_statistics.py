@@ -5,19 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from locksfl.experiment.comparison.bench import packed
-from locksfl.experiment.comparison.statistics import holm, interval, paired
+from locksfl.grids.comparison.statistics import Scored, holm, interval, paired
 
 
-def line(right, seeds):
-    """A report's line from [seeds, records] of right answers."""
-    right = np.asarray(right)
-    return {
-        "accuracy": right.mean(axis=1).tolist(),
-        "answers": right.shape[1],
-        "right": packed(right.sum(axis=0)),
-        "seeds": seeds,
-    }
+def line(right):
+    """A method from [seeds, records] of right answers."""
+    right = np.asarray(right, int)
+    return Scored(right.mean(axis=1).tolist(), right.sum(axis=0), right.shape[1])
 
 
 def test_holm_by_hand():
@@ -36,15 +30,15 @@ def test_an_interval_by_hand():
 def test_a_paired_difference_by_hand():
     """Two seeds, .5 and .25 apart: s^2 / 2 = 1/64. Records 0, .5, .5, .5 apart: v / 4 = 1/64. Three
     degrees of freedom, for which the distribution has a closed form: p = .124028."""
-    better = line([[1, 1, 1, 1], [1, 1, 1, 0]], 2)
-    than = line([[1, 1, 0, 0], [1, 0, 1, 0]], 2)
+    better = line([[1, 1, 1, 1], [1, 1, 1, 0]])
+    than = line([[1, 1, 0, 0], [1, 0, 1, 0]])
     found = paired(better, than)
     assert found.mean == pytest.approx(0.375)
     assert found.high - found.mean == pytest.approx(3.182446 * np.sqrt(1 / 32), abs=1e-6)
     assert found.mean - found.low == pytest.approx(found.high - found.mean)
     assert found.p == pytest.approx(0.124028, abs=1e-6)
     assert paired(better, than, margin=0.375).p == pytest.approx(1.0)
-    assert paired(line([[1, 0]], 1), line([[0, 0]], 1)).low is None
+    assert paired(line([[1, 0]]), line([[0, 0]])).low is None
     same = paired(better, better, margin=-0.001)
     assert (same.mean, same.p) == (0.0, 0.0)
     assert paired(better, better).p == 1.0
@@ -53,7 +47,7 @@ def test_a_paired_difference_by_hand():
 def answers(rng, share, seeds=5, records=500):
     """What a method gets right: almost the same records with every seed."""
     right = rng.random(records) < share
-    return line(right ^ (rng.random((seeds, records)) < 0.01), seeds)
+    return line(right ^ (rng.random((seeds, records)) < 0.01))
 
 
 def test_a_planted_difference_stands_and_a_null_one_does_not():
@@ -66,7 +60,7 @@ def test_a_planted_difference_stands_and_a_null_one_does_not():
     assert sum(ahead) <= 30
     seeds_alone = 0
     for better, than in nulls:
-        low, _ = interval(np.subtract(better["accuracy"], than["accuracy"]))
+        low, _ = interval(np.subtract(better.accuracy, than.accuracy))
         seeds_alone += low > 0
     assert seeds_alone > 100
     for _ in range(20):

@@ -13,8 +13,8 @@ from locksfl.arm import Arm
 from locksfl.data.catalogue import NAMES, same_records
 from locksfl.data.datasets import find_folder, has_users
 from locksfl.data.npy_folder import read_header
-from locksfl.experiment.comparison.grid import CHOOSES_NOISE
 from locksfl.experiment.config import Config, DataConfig, changed, config_of, to_table
+from locksfl.grids.comparison.cases import CHOOSES_NOISE
 
 AROUND = (1 / 3, 1.0, 3.0)  # of an arm's own clip norm and reach, where no values are given
 
@@ -54,8 +54,8 @@ class Task:
     def identity(self) -> str:
         """What the same command has in common."""
         other = self.public and to_table(self.public)
-        told = (to_table(self.config), other, self.epsilon, asdict(self.axes))
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        identity = (to_table(self.config), other, self.epsilon, asdict(self.axes))
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def public_task(
@@ -140,7 +140,7 @@ def _same(data: DataConfig, other: DataConfig) -> bool:
     if data.name in NAMES or other.name in NAMES:
         return same_records(data.name, other.name)
     mine, theirs = (
-        {file: told.sha256 for file, told in read_header(find_folder(d.name, d.dir)).files.items()}
+        {name: file.sha256 for name, file in read_header(find_folder(d.name, d.dir)).files.items()}
         for d in (data, other)
     )
     dealt = ("labels.npy", "offsets.npy")

@@ -11,14 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from locksfl._tables import Record
-from locksfl.experiment.comparison.bench import unpacked
-
 CONFIDENCE = 0.95
+
+
+class Scored(NamedTuple):
+    """How a method did on the held-out records."""
+
+    accuracy: Sequence[float]  # with each seed
+    right: np.ndarray[Any, np.dtype[np.int64]]  # right answers on each record, over all seeds
+    answers: int  # that a model gives
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -35,15 +41,18 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 class Difference:
     """The accuracy of one case minus that of another, and what chance would make of it."""
 
-    mean: float
+    mean: float | None  # None: it was not played yet
     low: float | None  # of the interval; None for one seed
     high: float | None
     p: float  # two-sided, that it is the margin
-    seeds: int
+    seeds: int | None
 
 
-def paired(better: Record, than: Record, margin: float = 0.0) -> Difference:
-    """The difference of two report lines on the same seeds and held-out records.
+UNPLAYED = Difference(None, None, None, 1.0, None)
+
+
+def paired(better: Scored, than: Scored, margin: float = 0.0) -> Difference:
+    """The difference of two methods on the same seeds and held-out records.
 
         variance = s^2 / S + N v / L^2
 
@@ -51,12 +60,12 @@ def paired(better: Record, than: Record, margin: float = 0.0) -> Difference:
     right answers on a record, averaged over seeds), N the records and L the answers. Degrees of
     freedom are those of Welch and Satterthwaite.
     """
-    apart = np.subtract(better["accuracy"], than["accuracy"])
+    apart = np.subtract(better.accuracy, than.accuracy)
     seeds, mean = len(apart), float(np.mean(apart))
     if seeds < 2:
         return Difference(mean, None, None, 1.0, seeds)
-    records = (unpacked(better["right"]) - unpacked(than["right"])) / seeds
-    number, answers = len(records), better["answers"]
+    records = (better.right - than.right) / seeds
+    number, answers = len(records), better.answers
     over_seeds = float(np.var(apart, ddof=1)) / seeds
     over_records = number * float(np.var(records, ddof=1)) / answers**2
     variance = over_seeds + over_records

@@ -12,35 +12,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from locksfl.experiment.comparison import bench as benches
-from locksfl.experiment.comparison import folder as folders
-from locksfl.experiment.comparison.document import write_report
-from locksfl.experiment.comparison.folder import REPORT, TUNING, WHOLE, Folder, Part, merge
-from locksfl.experiment.comparison.grid import parse_comparison, read_comparison
-from locksfl.experiment.comparison.noise import Calibrations
-from locksfl.experiment.comparison.play import play
-from made_comparisons import SHARE, TEXT, made_up, small
-
-SILENT = TEXT.replace("[8.0, inf]", "[inf]").replace("epsilon = 8.0", "epsilon = inf")
+from locksfl.grids import bench as benches
+from locksfl.grids.bench import noise_of
+from locksfl.grids.comparison.cases import parse_comparison, read_comparison
+from locksfl.grids.comparison.document import write_report
+from locksfl.grids.comparison.folder import WHOLE, Folder, Part, merge
+from locksfl.grids.executors import Together
+from made_comparisons import SHARE, SILENT, TEXT, made_up, small
 
 
 def played(path, text=TEXT, part=WHOLE):
-    folder = Folder.begin(path, parse_comparison(text), part)
-    play(folder, lambda stage, case: None, lambda text: None)
-    return finish(folder)
-
-
-def finish(folder):
-    if not folder.missing:
-        folder.settle()
+    folder = Folder(path, parse_comparison(text))
+    folder.play(part=part)
     write_report(folder)
     return folder
 
 
 def contents(folder):
-    """Every file of a folder except which part it is."""
-    files = sorted(file for file in folder.path.iterdir() if file.name != "comparison.json")
-    return {file.name: file.read_bytes() for file in files}
+    """Every file of a folder."""
+    return {file.name: file.read_bytes() for file in sorted(folder.path.iterdir())}
 
 
 def test_every_method_is_at_the_same_epsilon_uploads_and_tuning(tmp_path, monkeypatch):
@@ -79,16 +69,15 @@ def test_the_report_names_the_methods_whose_uploads_are_not_those_of_the_others(
 ):
     """Found alone here: "the same expected uploads" of methods that had a third more."""
     made_up(monkeypatch)
-    same, line = "(norms charged) and the same expected uploads; 3 seeds", benches.Bench.report_line
+    same = "(norms charged) and the same expected uploads; 3 seeds"
     assert same in (played(tmp_path / "same", SILENT).path / "report.md").read_text()
     text = f'{SILENT}[[compare.method]]\nname = "all"\nrule = "full"\n'
 
-    def more(bench, case, chosen):
-        found = line(bench, case, chosen)
-        uploads = [{"norm": 2.0, "coin": 1.2}.get(case.method, 1.0) * case.uploads] * 3
-        return found | {"uploads_measured": uploads}
+    def more(case, outcomes):
+        del outcomes
+        return {"norm": 2.0, "coin": 1.2}.get(case.method, 1.0) * case.uploads
 
-    monkeypatch.setattr(benches.Bench, "report_line", more)
+    monkeypatch.setattr("locksfl.grids.comparison.document.uploads_a_round", more)
     report = (played(tmp_path / "more", text).path / "report.md").read_text()
     (differ,) = re.findall("the same expected uploads; apart from (.*); 3 seeds", report)
     # in 12 rounds, 1.6 uploads more of 8 may be chance
@@ -100,7 +89,8 @@ def test_methods_draw_alike_only_if_they_are_told_to():
     together = TEXT.replace("[compare]", "[compare]\ncommon_draws = true", 1)
     for text, names in ((TEXT, 3), (together, 1)):
         found = parse_comparison(text)
-        assert len({found.arm(case).name for case in found.cases}) == names
+        arms = [found.config(case, found.untuned(case)).arms[0] for case in found.cases]
+        assert len({arm.name for arm in arms}) == names
 
 
 @pytest.mark.parametrize(
@@ -119,15 +109,14 @@ def test_a_grid_is_widened_where_its_edge_is_best(
     as the file allows; what is still at an edge is said to be."""
     made_up(monkeypatch, best=(8.0, 1.0))
     folder = played(tmp_path / "run", SILENT.replace("widen = 2", f"widen = {widen}"))
-    for case in folder.cases:
-        line = folder.line(TUNING, case)
-        assert {one["clip_norm"] for one in line["tried"]} == clips
-        reaches = {one["reach"] for one in line["tried"]}
+    for case in folder.finished().values():
+        assert {clip for clip, _ in case.tuning.tried} == clips
+        reaches = {reach for _, reach in case.tuning.tried}
         assert reaches == {0.3, 1.0} | ({1.0 / 0.3} if widen else set())
-        assert len(line["tried"]) == len(clips) * len(reaches)
-        assert line["chosen"]["clip_norm"] == chosen
-        assert line["edge"] == edge
-        assert line["widened"] == min(widen, 3)
+        assert len(case.tuning.tried) == len(clips) * len(reaches)
+        assert case.arm.clip_norm == chosen
+        assert case.tuning.edge == edge
+        assert case.tuning.widened == min(widen, 3)
     assert ("(edge: clip_norm" in (folder.path / "report.md").read_text()) == bool(edge)
 
 
@@ -135,91 +124,79 @@ def test_a_grid_of_which_the_middle_is_best_stays_as_it_is(tmp_path, monkeypatch
     made_up(monkeypatch)
     text = SILENT.replace("reach = [0.3, 1.0]", "reach = [0.3, 1.0, 3.0]")
     folder = played(tmp_path / "run", text)
-    for case in folder.cases:
-        line = folder.line(TUNING, case)
-        assert (line["widened"], line["edge"], len(line["tried"])) == (0, [], 9)
+    for case in folder.finished().values():
+        assert (case.tuning.widened, case.tuning.edge, len(case.tuning.tried)) == (0, [], 9)
 
 
-def test_a_comparison_that_was_stopped_ends_with_the_same_bytes(tmp_path, monkeypatch):
-    """Stopped again and again, each time amid a line; a partial report says that it is one."""
-    asked = made_up(monkeypatch)
-    whole = played(tmp_path / "whole", SILENT)
-    real = benches.play_runs
-    count = {"left": 0}
+def test_stopped_and_in_parts_it_ends_with_the_same_bytes(tmp_path, monkeypatch):
+    """Every file; a partial report says that it is one. What parts have, finished or not, is merged
+    into a new folder or into one of theirs, and the same command plays the rest."""
+    made_up(monkeypatch)
+    whole, real, left = played(tmp_path / "whole", SILENT), benches.play_sweep, {"plays": 30}
 
     def tired(*arguments, **options):
-        if not count["left"]:
+        if not left["plays"]:
             raise KeyboardInterrupt
-        count["left"] -= 1
+        left["plays"] -= 1
         return real(*arguments, **options)
 
-    monkeypatch.setattr(benches, "play_runs", tired)
-    path, stops, before = tmp_path / "torn", 0, len(asked)
-    while True:
-        count["left"] = 4
-        folder = Folder.begin(path, parse_comparison(SILENT))
-        try:
-            play(folder, lambda stage, case: None, lambda text: None)
-            break
-        except KeyboardInterrupt:
-            stops += 1
-            write_report(folder)
-            assert "Partial" in (path / "report.md").read_text()
-            assert "PARTIAL" in (path / "figure.svg").read_text() or not folder.line(
-                REPORT, folder.cases[0]
-            )
-            with (path / "cells.jsonl").open("a") as file:
-                file.write('{"torn')
-    assert stops > 3
-    assert len(asked) - before < 2 * before  # what was finished was not played again
-    assert contents(finish(folder)) == contents(whole)
-    assert "Partial" not in (path / "report.md").read_text()
+    monkeypatch.setattr(benches, "play_sweep", tired)
+    part = tmp_path / "part"
+    with pytest.raises(KeyboardInterrupt):
+        played(part, SILENT, Part(1, 2))
+    table = write_report(Folder(part, parse_comparison(SILENT)))
+    assert (table.cells, table.missing) == (6, 6)
+    assert "Partial: 0 of 6 cells" in (part / "report.md").read_text()
+    left["plays"] = 1000
+    other = played(tmp_path / "other", SILENT, Part(2, 2))
+    assert "Partial: 3 of 6 cells" in (other.path / "report.md").read_text()
+    assert "PARTIAL: 3 of 6 cells" in (other.path / "figure.svg").read_text()
+    merged = merge([part, other.path], tmp_path / "merged")
+    assert len(merged.finished()) == 3
+    assert contents(played(merged.path, SILENT)) == contents(whole)
+    played(part, SILENT, Part(1, 2))
+    merge([part], other.path)
+    assert left["plays"] > 800  # what was finished is not played again
+    write_report(Folder(other.path, parse_comparison(SILENT)))
+    assert contents(other) == contents(whole)
 
 
-def test_parts_are_merged_to_the_whole(tmp_path, monkeypatch):
+def test_what_is_no_part_of_a_comparison_is_not_merged(tmp_path, monkeypatch):
     made_up(monkeypatch)
-    whole = played(tmp_path / "whole", SILENT)
-    parts = [played(tmp_path / f"part{i}", SILENT, part=Part(i, 3)) for i in (1, 2, 3)]
-    assert sorted(case for one in parts for case in one.cases) == sorted(whole.cases)
-    paths = [folder.path for folder in parts]
-    merged = merge(paths[::-1], tmp_path / "merged")
-    assert contents(finish(merged)) == contents(whole)
-    other = played(tmp_path / "other", SILENT.replace("seeds = 3", "seeds = 4"), Part(2, 3))
-    halves = played(tmp_path / "half", SILENT, part=Part(1, 2))
-    begun = Folder.begin(tmp_path / "begun", parse_comparison(SILENT), Part(2, 3))
-    for wrong, said in (
-        (paths[:2], "--merge: part 3/3 is missing"),
-        ([paths[0], other.path, paths[2]], "are of different comparisons"),
-        ([paths[0], halves.path], "expected parts of one division"),
-        ([*paths, paths[1]], "are both part 2/3"),
-        ([paths[0], begun.path, paths[2]], r"\(part 2/3\) lacks 2 cells"),
-        ([paths[0], tmp_path], "not the folder of a comparison"),
+    one = played(tmp_path / "one", SILENT, Part(1, 6))
+    other = played(tmp_path / "other", SILENT.replace("seeds = 3", "seeds = 4"), Part(2, 6))
+    for wrong, message in (
+        ([one.path, other.path], "begun with another comparison"),
+        ([one.path, tmp_path], "not a folder that this command began"),
+        ([tmp_path, one.path], "not the folder of a comparison"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             merge(wrong, tmp_path / "new")
         assert not (tmp_path / "new").exists()
-    with pytest.raises(ValueError, match="already exists"):
-        merge(paths, tmp_path / "merged")
+    with pytest.raises(ValueError, match="begun with another comparison"):
+        merge([other.path], one.path)
 
 
 def test_another_file_is_refused_and_nothing_is_lost(tmp_path, monkeypatch):
     made_up(monkeypatch)
     folder = played(tmp_path / "run", SILENT)
     before = contents(folder)
-    for text, part, said in (
-        (SILENT.replace("seeds = 3", "seeds = 2"), Part(), "the comparison of another file"),
-        (SILENT, Part(1, 2), "it holds part 1/1"),
+    for other, message in (
+        (parse_comparison(SILENT.replace("seeds = 3", "seeds = 2")), "begun with another comp"),
+        (parse_comparison(SILENT).quickened(), "begun with quick = False, not True"),
     ):
-        with pytest.raises(ValueError, match=said):
-            Folder.begin(folder.path, parse_comparison(text), part)
-    with pytest.raises(ValueError, match="other --quick"):
-        Folder.begin(folder.path, parse_comparison(SILENT).quickened())
+        with pytest.raises(ValueError, match=message):
+            Folder(folder.path, other)
     assert contents(folder) == before
 
 
-def killed(monkeypatch, replacements, make):
-    """Make a folder in a process that is killed before it gives a file its name, some done."""
-    left, real = iter([True] * replacements), os.replace
+@pytest.mark.parametrize("replacements", [0, 1])
+def test_a_command_that_was_killed_while_it_made_its_folder_starts_anew(
+    tmp_path, monkeypatch, replacements
+):
+    """Killed before it gives a file its name, some of them done; then with another file."""
+    made_up(monkeypatch)
+    path, left, real = tmp_path / "run", iter([True] * replacements), os.replace
 
     def replace(*paths):
         if not next(left, False):
@@ -230,88 +207,64 @@ def killed(monkeypatch, replacements, make):
         patch.setattr(os, "unlink", lambda path: None)  # nobody tidies up
         patch.setattr(os, "replace", replace)
         with pytest.raises(KeyboardInterrupt):
-            make()
-
-
-@pytest.mark.parametrize("replacements", [0, 1])
-def test_a_command_that_was_killed_while_it_made_its_folder_starts_anew(
-    tmp_path, monkeypatch, replacements
-):
-    made_up(monkeypatch)
-    path, comparison = tmp_path / "run", parse_comparison(SILENT)
-    killed(monkeypatch, replacements, lambda: Folder.begin(path, comparison))
+            Folder(path, parse_comparison(TEXT))
     assert any(path.iterdir())
+    for left_over in path.glob(".comparison.toml.*"):
+        left_over.unlink()
     assert contents(played(path, SILENT)) == contents(played(tmp_path / "whole", SILENT))
-
-
-@pytest.mark.parametrize("replacements", range(4))
-def test_a_merge_that_was_killed_starts_anew(tmp_path, monkeypatch, replacements):
-    made_up(monkeypatch)
-    part, path = played(tmp_path / "part", SILENT), tmp_path / "whole"
-    killed(monkeypatch, replacements, lambda: merge([part.path], path))
-    merged = contents(finish(merge([part.path], path)))
-    assert {name: merged[name] for name in contents(part)} == contents(part)
 
 
 def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_folder(tmp_path):
     (tmp_path / "comparison.toml").write_text("mine")
     with pytest.raises(ValueError, match="already exists"):
-        Folder.begin(tmp_path, parse_comparison(TEXT))
+        Folder(tmp_path, parse_comparison(TEXT))
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
         ("comparison.toml", "mine")
     ]
 
 
-@pytest.mark.parametrize("begun", ["0.0.1", None])
-def test_cells_of_another_version_are_refused(tmp_path, monkeypatch, begun):
-    """Two versions may train or account otherwise; a folder that does not say is of another one."""
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": "0.0.1"}, "begun with version = '0.0.1', not "),
+        ({"version": None}, "begun with version = None, not "),
+        ({"layout": None}, "begun with layout = None, not 2"),
+    ],
+)
+def test_cells_of_another_version_are_refused(tmp_path, monkeypatch, change, message):
+    """Two versions may train or account otherwise; one that does not say is another one."""
     made_up(monkeypatch)
     folder = played(tmp_path / "run", SILENT)
-    mine, before = folders.VERSION, contents(folder)
-    told = json.loads((folder.path / "comparison.json").read_text())
-    assert told.pop("version") == mine
-    told |= {"version": begun} if begun else {}
-    (folder.path / "comparison.json").write_text(json.dumps(told))
-    recorded = begun or "(version not recorded)"
-    said = f"begun with locks-fl {recorded}, and this is locks-fl {mine}; expected that version, or"
-    for command in (
-        lambda: Folder.begin(folder.path, parse_comparison(SILENT)),
-        lambda: merge([folder.path], tmp_path / "whole"),
-    ):
-        with pytest.raises(ValueError, match=re.escape(said)) as caught:
-            command()
-        assert "\n" not in str(caught.value)
-    assert contents(folder) == before
-    assert not (tmp_path / "whole").exists()
-
-
-def test_a_file_that_was_changed_in_its_folder_is_refused(tmp_path):
-    folder = Folder.begin(tmp_path / "run", parse_comparison(TEXT))
-    (folder.path / "comparison.toml").write_text(TEXT.replace("seeds = 3", "seeds = 4"))
-    with pytest.raises(ValueError, match=r"comparison.toml: changed since it was played"):
+    file = folder.path / "comparison.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    before = contents(folder)
+    with pytest.raises(ValueError, match=message) as caught:
+        Folder(folder.path, parse_comparison(SILENT))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=f"{message}|not the folder of a comparison"):
         merge([folder.path], tmp_path / "whole")
+    assert contents(folder) == before
     assert not (tmp_path / "whole").exists()
 
 
 def test_a_case_that_fails_is_listed_and_tried_again(tmp_path, monkeypatch):
     made_up(monkeypatch)
-    real = benches.play_runs
+    real = benches.play_sweep
 
-    def breaks(simulator, config, runs, brief):
+    def breaks(simulator, runs, *rest, **options):
         if runs[0][0].releases_norms:
             raise RuntimeError("out of memory\nand a long story")
-        return real(simulator, config, runs, brief=brief)
+        return real(simulator, runs, *rest, **options)
 
-    monkeypatch.setattr(benches, "play_runs", breaks)
+    monkeypatch.setattr(benches, "play_sweep", breaks)
     folder = played(tmp_path / "run", SILENT)
     assert [case.method for case in folder.failures] == ["norm", "norm"]
     lines = [json.loads(line) for line in (folder.path / "failures.jsonl").open()]
     assert [line["error"] for line in lines] == ["RuntimeError: out of memory"] * 2
     assert "out of memory" in (folder.path / "report.md").read_text()
-    assert [case.method for case in folder.missing] == ["norm", "norm"]
-    monkeypatch.setattr(benches, "play_runs", real)
+    monkeypatch.setattr(benches, "play_sweep", real)
     again = played(tmp_path / "run", SILENT)
-    assert (again.missing, again.failures) == ([], {})
+    assert again.failures == {}
     assert (folder.path / "failures.jsonl").read_text() == ""
     assert contents(again) == contents(played(tmp_path / "whole", SILENT))
 
@@ -336,40 +289,43 @@ def test_it_trains_and_a_gpu_finds_the_same(tmp_path, monkeypatch):
         self.on_cpu = False
 
     monkeypatch.setattr(benches.Simulator, "__init__", elsewhere)
+    monkeypatch.setattr(benches, "Serial", Together)
     together = played(tmp_path / "together", text)
     assert alone.failures == together.failures == {}
-    for case in alone.cases:
-        mine, other = (folder.line(REPORT, case) for folder in (alone, together))
-        assert mine["accuracy"] == pytest.approx(other["accuracy"], abs=1e-6)
-        assert mine["uploads_measured"] == other["uploads_measured"]
-        assert mine["right"] == other["right"]
-        right = benches.unpacked(mine["right"])
-        assert right.sum() / mine["answers"] == pytest.approx(sum(mine["accuracy"]), abs=1e-5)
+    others = together.finished()
+    for case, mine in alone.finished().items():
+        mine, other = mine.scored, others[case].scored
+        assert mine.accuracy == pytest.approx(other.accuracy, abs=1e-6)
+        np.testing.assert_array_equal(mine.right, other.right)
+        assert mine.right.sum() / mine.answers == pytest.approx(sum(mine.accuracy), abs=1e-5)
+        uploads = [one.uploads for one in others[case].outcomes]
+        assert uploads == [one.uploads for one in alone.finished()[case].outcomes]
         # 36 rounds of 6 of 24: 5 standard errors, false alarms below 1e-6; a step of the cohort
         near = 5 * math.sqrt(24 * 0.25 * 0.75 / 36) + 6 * 0.05
-        assert np.mean(mine["uploads_measured"]) == pytest.approx(6, abs=near)
+        assert np.mean(uploads) / 12 == pytest.approx(6, abs=near)
 
 
-def test_noise_is_found_once_and_in_other_processes_the_same(monkeypatch):
+def test_noise_is_found_once_and_beside_a_gpu_in_other_processes(monkeypatch):
     """For clip norms and steps alike; a refusal comes back as it is."""
     comparison = parse_comparison(TEXT)
     case = comparison.cases[1]  # it releases norms
-    arm, privacy = comparison.arm(case), comparison.privacy(case)
-    arms = [replace(arm, clip_norm=clip, step=3.0) for clip in (0.1, 10.0)]
-    with Calibrations() as inline:
-        wanted = inline.added(arms, privacy)
-        assert len(inline._found) == 1
-        costs = inline.costs(wanted[0], privacy)
+    config = comparison.config(case, comparison.untuned(case))
+    arms = [replace(config.arms[0], clip_norm=clip, step=3.0) for clip in (0.1, 10.0)]
+    asked = []
+    monkeypatch.setattr(benches, "noise_of", lambda *one: asked.append(one) or noise_of(*one))
+    bench = benches.Bench()
+    wanted = [bench.with_noise(arm, config.privacy) for arm in arms]
+    assert len(asked) == 1
     assert [(one.clip_norm, one.step) for one in wanted] == [(0.1, 3.0), (10.0, 3.0)]
     assert wanted[0].norm_multiplier > 0
-    monkeypatch.setattr("locksfl.experiment.comparison.noise.ENOUGH_CORES", 0)
+    monkeypatch.setattr(benches, "noise_of", noise_of)
+    monkeypatch.setattr(benches.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(benches, "ENOUGH_CORES", 0)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
-    with Calibrations() as pool:
-        pool.ask(arm, privacy)
-        assert pool.added(arms, privacy) == wanted
-        assert pool.costs(wanted[0], privacy) == costs
-        with pytest.raises(ValueError, match="norm releases alone cost"):
-            pool.added([arm.changed(norm_multiplier=0.01)], privacy)
+    bench = benches.Bench()
+    assert [bench.with_noise(arm, config.privacy) for arm in arms] == wanted
+    with pytest.raises(ValueError, match="norm releases alone cost"):
+        bench.with_noise(arms[0].changed(norm_multiplier=0.01), config.privacy)
 
 
 def test_quick_is_smaller_and_says_how(tmp_path, monkeypatch):
@@ -377,24 +333,22 @@ def test_quick_is_smaller_and_says_how(tmp_path, monkeypatch):
     quick = parse_comparison(TEXT).quickened()
     assert {case.epsilon for case in quick.cases} == {8.0}
     assert quick.axes.seeds == 2
-    assert len(quick.tuning("norm").pairs) == 4
+    assert quick.methods["norm"].tuning.pairs == 4
     assert len(quick.axes.difference) == 1
-    folder = Folder.begin(tmp_path / "run", quick)
-    play(folder, lambda stage, case: None, lambda text: None)
+    folder = Folder(tmp_path / "run", quick)
+    folder.play()
     write_report(folder)
     assert "the largest finite epsilon" in (folder.path / "report.md").read_text()
-    assert folders.Folder.open(folder.path).comparison.cases == quick.cases
+    assert merge([folder.path], tmp_path / "whole").finished() == folder.finished()
 
 
-def test_quick_may_have_data_of_its_own(tmp_path):
+def test_quick_may_have_data_of_its_own():
     own = '[compare.quick]\nlabel = "few"\nset = ["data.clients=12"]\nuploads = [3]\n'
     comparison = parse_comparison(TEXT + own)
     assert {case.data for case in comparison.cases} == {""}
     quick = comparison.quickened()
     assert {(case.data, case.uploads) for case in quick.cases} == {("few", 3.0)}
     assert quick.configs["few"].data.clients == 12
-    folder = Folder.begin(tmp_path / "run", quick)
-    assert Folder.open(folder.path).comparison.cases == quick.cases
     with pytest.raises(ValueError, match="= 13: expected at most the 12 clients"):
         parse_comparison(TEXT + own.replace("[3]", "[13]"))
     with pytest.raises(ValueError, match="uploads is missing"):

@@ -16,11 +16,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from locksfl._tables import build_table, toml_table
+from locksfl._tables import build_table, or_null, toml_table
 from locksfl._validate import one_of
-from locksfl.arm import Arm
-from locksfl.experiment.arm_config import ArmConfig
-from locksfl.experiment.comparison.settings import (
+from locksfl.experiment.config import Config, PrivacyConfig, config_of, read_text
+from locksfl.grids.comparison.settings import (
     CompareConfig,
     DataEntry,
     DifferenceConfig,
@@ -28,7 +27,6 @@ from locksfl.experiment.comparison.settings import (
     TuningConfig,
     method_entry,
 )
-from locksfl.experiment.config import Config, PrivacyConfig, config_of, read_text
 from locksfl.methods import RULES, TRUSTS
 from locksfl.round.randomness import arm_number
 
@@ -57,11 +55,9 @@ class Case(NamedTuple):
     wanted: float  # the uploads as the file has them: a round, or in all
 
     @property
-    def key(self) -> dict[str, Any]:
-        """What names its lines; JSON has no infinity."""
-        epsilon = None if math.isinf(self.epsilon) else self.epsilon
-        named = {"data": self.data, "epsilon": epsilon, "rounds": self.rounds}
-        return {**named, "uploads": self.uploads, "method": self.method}
+    def place(self) -> tuple[str, float | None, int, float, str]:
+        """What names it in files; JSON has no infinity."""
+        return self.data, or_null(self.epsilon), self.rounds, self.uploads, self.method
 
     @property
     def label(self) -> str:
@@ -69,6 +65,14 @@ class Case(NamedTuple):
         epsilon = "inf" if math.isinf(self.epsilon) else f"{self.epsilon:g}"
         data = f"{self.data}, " if self.data else ""
         return f"{data}ε {epsilon}, {self.rounds} rounds, {self.uploads:g} uploads, {self.method}"
+
+
+class Chosen(NamedTuple):
+    """What is chosen for a case."""
+
+    clip_norm: float
+    step: float
+    cohort: float
 
 
 @dataclass(frozen=True)
@@ -119,22 +123,19 @@ class Comparison:
             missing += ["uploads", "uploads_in_all"]
         return dataclasses.replace(mine, **{name: getattr(self.axes, name) for name in missing})
 
-    def tuning(self, method: str) -> TuningConfig | None:
-        """The grid of a method."""
-        return self.methods[method].tuning or self.axes.tuning
-
-    def config(self, case: Case, *, clip_norm: float, step: float, cohort: float) -> Config:
+    def config(self, case: Case, chosen: Chosen) -> Config:
         """The experiment of a case with one arm, not yet calibrated."""
         base, method = self.configs[case.data], self.methods[case.method]
         # draws are keyed by the name: simulations may share them, so that differences vary less
-        table = {"name": "all" if self.axes.common_draws else case.method, **method.settings}
-        if self.axes.tuning is not None:
-            table |= {"clip_norm": clip_norm, "step": step}
+        arm = method.arm
+        if self.axes.common_draws:
+            arm = dataclasses.replace(arm, name="all")
+        if method.tuning is not None:
+            arm = dataclasses.replace(arm, clip_norm=chosen.clip_norm, step=chosen.step)
         if not method.rule.everyone:
-            if not method.rule.all_clients:
-                table["cohort"] = cohort
-            if not method.uploads_follow_data:
-                table["uploads"] = case.uploads
+            cohort = None if method.rule.all_clients else chosen.cohort
+            uploads = None if method.uploads_follow_data else case.uploads
+            arm = dataclasses.replace(arm, cohort=cohort, uploads=uploads)
         share = base.train.average_last / base.train.rounds
         train = dataclasses.replace(
             base.train,
@@ -144,7 +145,7 @@ class Comparison:
         )
         try:
             privacy = self.privacy(case)
-            return dataclasses.replace(base, train=train, privacy=privacy, arm=[ArmConfig(**table)])
+            return dataclasses.replace(base, train=train, privacy=privacy, arm=[arm])
         except ValueError as error:
             raise ValueError(f"compare, {case.label}: {error}") from None
 
@@ -191,21 +192,19 @@ class Comparison:
             name: dataclasses.replace(method, tuning=thinned(method.tuning))
             for name, method in self.methods.items()
         }
-        found = dataclasses.replace(
+        smaller = dataclasses.replace(
             self, axes=axes, methods=methods, configs={entry.label: config}, quick=True
         )
         for named in self.axes.difference:
             with suppress(ValueError):
-                found.find(named)
+                smaller.find(named)
                 axes.difference.append(named)
-        return found
+        return smaller
 
-    def arm(self, case: Case) -> Arm:
-        """The arm of a case before it is tuned."""
+    def untuned(self, case: Case) -> Chosen:
+        """The file's own clip norm and step."""
         train = self.configs[case.data].train
-        pair = {"clip_norm": train.clip_norm, "step": train.optimizer.step}
-        (arm,) = self.config(case, **pair, cohort=self.first_cohort(case)).arms
-        return arm
+        return Chosen(train.clip_norm, train.optimizer.step, self.first_cohort(case))
 
     def first_cohort(self, case: Case) -> float:
         """The cohort of a case; for uploads that follow the data, a first guess."""
@@ -231,14 +230,14 @@ class Comparison:
             names = [n for n in where if n != "uploads" or not asks_everyone]
             return all(where[n] is None or where[n] == mine[n] for n in names)
 
-        found = [case for case in self.cases if case.method == method and fits(case)]
-        if len(found) != 1:
+        matches = [case for case in self.cases if case.method == method and fits(case)]
+        if len(matches) != 1:
             given = {name: value for name, value in where.items() if value is not None}
             raise ValueError(
-                f"compare.difference of {method!r} at {given}: {len(found)} cells are that; "
+                f"compare.difference of {method!r} at {given}: {len(matches)} cells are that; "
                 "expected to name exactly one, by data, epsilon, uploads and rounds"
             )
-        return found[0]
+        return matches[0]
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -278,24 +277,24 @@ def parse_comparison(text: str, source: str = "comparison") -> Comparison:
                 "every case plays all its rounds"
             )
     methods = [method_entry(entry, axes.tuning) for entry in axes.method]
-    names = [method.name for method in methods]
+    names = [method.arm.name for method in methods]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"compare.method.name = {name!r}: expected a name of its own")
     if len({arm_number(name) for name in names}) < len(names):
         raise ValueError(f"method names {names}: two would share their noise; rename one")
-    found = Comparison(text, axes, {method.name: method for method in methods}, configs, small)
-    _check_uploads(found)
-    for one in (found, found.quickened()):
+    comparison = Comparison(text, axes, dict(zip(names, methods, strict=True)), configs, small)
+    _check_uploads(comparison)
+    for one in (comparison, comparison.quickened()):
         for case in one.cases:
             _check_case(one, case)
     for named in axes.difference:
-        found.find(named)
-    return found
+        comparison.find(named)
+    return comparison
 
 
-def _check_uploads(found: Comparison) -> None:
-    axes = found.axes
+def _check_uploads(comparison: Comparison) -> None:
+    axes = comparison.axes
     tables: list[CompareConfig | DataEntry] = [axes, *axes.entries_and_quick]
     for table in tables:
         if table.uploads is not None and table.uploads_in_all is not None:
@@ -303,22 +302,22 @@ def _check_uploads(found: Comparison) -> None:
                 f"{table.where}.uploads_in_all = {table.uploads_in_all}: not with uploads, which "
                 "are a round's"
             )
-    needed = any(not method.rule.everyone for method in found.methods.values())
+    needed = any(not method.rule.everyone for method in comparison.methods.values())
     for entry in axes.entries_and_quick:
         given = (axes.uploads, axes.uploads_in_all, entry.uploads, entry.uploads_in_all)
         if needed and not any(given):
             raise ValueError("compare.uploads is missing: expected the uploads wanted a round")
 
 
-def _check_case(found: Comparison, case: Case) -> None:
+def _check_case(comparison: Comparison, case: Case) -> None:
     """Refuse what can never be played."""
-    clients = found.configs[case.data].clients
+    clients = comparison.configs[case.data].clients
     if case.uploads > clients:
         raise ValueError(
             f"compare.uploads = {case.uploads:g}: expected at most the {clients} clients"
             + (f" of {case.data!r}" if case.data else "")
         )
-    arm = found.arm(case)
+    (arm,) = comparison.config(case, comparison.untuned(case)).arms
     if not arm.private and not math.isinf(case.epsilon):
         raise ValueError(
             f"compare.epsilons = {case.epsilon:g}: trust {arm.trust!r} adds no noise; expected "

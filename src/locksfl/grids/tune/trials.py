@@ -1,62 +1,75 @@
-"""The trials: on public data by the runner of comparisons, or as the arms of one run, charged."""
+"""The trials: a grid on public data, or the arms of one run, which is charged."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib import metadata
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
-from locksfl._files import write_atomically
-from locksfl._tables import Record
 from locksfl.arm import Arm
 from locksfl.experiment import coverage, run
-from locksfl.experiment.comparison.runner import Cell, Run, play_grid
-from locksfl.experiment.comparison.settings import FIRST_TUNING_SEED
-from locksfl.experiment.comparison.tuning import Pair, edges, widen
 from locksfl.experiment.config import Config, TrainConfig, located, to_table
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import calibrated, plan_arms
 from locksfl.experiment.records import score_of
-from locksfl.experiment.tune.task import Axes, Task, short
+from locksfl.grids import begun
+from locksfl.grids.bench import Bench, executor_for
+from locksfl.grids.comparison.settings import FIRST_TUNING_SEED
+from locksfl.grids.drive import Case, Charge, Play, Plays, Watch, batches, drive
+from locksfl.grids.search import NAMES, Pair, Searched, edges, searched
+from locksfl.grids.tune.task import Axes, Task, short
 from locksfl.privacy.journal import experiment_id
-from locksfl.simulate.simulator import Simulator
 
 WIDEN = 2  # how often a public grid whose edge is best is widened
 NAMED, TRIALS, RUN = "tune.json", "trials.jsonl", "run"
 
 
-class Trial(NamedTuple):
+class Trial(msgspec.Struct, frozen=True):
     """One setting of one arm, and what it came to on public held-out records."""
 
     arm: str
     rounds: int
     clip_norm: float
     reach: float
-    score: float | None  # `records.score_of`; None: not finite
+    score: float | None  # accuracy or, for numbers, R^2; None: not finite
     loss: float | None
+    step: float
 
     @property
     def rank(self) -> tuple[float, float]:
         """What the best is the largest of. Models that have learnt nothing are equally accurate,
         and the loss says on which side of the best their steps are."""
-        loss = None if self.loss is None else -self.loss
-        return _or_worst(self.score), _or_worst(loss)
-
-    def told(self) -> Record:
-        """For JSON."""
-        return {**self._asdict(), "step": step_of(self.clip_norm, self.reach)}
+        score = -math.inf if self.score is None else self.score
+        return score, -math.inf if self.loss is None else -self.loss
 
 
-def _or_worst(value: float | None) -> float:
-    return -math.inf if value is None else value
+class Best(Trial, frozen=True):
+    """The best trial of an arm."""
+
+    before: float | None  # the score of the file's own setting, if that was tried
+    edge: list[str]  # the axes at an end of which the best lies
+
+
+class Tuning(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What comes of a tuning. Only private trials have a population, a run and costs."""
+
+    experiment: str
+    public: str | None  # the data that were declared public
+    tuned: str  # what was tuned, in words
+    rounds: int
+    arms: list[Best]
+    trials: list[Trial]
+    population: str | None = None
+    run: str | None = None
+    privacy: tuple[Charge, ...] = ()  # of all trials together
 
 
 def step_of(clip_norm: float, reach: float) -> float:
@@ -64,50 +77,44 @@ def step_of(clip_norm: float, reach: float) -> float:
     return short(reach / clip_norm)
 
 
-class Watch(NamedTuple):
-    """Who is told how it goes."""
+class Begun(begun.Begun, frozen=True, kw_only=True):
+    """What a tuning is begun with."""
 
-    counted: Callable[[int, int], None]  # trials or rounds: how many more, how many done
-    say: Callable[[str], None]  # what is about to take a while
-    warn: Callable[[str], None]  # before any budget is spent
+    tuning: str  # a hash of its task
 
 
 def begin(path: Path, task: Task) -> None:
     """A new folder, or the one that the same command began."""
-    told = json.dumps({"sha256": task.identity, "version": metadata.version("locks-fl")}) + "\n"
-    for left in path.glob(f".{NAMED}.*"):  # of a command that was killed
-        left.unlink(missing_ok=True)
-    named = path / NAMED
-    if not named.is_file():
-        RunFolder.make(path)
-    elif (path / TRIALS).exists() or RunFolder(path / RUN).begun:
-        if named.read_text("utf-8") == told:
-            return
-        raise ValueError(
-            f"--out {path}: it holds another tuning, or one of another version; expected the same "
-            "command, or a new folder"
-        )
-    write_atomically(named, told.encode())
+    begun.begin(path, NAMED, Begun(tuning=task.identity), TRIALS, f"{RUN}/checkpoint.npz")
 
 
-def tune(task: Task, path: Path, watch: Watch) -> Record:
-    """Play the trials that the folder does not have yet. Returns what was tried, what is best for
-    each arm and what it cost."""
-    cost: Record = {}
+def tune(
+    task: Task, path: Path, watch: Watch, warn: Callable[[str], None], processes: int = 1
+) -> Tuning:
+    """Play the trials that the folder does not have yet.
+
+    Args:
+        task: what is to be tuned.
+        path: the folder.
+        watch: hears of every public trial, or of every round of the private ones.
+        warn: hears what to know before any budget is spent.
+        processes: play public trials in so many.
+    """
     if task.public is not None:
-        trials = _publicly(task, task.public, path / TRIALS, watch)
+        trials = _publicly(task, task.public, path / TRIALS, watch, processes)
+        charged = _Charged()
     else:
-        trials, cost = _privately(task, path / RUN, watch)
+        trials, charged = _privately(task, path / RUN, watch, warn)
     rounds, best = chosen(trials)
-    return {
-        "experiment": task.config.name,
-        "public": task.public and task.public.data.name,
-        "tuned": f"clip_norm{', step and rounds' if task.axes.rounds else ' and step'}",
-        "rounds": rounds,
-        "arms": [_beside(trial, trials, task.config) for trial in best],
-        "trials": [trial.told() for trial in trials],
-        **cost,
-    }
+    return Tuning(
+        task.config.name,
+        task.public.data.name if task.public else None,
+        f"clip_norm{', step and rounds' if task.axes.rounds else ' and step'}",
+        rounds,
+        [_beside(trial, trials, task.config) for trial in best],
+        list(trials),
+        *charged,
+    )
 
 
 def chosen(trials: Sequence[Trial]) -> tuple[int, list[Trial]]:
@@ -122,35 +129,37 @@ def chosen(trials: Sequence[Trial]) -> tuple[int, list[Trial]]:
     return rounds, list(best[rounds].values())
 
 
-def _beside(best: Trial, trials: Sequence[Trial], config: Config) -> Record:
-    """The best of an arm, with what the file's own setting came to, if it was tried, and the axes
-    at an end of which the best lies."""
+def _beside(best: Trial, trials: Sequence[Trial], config: Config) -> Best:
+    """The best of an arm, beside the file's own setting and the ends of the axes."""
     mine = [trial for trial in trials if trial.arm == best.arm]
     arm = next(arm for arm in config.arms if arm.name == best.arm)
     own = (config.train.rounds, short(arm.clip_norm), short(arm.clip_norm * arm.step))
-    before = [trial.score for trial in mine if trial[1:4] == own]
+    before = [t.score for t in mine if (t.rounds, t.clip_norm, t.reach) == own]
     alike = [(t.clip_norm, t.reach) for t in mine if t.rounds == best.rounds]
     axes = [sorted(set(values)) for values in zip(*alike, strict=True)]
     ends = edges((best.clip_norm, best.reach), axes)
-    edge = [("clip norm", "reach")[axis] for axis in ends]
-    return {**best.told(), "before": before[0] if before else None, "edge": edge}
+    edge = [NAMES[axis].replace("_", " ") for axis in ends]
+    fields = msgspec.structs.asdict(best)
+    return Best(**fields, before=before[0] if before else None, edge=edge)
 
 
-def _publicly(task: Task, public: Config, file: Path, watch: Watch) -> list[Trial]:
+def _publicly(task: Task, public: Config, file: Path, watch: Watch, processes: int) -> list[Trial]:
     """Trials on public data with the cohorts and the noise of the experiment, and so with its noise
     on the mean update, however many clients the public data have."""
-    watch.say("opening the public data")
-    simulator = Simulator(*run.open_task(public))
-    trials: list[Trial] = []
+    arms: list[tuple[Config, Arm]] = []
     for rounds in task.axes.rounds or (task.config.train.rounds,):
         watch.say(f"calibrating the noise of {rounds} rounds")
-        planned = plan_arms(replace(task.config, train=_of_rounds(task.config.train, rounds)))
         here = replace(public, train=_of_rounds(public.train, rounds))
-        for arm in planned:
-            watch.say(f"{arm.name}, {rounds} rounds")
-            alike = replace(arm, clients=public.clients)
-            trials += _searched(simulator, here, alike, task.axes, file, watch)
-    return trials
+        own = replace(task.config, train=_of_rounds(task.config.train, rounds))
+        arms += [(here, replace(arm, clients=public.clients)) for arm in plan_arms(own)]
+    watch.say("opening the public data")
+    cases = {
+        number: Case(f"{arm.name}, {arm.rounds} rounds", partial(_search, here, arm, task.axes))
+        for number, (here, arm) in enumerate(arms)
+    }
+    with executor_for(Bench(), processes) as executor:
+        driven = drive(cases, executor, file, watch)
+    return [trial for one in driven.whole() for trial in one.tried.values()]
 
 
 def _of_rounds(train: TrainConfig, rounds: int) -> TrainConfig:
@@ -159,42 +168,25 @@ def _of_rounds(train: TrainConfig, rounds: int) -> TrainConfig:
     return replace(train, rounds=rounds, average_last=last, evaluate_every=rounds)
 
 
-def _searched(
-    simulator: Simulator, config: Config, arm: Arm, axes: Axes, file: Path, watch: Watch
-) -> list[Trial]:
-    """The grid of an arm, widened where its edge is best; what the file has is not played again."""
-    grid, rounds = axes.of(arm, private=False), config.train.rounds
+def _search(config: Config, arm: Arm, axes: Axes) -> Plays[Searched[Trial]]:
+    """The grid of an arm, widened where its edge is best. A trial is the mean over its seeds."""
     seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + axes.seeds)
-    tried: dict[Pair, Trial] = {}
 
-    def cell(clip: float, reach: float) -> Cell:
-        key = {"arm": arm.name, "rounds": rounds, "clip_norm": clip, "reach": reach}
-        one = replace(arm, clip_norm=clip, step=step_of(clip, reach))
-        return Cell(key, [(one, seed) for seed in seeds])
+    def tries(pairs: list[Pair], _: Trial | None) -> Plays[list[Trial]]:
+        arms = [replace(arm, clip_norm=clip, step=step_of(clip, reach)) for clip, reach in pairs]
+        outcomes = yield [Play(config, one, seed) for one in arms for seed in seeds]
+        trials = []
+        for pair, mine in zip(pairs, batches(outcomes, len(seeds)), strict=True):
+            means = (_mean([o.score for o in mine]), _mean([o.loss for o in mine]))
+            trials.append(Trial(arm.name, config.train.rounds, *pair, *means, step_of(*pair)))
+        return trials
 
-    for widened in range(WIDEN + 1):
-        new = [(c, r) for c in grid[0] for r in grid[1] if (c, r) not in tried]
-        watch.counted(len(new), 0)
-        cells = [cell(*pair) for pair in new]
-        done = lambda cell: watch.counted(0, 1)  # noqa: E731
-        lines = play_grid(simulator, config, cells, file, line=_outcome, on_cell=done)
-        for pair, line in zip(new, lines, strict=True):
-            tried[pair] = Trial(arm.name, rounds, *pair, line["score"], line["loss"])
-        best = max(tried, key=lambda pair: tried[pair].rank)
-        at_the_end = edges(best, grid)
-        if not at_the_end or widened == WIDEN:
-            break
-        for axis in at_the_end:
-            widen(grid[axis], best[axis])
-            grid[axis] = [short(value) for value in grid[axis]]
-    return list(tried.values())
+    return (yield from searched(axes.of(arm, private=False), tries, lambda t: t.rank, WIDEN, short))
 
 
-def _outcome(runs: Sequence[Run]) -> Record:
-    """Means over the seeds."""
-    last = [played.rounds[-1] for played in runs]
-    found = {"score": list(map(score_of, last)), "loss": [line["loss"] for line in last]}
-    return {name: None if None in each else float(np.mean(each)) for name, each in found.items()}
+def _mean(values: Sequence[float | None]) -> float | None:
+    finite = [value for value in values if value is not None]
+    return float(np.mean(finite)) if len(finite) == len(values) else None
 
 
 def _pairs(task: Task) -> Iterator[tuple[Arm, list[Pair]]]:
@@ -212,8 +204,8 @@ def trial_run(task: Task) -> Config:
         noisy = calibrated(replace(arm, rounds=len(pairs) * arm.rounds), privacy)
         noise = {name: value for name, value in vars(noisy.noise).items() if value}
         for number, (clip, reach) in enumerate(pairs, 1):
-            own: Record = {"clip_norm": clip, "step": step_of(clip, reach), **noise}
-            tables.append(replace(table, name=f"{arm.name[:95]}-{number}", **own))
+            name, step = f"{arm.name[:95]}-{number}", step_of(clip, reach)
+            tables.append(replace(table, name=name, clip_norm=clip, step=step, **noise))
     return replace(
         task.config,
         name=f"{task.config.name[:93]}-tuning",
@@ -223,14 +215,24 @@ def trial_run(task: Task) -> Config:
     )
 
 
-def _privately(task: Task, path: Path, watch: Watch) -> tuple[list[Trial], Record]:
+class _Charged(NamedTuple):
+    """What private trials were charged to, and the run that has them."""
+
+    population: str | None = None
+    run: str | None = None
+    privacy: tuple[Charge, ...] = ()
+
+
+def _privately(
+    task: Task, path: Path, watch: Watch, warn: Callable[[str], None]
+) -> tuple[list[Trial], _Charged]:
     """The trials as a run that is resumed, debited and closed as any other."""
     watch.say("calibrating the noise of all trials")
     config, folder = located(trial_run(task)), RunFolder(path)
     watch.counted(len(config.arm) * config.train.rounds, 0)
     if not folder.begun:  # nothing was debited
         shutil.rmtree(path, ignore_errors=True)
-        prepared = _prepared(task, config, watch)
+        prepared = _prepared(task, config, watch, warn)
         folder = RunFolder.create(path, config)
     elif experiment_id(to_table(folder.config)) != experiment_id(to_table(config)):
         raise ValueError(f"{path}: not the trials of this tuning; expected a new --out")
@@ -252,14 +254,16 @@ def _privately(task: Task, path: Path, watch: Watch) -> tuple[list[Trial], Recor
     )
     tried = ((arm, pair) for arm, pairs in _pairs(task) for pair in pairs)
     trials = [
-        Trial(arm.name, arm.rounds, *pair, score_of(one), one["loss"])
+        Trial(arm.name, arm.rounds, *pair, score_of(one), one["loss"], step_of(*pair))
         for (arm, pair), one in zip(tried, summary["arms"], strict=True)
     ]
-    told = {"population": summary["population"]["id"], "run": str(path)}
-    return trials, {**told, "privacy": summary["all_arms_composed"]}
+    costs = msgspec.convert(summary["all_arms_composed"], tuple[Charge, ...])
+    return trials, _Charged(summary["population"]["id"], str(path), costs)
 
 
-def _prepared(task: Task, config: Config, watch: Watch) -> run.Prepared:
+def _prepared(
+    task: Task, config: Config, watch: Watch, warn: Callable[[str], None]
+) -> run.Prepared:
     """All that can be refused, and what to hear before any budget is spent."""
     prepared = run.prepare(config, watch.say)
     if not prepared.population.test_public:
@@ -269,9 +273,9 @@ def _prepared(task: Task, config: Config, watch: Watch) -> run.Prepared:
             "--test-public)"
         )
     for line in prepared.warnings():
-        watch.warn(line)
+        warn(line)
     try:
         coverage.check(task.config, [*prepared.arms, *plan_arms(task.config)])
     except ValueError:
-        watch.warn("warning: the journal does not pay for these trials and a run after them")
+        warn("warning: the journal does not pay for these trials and a run after them")
     return prepared

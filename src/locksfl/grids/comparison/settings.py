@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -14,11 +14,9 @@ from locksfl._tables import (
     Settings,
     Whole,
     build_table,
-    refuse_unknown,
-    typed_value,
 )
 from locksfl._validate import refuse_unless
-from locksfl.experiment.arm_config import SETTINGS as ARM_SETTINGS
+from locksfl.experiment.arm_config import ArmConfig
 from locksfl.methods import find_rule
 from locksfl.methods.rules import Rule
 
@@ -31,50 +29,30 @@ OF_A_CASE = {  # settings of an arm that follow from the comparison
 }
 
 
-def epsilon_above_zero(**settings: float) -> None:
-    """Refuse what is no epsilon; inf is one."""
-    refuse_unless(settings, lambda value: value > 0, "a number > 0, or inf")
-
-
-def not_empty(**settings: Sequence[float]) -> None:
-    """Refuse an axis without a value: it would be taken for one that is not given."""
-    refuse_unless(settings, bool, "at least one number")
-
-
-def finite(**settings: float) -> None:
-    """Refuse what nothing can be compared with."""
-    refuse_unless(settings, math.isfinite, "a finite number")
-
-
 def figure_file(label: str) -> str:
     """The name of a label's figure, where there are several."""
     return "figure-" + "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-")
 
 
-def at_least_one(**settings: float) -> None:
-    """Refuse a cohort in which not all uploaders have room."""
-    refuse_unless(
-        settings,
-        lambda value: type(value) in (int, float) and 1 <= value < math.inf,
-        "a number >= 1",
-    )
+def _expects(allowed: Callable[[Any], bool], expected: str) -> Callable[..., None]:
+    """A check of a field's value."""
+    return lambda **settings: refuse_unless(settings, allowed, expected)
 
 
-Epsilon = Annotated[float, epsilon_above_zero]
-PerUpload = Annotated[float, at_least_one]
-Epsilons = Annotated[list[Epsilon], not_empty]
-Uploads = Annotated[list[Positive], not_empty]
-Rounds = Annotated[list[Count], not_empty]
+_not_empty = _expects(bool, "at least one number")  # an empty axis would pass for one not given
+Epsilon = Annotated[float, _expects(lambda value: value > 0, "a number > 0, or inf")]
+PerUpload = Annotated[float, _expects(lambda value: 1 <= value < math.inf, "a number >= 1")]
+Epsilons = Annotated[list[Epsilon], _not_empty]
+Uploads = Annotated[list[Positive], _not_empty]
+Rounds = Annotated[list[Count], _not_empty]
 
 
 @dataclass(frozen=True)
-class TuningConfig(Settings, where="compare.tuning"):
-    """The grid that every method is tuned on: clip norm x reach, the clip norm times the step."""
+class GridConfig(Settings, where="compare.tuning"):
+    """The pairs that are tried: clip norm x reach, the clip norm times the step."""
 
     clip_norm: list[Positive]
     reach: list[Positive]
-    seeds: Count = 2
-    widen: Whole = 2  # how often a grid whose edge is best is widened
 
     def check(self) -> None:
         """Refuse axes that have no order, and so no edge."""
@@ -82,9 +60,17 @@ class TuningConfig(Settings, where="compare.tuning"):
         refuse_unless(axes, _rises, "numbers that rise")
 
     @property
-    def pairs(self) -> list[tuple[float, float]]:
+    def pairs(self) -> int:
         """Every clip norm with every reach."""
-        return [(clip, reach) for clip in self.clip_norm for reach in self.reach]
+        return len(self.clip_norm) * len(self.reach)
+
+
+@dataclass(frozen=True)
+class TuningConfig(GridConfig, where="compare.tuning"):
+    """The grid that every method is tuned on."""
+
+    seeds: Count = 2
+    widen: Whole = 2  # how often a grid whose edge is best is widened
 
 
 @dataclass(frozen=True)
@@ -112,7 +98,7 @@ class DifferenceConfig(Settings, where="compare.difference"):
     rounds: Count | None = None
     than_uploads: Positive | None = None
     than_rounds: Count | None = None
-    margin: Annotated[float, finite] = 0.0
+    margin: Annotated[float, _expects(math.isfinite, "a finite number")] = 0.0
 
 
 @dataclass(frozen=True)
@@ -160,18 +146,25 @@ class CompareConfig(Settings, where="compare"):
 
 
 @dataclass(frozen=True)
-class MethodEntry:
-    """A method: the settings of an arm, apart from those that the comparison fixes."""
+class MethodConfig(Settings, where="compare.method"):
+    """What a [[compare.method]] table has besides the settings of an arm."""
 
-    name: str
-    settings: Mapping[str, Any]
+    cohort_per_upload: PerUpload = 1.0
+    tuning: GridConfig | None = None  # as many values as all have, but others
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """A method: an arm, apart from what the comparison fixes."""
+
+    arm: ArmConfig
     cohort_per_upload: float
     tuning: TuningConfig | None
 
     @property
     def rule(self) -> Rule:
         """The rule behind the name."""
-        return find_rule(self.settings.get("rule", "uniform"), f"compare.method.{self.name}.rule")
+        return find_rule(self.arm.rule or "uniform", f"compare.method.{self.arm.name}.rule")
 
     @property
     def uploads_follow_data(self) -> bool:
@@ -182,39 +175,24 @@ class MethodEntry:
 
 def method_entry(table: Mapping[str, Any], shared: TuningConfig | None) -> MethodEntry:
     """A [[compare.method]] table."""
-    settings = dict(table)
-    if "name" not in settings:
-        raise ValueError("compare.method.name is missing")
-    name = settings.pop("name")
-    where = f"compare.method.{name}"
-    times = settings.pop("cohort_per_upload", 1.0)
-    at_least_one(**{f"{where}.cohort_per_upload": times})
-    own = settings.pop("tuning", None)
-    for key, why in OF_A_CASE.items():
-        if key in settings:
-            raise ValueError(f"{where}.{key} = {settings[key]!r}: {why}")
-    for key in ("clip_norm", "step"):
-        if key in settings and shared is not None:
-            raise ValueError(f"{where}.{key} = {settings[key]!r}: compare.tuning chooses it")
-    refuse_unknown(settings, ARM_SETTINGS, where)
-    for key, value in settings.items():
-        typed_value(ARM_SETTINGS[key], value, f"{where}.{key}")
-    tuning = None
-    if own is not None:
-        if shared is None:
-            raise ValueError(f"{where}.tuning: only with compare.tuning, for all methods")
-        if not isinstance(own, dict):
-            raise ValueError(f"{where}.tuning = {own!r}: expected a table")
-        given = {"seeds": shared.seeds, "widen": shared.widen, **own}
-        tuning = build_table(TuningConfig, given, f"{where}.tuning")
-        mine, theirs = (len(grid.pairs) for grid in (tuning, shared))
-        if (mine, tuning.seeds, tuning.widen) != (theirs, shared.seeds, shared.widen):
-            raise ValueError(
-                f"{where}.tuning: {mine} settings, {tuning.seeds} seeds, widened {tuning.widen} "
-                f"times, where other methods have {theirs}, {shared.seeds} and {shared.widen}; "
-                "expected as much tuning for every method"
-            )
-    return MethodEntry(str(name), settings, float(times), tuning)
+    where = f"compare.method.{table['name']}" if "name" in table else "compare.method"
+    tuned = dict.fromkeys(("clip_norm", "step"), "compare.tuning chooses it") if shared else {}
+    for key, why in {**OF_A_CASE, **tuned}.items():
+        if key in table:
+            raise ValueError(f"{where}.{key} = {table[key]!r}: {why}")
+    names = [field.name for field in fields(MethodConfig)]
+    own = build_table(MethodConfig, {k: table[k] for k in names if k in table}, where)
+    arm = build_table(ArmConfig, {k: v for k, v in table.items() if k not in names}, where)
+    if own.tuning is None:
+        return MethodEntry(arm, own.cohort_per_upload, shared)
+    if shared is None:
+        raise ValueError(f"{where}.tuning: only with compare.tuning, for all methods")
+    if own.tuning.pairs != shared.pairs:
+        raise ValueError(
+            f"{where}.tuning: {own.tuning.pairs} pairs, where other methods have {shared.pairs}; "
+            "expected as much tuning for every method"
+        )
+    return MethodEntry(arm, own.cohort_per_upload, replace(shared, **vars(own.tuning)))
 
 
 def _rises(values: Sequence[float]) -> bool:

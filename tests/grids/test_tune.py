@@ -10,19 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from scipy.optimize import brentq
 
 from locksfl.arm import Arm
 from locksfl.data.catalogue import NAMES, same_records
 from locksfl.experiment import run as experiment
-from locksfl.experiment.comparison.runner import grid, play_grid
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import plan_arms
-from locksfl.experiment.tune import trials
-from locksfl.experiment.tune.report import report_text, tuned_text
-from locksfl.experiment.tune.task import Axes, private_task, public_task
-from locksfl.experiment.tune.trials import Trial, Watch, begin, chosen, trial_run, tune
+from locksfl.grids import bench as benches
+from locksfl.grids.drive import NOBODY, Play
+from locksfl.grids.tune.report import report_text, tuned_text
+from locksfl.grids.tune.task import Axes, private_task, public_task
+from locksfl.grids.tune.trials import Trial, begin, chosen, step_of, trial_run, tune
 from locksfl.methods.events import Sampled
 from locksfl.privacy import calibrate
 from locksfl.privacy.accountant import epsilon_of
@@ -39,7 +40,8 @@ def _here(monkeypatch, tmp_path):
     """Journals of its own; runs on the same data share their compiled rounds."""
     monkeypatch.setenv(VARIABLE, str(tmp_path / "populations"))
     with shared():
-        monkeypatch.setattr(trials, "Simulator", experiment.Simulator)
+        monkeypatch.setattr(benches, "Simulator", experiment.Simulator)
+        monkeypatch.setattr(benches, "open_task", experiment.open_task)
         yield
 
 
@@ -51,15 +53,9 @@ def table(*args, **options):
     return tomllib.loads(text(*args, **options))
 
 
-def watch(warned=None):
-    return Watch(
-        lambda more, done: None, lambda said: None, (warned if warned is not None else []).append
-    )
-
-
-def played(task, path: Path, watched=None):
+def played(task, path: Path, watch=NOBODY, warned=None):
     begin(path, task)
-    return tune(task, path, watched or watch())
+    return tune(task, path, watch, ([] if warned is None else warned).append)
 
 
 def debited():
@@ -81,7 +77,7 @@ def killed_after(rounds):
         if len(seen) >= rounds:
             raise Killed
 
-    return watch()._replace(counted=counted)
+    return NOBODY._replace(counted=counted)
 
 
 def test_private_trials_cost_what_their_rounds_cost_and_no_more_than_was_said():
@@ -97,7 +93,7 @@ def test_private_trials_cost_what_their_rounds_cost_and_no_more_than_was_said():
     charge, (run,) = debited()
     assert charge == pytest.approx(composed_rdp([(event, 3 * ROUNDS)], (ORDER,))[0], rel=1e-12)
     together = epsilon_of([(event, 3 * ROUNDS)], DELTA, accountant="rdp").epsilon
-    told = {(c["observer"], c["relation"]): c["epsilon"] for c in found["privacy"]}
+    told = {(c.observer, c.relation): c.epsilon for c in found.privacy}
     assert told["PUBLIC", "zero-out"] == pytest.approx(together, rel=1e-9)
     assert 0.99 * EPSILON < together <= EPSILON
     assert told["SERVER", "zero-out"] is None
@@ -115,7 +111,7 @@ def test_a_total_that_does_not_pay_is_refused_and_one_that_pays_only_for_the_tri
     assert debited() == (0, [])
     cheap = private_task(table(people(1)), (), Axes(reach=(1.0,)), 1.0)
     warned: list[str] = []
-    played(cheap, new_path(), watch(warned))
+    played(cheap, new_path(), warned=warned)
     assert "does not pay for these trials and a run after them" in warned[-1]
 
 
@@ -133,7 +129,7 @@ def test_killed_at_any_round_it_is_debited_once_and_ends_alike():
     shutil.copytree(path, other)
     one, two = played(task, path), played(task, other)
     assert debited()[0] == charge
-    assert {**one, "run": ""} == {**two, "run": ""}
+    assert structs.replace(one, run="") == structs.replace(two, run="")
     for number in (1, 2):
         models = [(p / "run" / f"model-uniform-{number}.npz").read_bytes() for p in (path, other)]
         assert models[0] == models[1]
@@ -151,7 +147,7 @@ def test_killed_before_its_first_checkpoint_it_begins_anew(monkeypatch):
         with pytest.raises(Killed):
             played(task, path)
     assert debited() == (0, [])
-    assert played(task, path)["arms"][0]["score"] > 0
+    assert played(task, path).arms[0].score > 0
     assert len(debited()[1]) == 1
 
 
@@ -164,7 +160,7 @@ def test_a_folder_of_another_tuning_is_left_alone_and_an_empty_one_is_used():
     begin(path, two)  # nothing was played
     (path / "trials.jsonl").write_text("")
     begin(path, two)
-    with pytest.raises(ValueError, match="it holds another tuning"):
+    with pytest.raises(ValueError, match="begun with another tuning"):
         begin(path, one)
 
 
@@ -179,19 +175,19 @@ def test_public_trials_are_the_same_after_a_kill_and_debit_nothing():
     assert report_text(played(task, path)) == report_text(whole)
     assert tuned_text(task, played(task, path)) == tuned_text(task, whole)
     assert debited() == (0, [])
-    assert {trial["rounds"] for trial in whole["trials"]} == {3, 6}
+    assert {trial.rounds for trial in whole.trials} == {3, 6}
 
 
 def test_public_trials_have_the_experiments_noise_on_the_mean(monkeypatch):
     """However many clients the public data have: the cohort and the multiplier are the same."""
     seen = []
-    real = trials.play_grid
+    real = benches.play_sweep
 
-    def spy(simulator, config, cells, *rest, **options):
-        seen.extend(arm for cell in cells for arm, _ in cell.runs)
-        return real(simulator, config, cells[:1] * len(cells), *rest, **options)
+    def spy(simulator, settings, *rest, **options):
+        seen.extend(arm for arm, _ in settings)
+        return real(simulator, settings, *rest, **options)
 
-    monkeypatch.setattr(trials, "play_grid", spy)
+    monkeypatch.setattr(benches, "play_sweep", spy)
     fewer = (f"data.clients={PEOPLE // 2}", 'data.split={kind="iid"}', "data.unit=record")
     task = public_task(table(people(1)), (), Axes(seeds=1), str(people(2)), fewer)
     played(task, new_path())
@@ -205,28 +201,32 @@ def test_a_tuned_run_is_better_than_the_default():
     far too small, and the search has to leave its first grid."""
     task = public_task(table(people(1)), (), Axes(seeds=1), str(people(2)), ())
     found = played(task, new_path())
-    (arm,) = found["arms"]
-    assert arm["score"] > arm["before"] + 0.1
+    (arm,) = found.arms
+    assert arm.score > arm.before + 0.1
 
     def accuracy(toml):
         config = parse_config(toml)
-        simulator = experiment.Simulator(*experiment.open_task(config))
-        lines = play_grid(simulator, config, grid(plan_arms(config), range(8)))
-        return np.array([line["arms"]["uniform"]["accuracy"][-1] for line in lines])
+        bench = benches.Bench()
+        (arm,) = plan_arms(config)
+        return np.array([one.score for one in bench([Play(config, arm, s) for s in range(8)])])
 
     gain = accuracy(tuned_text(task, found)) - accuracy(text(people(1)))
     assert gain.mean() > 5 * gain.std(ddof=1) / np.sqrt(8)
     assert gain.mean() > 0.1
 
 
+def trial(arm, rounds, reach, score, loss):
+    return Trial(arm, rounds, 1.0, reach, score, loss, step_of(1.0, reach))
+
+
 def test_the_best_rounds_are_the_best_for_all_arms_together():
     found = [
-        Trial("a", 10, 1.0, 1.0, 0.5, 1.0),
-        Trial("a", 20, 1.0, 1.0, 0.8, 1.0),
-        Trial("b", 10, 1.0, 1.0, 0.9, 1.0),
-        Trial("b", 20, 1.0, 1.0, 0.5, 1.0),
-        Trial("b", 20, 1.0, 2.0, 0.55, 1.0),
-        Trial("b", 20, 1.0, 3.0, 0.55, 1.0),
+        trial("a", 10, 1.0, 0.5, 1.0),
+        trial("a", 20, 1.0, 0.8, 1.0),
+        trial("b", 10, 1.0, 0.9, 1.0),
+        trial("b", 20, 1.0, 0.5, 1.0),
+        trial("b", 20, 2.0, 0.55, 1.0),
+        trial("b", 20, 3.0, 0.55, 1.0),
     ]
     rounds, best = chosen(found)
     assert rounds == 10
@@ -236,8 +236,8 @@ def test_the_best_rounds_are_the_best_for_all_arms_together():
 
 def test_among_models_that_learnt_nothing_the_loss_decides():
     """Steps that are far too small are all equally accurate; so are those far too large."""
-    small = [Trial("a", 1, 1.0, reach, 0.1, 2.3 - reach) for reach in (0.01, 0.03)]
-    large = [Trial("a", 1, 1.0, 1e3, 0.1, None), Trial("a", 1, 1.0, 1e2, 0.1, 50.0)]
+    small = [trial("a", 1, reach, 0.1, 2.3 - reach) for reach in (0.01, 0.03)]
+    large = [trial("a", 1, 1e3, 0.1, None), trial("a", 1, 1e2, 0.1, 50.0)]
     assert chosen(small)[1] == small[1:]
     assert chosen(large)[1] == large[1:]
 
