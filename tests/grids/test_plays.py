@@ -61,7 +61,7 @@ def test_a_gpu_plays_many_at_once(bench, monkeypatch):
     simulator = bench.simulator(CONFIG)
     monkeypatch.setattr(simulator, "on_cpu", False)
     together = bench(PLAYS)
-    assert any(program.together > 1 for program, *_ in simulator._compiled)
+    assert any(program.at_once > 1 for program, *_ in simulator._compiled)
     for one, other in zip(alone, together, strict=True):
         assert one.scores == pytest.approx(other.scores, abs=1e-6)
         assert one.loss == pytest.approx(other.loss, rel=1e-4)

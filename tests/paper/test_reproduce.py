@@ -220,18 +220,6 @@ def test_twice_with_one_seed_gives_the_same_files(tmp_path, stage, monkeypatch) 
     assert "NO GUARANTEE" in (first / "figure-softmax.svg").read_text()
 
 
-def test_a_stopped_reproduction_goes_on_to_the_same_runs(tmp_path, stage) -> None:
-    table = dict.fromkeys(panels(TINY), SAME)
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    begin(whole, TINY)
-    wanted = play_panels(whole, stage, table, Serial(stage.bench))
-    begin(torn, TINY)
-    text = (whole / "runs.jsonl").read_text()
-    (torn / "runs.jsonl").write_text(text[: len(text) * 2 // 3])  # amid a line
-    assert play_panels(torn, stage, table, Serial(stage.bench)) == wanted
-    assert (torn / "runs.jsonl").read_text() == text
-
-
 def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, stage) -> None:
     """With made-up scores: the largest wins, and an edge of the grid is said to be one."""
     tried = []
