@@ -180,13 +180,12 @@ def test_a_case_that_fails_is_listed_and_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(benches, "play_sweep", breaks)
     folder = played(tmp_path / "run", SILENT)
     assert [case.method for case in folder.failures] == ["norm", "norm"]
-    lines = [json.loads(line) for line in (folder.path / "failures.jsonl").open()]
-    assert [line["error"] for line in lines] == ["RuntimeError: out of memory"] * 2
+    failed = json.loads((folder.path / "table.json").read_text())["failures"]
+    assert [one["error"] for one in failed] == ["RuntimeError: out of memory"] * 2
     assert "out of memory" in (folder.path / "report.md").read_text()
     monkeypatch.setattr(benches, "play_sweep", real)
     again = played(tmp_path / "run", SILENT)
     assert again.failures == {}
-    assert (folder.path / "failures.jsonl").read_text() == ""
     assert contents(again) == contents(played(tmp_path / "whole", SILENT))
 
 

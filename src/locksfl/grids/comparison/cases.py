@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from locksfl._tables import build_table, or_null, toml_table
 from locksfl._validate import one_of
@@ -221,7 +221,7 @@ class Comparison:
         than = {**where, **{name: value for name, value in other.items() if value is not None}}
         return self._one(named.better, where), self._one(named.than, than)
 
-    def _one(self, method: str, where: Mapping[str, Any]) -> Case:
+    def _one(self, method: str, where: Mapping[str, str | float | None]) -> Case:
         one_of(self.methods, **{"compare.difference": method})
         asks_everyone = self.methods[method].rule.everyone
 
