@@ -17,9 +17,9 @@ import pytest
 from locksfl import load
 from locksfl._arrays import pack_arrays, unpack_arrays
 from locksfl._text import epsilon_text
-from locksfl.arm import SETTINGS
 from locksfl.data.importing import Request, import_table
 from locksfl.experiment import publish as publishing
+from locksfl.experiment.arm_config import SETTINGS
 from locksfl.experiment.config import Config, PlanConfig, config_of, parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish_folder

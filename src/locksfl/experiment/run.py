@@ -34,9 +34,9 @@ from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
 from locksfl.methods.cyclic import check_secret
 from locksfl.models.build import Model, with_task
-from locksfl.models.features import with_features
 from locksfl.models.fitted import Fitted
 from locksfl.models.own import check_model, make_model
+from locksfl.models.public_features import with_features
 from locksfl.privacy import spent
 from locksfl.privacy.forecast import forecast_line
 from locksfl.privacy.journal import EVERYBODY, Books, Entry, Header, experiment_id, same_experiment

@@ -35,8 +35,8 @@ from locksfl.data import raw
 from locksfl.data.origin import Encoding, Preparation
 from locksfl.data.task import CLASSES, Task
 from locksfl.models.build import Model, scores_of, with_task
-from locksfl.models.features import encoded, read_weights
 from locksfl.models.own import make_model
+from locksfl.models.public_features import encoded, read_weights
 
 FORMAT = 2  # the first one had the weights as one vector, and no shapes
 ENCODER = ("locks.encoder.W", "locks.encoder.b")
@@ -96,10 +96,10 @@ class Fitted:
             given = np.asarray(records)
         if self.encoding is not None:
             given = encoded(given, self.encoding)
-        plan = self.model.blueprint
-        if plan is not None and math.prod(given.shape[1:]) != math.prod(plan.shape):
+        blueprint = self.model.blueprint
+        if blueprint is not None and math.prod(given.shape[1:]) != math.prod(blueprint.shape):
             raise ValueError(
-                f"records of shape {given.shape[1:]}: expected {tuple(plan.shape)}, as the model "
+                f"records of shape {given.shape[1:]}: expected {blueprint.shape}, as the model "
                 "was trained on"
             )
         return np.asarray(scores_of(self.model, weights, given, self.scale))
@@ -116,17 +116,17 @@ class Fitted:
 
     def header(self) -> Mapping[str, Value]:
         """What a file says of the model, as JSON has it."""
-        plan, encoding = self.model.blueprint, self.encoding
+        blueprint, encoding = self.model.blueprint, self.encoding
         features = None
         if encoding is not None:
             file = encoding.file and Path(encoding.file).name  # not where it lay
             features = Features(encoding.name, file, encoding.shape, encoding.scale)
         header = Header(
             format=FORMAT,
-            model=plan.name if plan else self.model.name,
-            options=plan and plan.options,
-            shape=plan and plan.shape,
-            classes=plan and plan.classes,
+            model=blueprint.name if blueprint else self.model.name,
+            options=blueprint and blueprint.options,
+            shape=blueprint and blueprint.shape,
+            classes=blueprint and blueprint.classes,
             task=self.model.task,
             scale=self.scale,
             features=features,
