@@ -147,6 +147,9 @@ def test_stopped_and_in_parts_it_ends_with_the_same_bytes(tmp_path, monkeypatch)
     played(part, SILENT, Part(1, 2))
     merge([part], other.path)
     assert left["plays"] > 800  # what was finished is not played again
+    lines = (merged.path / "cells.jsonl").read_bytes().splitlines(keepends=True)
+    (merged.path / "cells.jsonl").write_bytes(b"".join(lines[::-1]))  # stopped before it was sorted
+    assert contents(played(merged.path, SILENT)) == contents(whole)
     write_report(Folder(other.path, parse_comparison(SILENT)))
     assert contents(other) == contents(whole)
 

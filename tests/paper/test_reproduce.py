@@ -56,7 +56,7 @@ SAME = dict.fromkeys(METHODS, Tuned(1.0, 1.0))
 
 def made_up(uniform: list[list[float]], locks: list[list[float]]) -> Runs:
     """Runs with these curves, one a seed."""
-    rest = (0.5, 0.1, 7.0, 70.0, 70.0, Reported((), None, "", 0))
+    rest = (0.5, 0.1, 7.0, 70.0, 70.0, Reported((), None, b"", 0))
     runs = [[Outcome(Noise(1.0), tuple(curve), *rest) for curve in m] for m in (uniform, locks)]
     return {m: MethodRuns(Tuned(1.0, 1.0), mine) for m, mine in zip(METHODS, runs, strict=True)}
 

@@ -6,7 +6,6 @@ the compiled programs.
 
 from __future__ import annotations
 
-import base64
 import functools
 import threading
 import zlib
@@ -138,14 +137,14 @@ def right_answers(simulator: Simulator, weights: np.ndarray) -> tuple[np.ndarray
     return right.reshape(len(labels), -1).sum(axis=1), int((labels >= 0).sum())
 
 
-def packed(counts: np.ndarray) -> str:
-    """Small counts as text."""
-    return base64.b64encode(zlib.compress(counts.astype("<u2").tobytes(), 9)).decode()
+def packed(counts: np.ndarray) -> bytes:
+    """Small counts in few bytes."""
+    return zlib.compress(counts.astype("<u2").tobytes(), 9)
 
 
-def unpacked(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+def unpacked(content: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The inverse of `packed`."""
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<u2").astype(np.int64)
+    return np.frombuffer(zlib.decompress(content), "<u2").astype(np.int64)
 
 
 def _plain(arm: Arm) -> Arm:

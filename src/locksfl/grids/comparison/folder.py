@@ -107,6 +107,7 @@ class Folder:
                 driven = drive.drive(mine, executor, self.rows, watch)
             for number, error in driven.failures.items():
                 self.failures[missing[number]] = in_one_line(error)
+        drive.join([self.rows], self.rows)  # a command may have been stopped just before it did so
 
     def _driven(self, cases: dict[int, Case]) -> dict[int, drive.Case[Finished]]:
         """What the cases play."""
