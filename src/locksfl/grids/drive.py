@@ -66,7 +66,7 @@ class Reported(Stored, frozen=True):
 
     privacy: tuple[Charge, ...]  # of the arm's rounds
     claimed_epsilon: float | None  # what the paper's own accounting says, without a guarantee
-    right: str  # the right answers on each held-out record, packed
+    right: bytes  # the right answers on each held-out record, packed
     answers: int  # that a model gives: one for each label
 
 
