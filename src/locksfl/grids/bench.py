@@ -22,9 +22,10 @@ from locksfl.arm import Arm, Noise
 from locksfl.experiment.config import Config, PrivacyConfig
 from locksfl.experiment.costs import statement
 from locksfl.experiment.plan import calibrated, claimed_epsilon
+from locksfl.experiment.record import Cost
 from locksfl.experiment.records import round_record, score_of, totals
 from locksfl.experiment.run import open_task, server_for
-from locksfl.grids.drive import Charge, Executor, Half, Outcome, Play, Reported
+from locksfl.grids.drive import Executor, Half, Outcome, Play, Reported
 from locksfl.grids.executors import Processes, Serial, Together
 from locksfl.models.build import scores_of
 from locksfl.round.client import PRECISIONS
@@ -160,9 +161,9 @@ def noise_of(arm: Arm, privacy: PrivacyConfig) -> Noise:
 
 
 @functools.cache
-def costs_of(arm: Arm, privacy: PrivacyConfig) -> tuple[Charge, ...]:
+def costs_of(arm: Arm, privacy: PrivacyConfig) -> tuple[Cost, ...]:
     """What the arm's rounds cost, for each observer and relation."""
-    return tuple(map(Charge.of, statement([arm], privacy)))
+    return Cost.of(statement([arm], privacy))
 
 
 @contextmanager
