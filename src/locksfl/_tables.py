@@ -53,7 +53,8 @@ class Settings:
     """The base of a frozen dataclass whose fields are checked when it is made, and converted: 1.0
     for 1 where a float is expected.
 
-    `where` is its table in a file, and stands before its fields in messages.
+    `where` is its table in a file, and stands before its fields in messages. `public`: anybody may
+    know its settings, but for those that `Config.public` takes out.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -65,9 +66,10 @@ class Settings:
     """
 
     where: ClassVar[str] = ""
+    public_table: ClassVar[bool] = False
 
-    def __init_subclass__(cls, where: str = "") -> None:
-        cls.where = where
+    def __init_subclass__(cls, where: str = "", public: bool = False) -> None:
+        cls.where, cls.public_table = where, public
 
     def __post_init__(self) -> None:
         for name, hint in hints_of(type(self)).items():  # type: ignore[arg-type]

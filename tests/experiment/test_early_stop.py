@@ -19,7 +19,18 @@ from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.ledger import account_ledger, read_run
 from locksfl.privacy.population import VARIABLE, PlannedArm, PopulationJournal, Run, Total, composed
 from locksfl.privacy.rdp import composed_rdp
-from small_runs import QUICK, costs, imported, lines, new_path, over, play, run_experiment, summary
+from small_runs import (
+    QUICK,
+    costs,
+    imported,
+    lines,
+    new_path,
+    over,
+    play,
+    run_experiment,
+    story,
+    summary,
+)
 
 ORDER, DELTA, PLANNED = 2.4, 1e-5, 40
 # so much noise that accuracy stops rising soon
@@ -72,7 +83,7 @@ def test_the_guarantee_is_the_plans_and_the_rounds_played_are_what_was_spent():
     assert epsilon(played) < 0.9 * epsilon(PLANNED)  # so that the two can be told apart
     ledger = account_ledger(read_run(run)).arms[0]
     assert (ledger.rounds, ledger.rounds_played) == (PLANNED, played)
-    said = " ".join(notes(summary(run)))
+    said = " ".join(notes(story(run)))
     assert f"locks: {played} of {PLANNED} planned rounds, which have spent epsilon" in said
     publish_folder(run, bundle := new_path())
     text = (bundle / "STATEMENT.md").read_text("utf-8")

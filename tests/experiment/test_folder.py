@@ -199,12 +199,12 @@ def test_folders_that_are_not_runs(tmp_path):
         RunFolder.open(tmp_path)
     folder = RunFolder.create(new_path(), parse_config(QUICK))
     with pytest.raises(ValueError, match="not finished"):
-        folder.summary()
+        folder.run()
     with pytest.raises(ValueError, match="nothing to resume"):
         folder.load_checkpoint()
     (folder.path / "summary.json").write_text("{")
     with pytest.raises(ValueError, match=r"summary\.json: damaged"):
-        folder.summary()
+        folder.run()
 
 
 def test_arrays_and_their_header_come_back(tmp_path):

@@ -22,6 +22,7 @@ from locksfl.experiment.report import notes
 from locksfl.experiment.run import run_experiment
 from locksfl.privacy.population import PopulationJournal, Total
 from locksfl.round.noise import SystemNoise
+from small_runs import story
 
 ROWS = 300
 
@@ -286,9 +287,9 @@ def test_a_run_and_its_statement_say_that_statistics_were_released(tmp_path):
             "arm": [{"name": "a", "rule": "uniform", "cohort": 100}],
         }
     )
-    summary = run_experiment(config, RunFolder.create(tmp_path / "run", config))
+    run_experiment(config, RunFolder.create(tmp_path / "run", config))
     told = "released with epsilon 1, charged to 'clinic'"
-    assert any(told in line for line in notes(summary))
+    assert any(told in line for line in notes(story(tmp_path / "run")))
     publish_folder(tmp_path / "run", tmp_path / "bundle")
     statement = (tmp_path / "bundle" / "STATEMENT.md").read_text()
     assert f"standard deviations of these data, {told}" in " ".join(statement.split())

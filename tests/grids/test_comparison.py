@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from locksfl.grids import bench as benches
-from locksfl.grids.bench import noise_of
 from locksfl.grids.comparison.cases import parse_comparison, read_comparison
 from locksfl.grids.comparison.document import write_report
 from locksfl.grids.comparison.folder import WHOLE, Folder, Part, merge
@@ -148,6 +147,9 @@ def test_stopped_and_in_parts_it_ends_with_the_same_bytes(tmp_path, monkeypatch)
     played(part, SILENT, Part(1, 2))
     merge([part], other.path)
     assert left["plays"] > 800  # what was finished is not played again
+    lines = (merged.path / "cells.jsonl").read_bytes().splitlines(keepends=True)
+    (merged.path / "cells.jsonl").write_bytes(b"".join(lines[::-1]))  # stopped before it was sorted
+    assert contents(played(merged.path, SILENT)) == contents(whole)
     write_report(Folder(other.path, parse_comparison(SILENT)))
     assert contents(other) == contents(whole)
 
@@ -180,13 +182,12 @@ def test_a_case_that_fails_is_listed_and_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(benches, "play_sweep", breaks)
     folder = played(tmp_path / "run", SILENT)
     assert [case.method for case in folder.failures] == ["norm", "norm"]
-    lines = [json.loads(line) for line in (folder.path / "failures.jsonl").open()]
-    assert [line["error"] for line in lines] == ["RuntimeError: out of memory"] * 2
+    failed = json.loads((folder.path / "table.json").read_text())["failures"]
+    assert [one["error"] for one in failed] == ["RuntimeError: out of memory"] * 2
     assert "out of memory" in (folder.path / "report.md").read_text()
     monkeypatch.setattr(benches, "play_sweep", real)
     again = played(tmp_path / "run", SILENT)
     assert again.failures == {}
-    assert (folder.path / "failures.jsonl").read_text() == ""
     assert contents(again) == contents(played(tmp_path / "whole", SILENT))
 
 
@@ -226,27 +227,20 @@ def test_it_trains_and_a_gpu_finds_the_same(tmp_path, monkeypatch):
         assert np.mean(uploads) / 12 == pytest.approx(6, abs=near)
 
 
-def test_noise_is_found_once_and_beside_a_gpu_in_other_processes(monkeypatch):
-    """For clip norms and steps alike; a refusal comes back as it is."""
+def test_noise_is_found_once_for_a_whole_grid():
+    """For clip norms and steps alike; a refusal says the arm and its setting."""
     comparison = parse_comparison(TEXT)
     case = comparison.cases[1]  # it releases norms
     config = comparison.config(case, comparison.untuned(case))
     arms = [replace(config.arms[0], clip_norm=clip, step=3.0) for clip in (0.1, 10.0)]
-    asked = []
-    monkeypatch.setattr(benches, "noise_of", lambda *one: asked.append(one) or noise_of(*one))
-    bench = benches.Bench()
-    wanted = [bench.with_noise(arm, config.privacy) for arm in arms]
-    assert len(asked) == 1
-    assert [(one.clip_norm, one.step) for one in wanted] == [(0.1, 3.0), (10.0, 3.0)]
-    assert wanted[0].norm_multiplier > 0
-    monkeypatch.setattr(benches, "noise_of", noise_of)
-    monkeypatch.setattr(benches.jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(benches, "ENOUGH_CORES", 0)
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
-    bench = benches.Bench()
-    assert [bench.with_noise(arm, config.privacy) for arm in arms] == wanted
+    before = benches.noise_of.cache_info().misses
+    noised = [benches.Bench().with_noise(arm, config.privacy) for arm in arms]
+    assert benches.noise_of.cache_info().misses <= before + 1
+    assert [(one.clip_norm, one.step) for one in noised] == [(0.1, 3.0), (10.0, 3.0)]
+    assert noised[0].noise == noised[1].noise
+    assert noised[0].norm_multiplier > 0
     with pytest.raises(ValueError, match="norm releases alone cost"):
-        bench.with_noise(arms[0].changed(norm_multiplier=0.01), config.privacy)
+        benches.Bench().with_noise(arms[0].changed(norm_multiplier=0.01), config.privacy)
 
 
 def test_quick_is_smaller_and_says_how(tmp_path, monkeypatch):

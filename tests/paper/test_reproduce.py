@@ -56,7 +56,7 @@ SAME = dict.fromkeys(METHODS, Tuned(1.0, 1.0))
 
 def made_up(uniform: list[list[float]], locks: list[list[float]]) -> Runs:
     """Runs with these curves, one a seed."""
-    rest = (0.5, 0.1, 7.0, 70.0, 70.0, Reported((), None, "", 0))
+    rest = (0.5, 0.1, 7.0, 70.0, 70.0, Reported((), None, b"", 0))
     runs = [[Outcome(Noise(1.0), tuple(curve), *rest) for curve in m] for m in (uniform, locks)]
     return {m: MethodRuns(Tuned(1.0, 1.0), mine) for m, mine in zip(METHODS, runs, strict=True)}
 
@@ -290,9 +290,12 @@ def test_missing_data_say_how_to_fetch_them(tmp_path, capsys) -> None:
     [
         (None, "No such file"),
         (("[[tuned]]", "[[x]]"), "not a file that --tune wrote (no 'tuned')"),
-        (('method = "locks"', 'way = "locks"'), "not a file that --tune wrote (no 'method')"),
+        (
+            ('method = "locks"', 'way = "locks"'),
+            "wrote (Object missing required field `method`",
+        ),
         (("step = 10.0", "step = -1.0"), "step = -1.0: expected a number > 0"),
-        (("step = 10.0", 'step = "x"'), "step = 'x': expected a number"),
+        (("step = 10.0", 'step = "x"'), "Expected `float`, got `str` - at `$[0].step`"),
         (('scale = "quick"', 'scale = "slow"'), "nothing for quick as-printed-softmax-inf uniform"),
     ],
 )

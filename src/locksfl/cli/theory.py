@@ -401,7 +401,7 @@ def _source(
             "--seed"
         )
     folder = RunFolder.open(source)
-    folder.summary()  # refuses a run that is not finished
+    folder.run()  # refuses one that is not finished
     if folder.config.seed is None:
         raise ValueError(
             f"{source}: its randomness was secret and was not kept, so the run cannot be replayed; "

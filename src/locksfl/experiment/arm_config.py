@@ -15,7 +15,7 @@ OF_SOME_RULES = ("floor", "norm_low", "norm_multiplier", "loss_bound", "gate")
 
 
 @dataclass(frozen=True)
-class ArmConfig(Settings, where="arm"):
+class ArmConfig(Settings, where="arm", public=True):
     """The settings of one arm as they were typed; `arm.Arm` says what each of them is."""
 
     name: str

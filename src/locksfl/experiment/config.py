@@ -65,7 +65,7 @@ def _file_name(**settings: str) -> None:
 
 
 @dataclass(frozen=True)
-class SplitConfig(Settings, where="data.split"):
+class SplitConfig(Settings, where="data.split", public=True):
     """How samples are dealt to clients."""
 
     kind: Literal["iid", "shards", "dirichlet", "natural"] = "iid"
@@ -82,7 +82,7 @@ class SplitConfig(Settings, where="data.split"):
 
 
 @dataclass(frozen=True)
-class DataConfig(Settings, where="data"):
+class DataConfig(Settings, where="data", public=True):
     """Which records, dealt to how many clients. The split has a public seed of its own.
 
     A natural split brings its own number of clients: `parse_config` fills it in.
@@ -142,7 +142,7 @@ class DataConfig(Settings, where="data"):
 
 
 @dataclass(frozen=True)
-class ModelConfig(Settings, where="model"):
+class ModelConfig(Settings, where="model", public=True):
     """Which model: one of MODELS, or "package.module:function"; [model.options] is what it takes.
 
     `hidden` are the widths of an mlp's hidden layers.
@@ -165,7 +165,7 @@ class ModelConfig(Settings, where="model"):
 
 
 @dataclass(frozen=True)
-class FeaturesConfig(Settings, where="features"):
+class FeaturesConfig(Settings, where="features", public=True):
     """Fixed features to train on in place of the records: functions of one record each.
 
     `file`: the encoder, a .npy or .npz file of weights or "package.module:function".
@@ -180,7 +180,7 @@ class FeaturesConfig(Settings, where="features"):
 
 
 @dataclass(frozen=True)
-class LocalConfig(Settings, where="local"):
+class LocalConfig(Settings, where="local", public=True):
     """A client's own work in a round.
 
     Attributes:
@@ -236,7 +236,7 @@ class LocalConfig(Settings, where="local"):
 
 
 @dataclass(frozen=True)
-class OptimizerConfig(Settings, where="train.optimizer"):
+class OptimizerConfig(Settings, where="train.optimizer", public=True):
     """The server's step.
 
     Attributes:
@@ -257,7 +257,7 @@ class OptimizerConfig(Settings, where="train.optimizer"):
 
 
 @dataclass(frozen=True)
-class TrainConfig(Settings, where="train"):
+class TrainConfig(Settings, where="train", public=True):
     """Rounds, the clip norm, the lengths of contributions (`round.algorithm.clip_factor`) and the
     server's step; an arm may have its own clip, lengths and step."""
 
@@ -288,7 +288,7 @@ class TrainConfig(Settings, where="train"):
 
 
 @dataclass(frozen=True)
-class PrivacyConfig(Settings, where="privacy"):
+class PrivacyConfig(Settings, where="privacy", public=True):
     """Who adds noise, and the total epsilon that every arm is given."""
 
     trust: Annotated[str, partial(one_of, TRUSTS)] = "central"
@@ -389,7 +389,7 @@ class PrivacyConfig(Settings, where="privacy"):
 
 
 @dataclass(frozen=True)
-class DiagnosticsConfig(Settings, where="diagnostics"):
+class DiagnosticsConfig(Settings, where="diagnostics", public=True):
     """How often the clients' updates are compared, which only a simulation can do."""
 
     every: Whole = 0  # rounds; 0 is never
@@ -478,9 +478,11 @@ class Config(Settings):
             self.plan.check_uploads(self.arms)
 
     def public(self) -> Config:
-        """What may be known of the settings: without seed and paths. A text is a word of the
-        program's, a name, or "package.module:name" of own code; options of own code leave if they
-        are numbers. Its own public form is the same."""
+        """What may be known of the settings: whole tables that say so, without seed and paths. A
+        text is a word of the program's, a name, or "package.module:name" of own code; options of
+        own code leave if they are numbers. Its own public form is the same."""
+        tables = {name: value for name, value in vars(self).items() if isinstance(value, Settings)}
+        hidden: dict[str, Any] = {k: None for k, value in tables.items() if not value.public_table}
         data = replace(self.data, dir=None)
         if data.name not in NAMES:
             data = replace(data, name=OWN_DATA)
@@ -494,12 +496,12 @@ class Config(Settings):
         return replace(
             self,
             seed=None,
-            plan=None,
             data=data,
             features=features,
             privacy=privacy,
             model=replace(self.model, options=options),
             arm=[replace(arm, denominator=None) for arm in self.arm],
+            **hidden,
         )
 
     @property

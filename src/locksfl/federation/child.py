@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, however the parent ends (cli/child.py is one)."""
+"""Child processes that end with their parent, however the parent ends (cli/as_child.py is one)."""
 
 from __future__ import annotations
 

@@ -15,10 +15,9 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from locksfl._files import append, write_atomically
-from locksfl._tables import or_null
 from locksfl.arm import Arm, Noise
 from locksfl.experiment.config import Config
-from locksfl.privacy import Cost
+from locksfl.experiment.record import Cost
 
 Half = Literal["tuning", "report"]  # of the held-out records: what tunes is in no report
 R = TypeVar("R")
@@ -46,27 +45,12 @@ class Play:
         return f"{arm.name}, seed {self.seed}, {numbers}"
 
 
-class Charge(Stored, frozen=True):
-    """A cost as JSON has it, which knows no infinity: null."""
-
-    observer: str
-    relation: str
-    epsilon: float | None
-    delta: float
-    accountant: str
-
-    @classmethod
-    def of(cls, cost: Cost) -> Charge:
-        """The cost that an accountant states."""
-        return cls(**vars(cost) | {"epsilon": or_null(cost.epsilon)})
-
-
 class Reported(Stored, frozen=True):
     """What a report needs of a play besides its scores."""
 
-    privacy: tuple[Charge, ...]  # of the arm's rounds
+    privacy: tuple[Cost, ...]  # of the arm's rounds
     claimed_epsilon: float | None  # what the paper's own accounting says, without a guarantee
-    right: str  # the right answers on each held-out record, packed
+    right: bytes  # the right answers on each held-out record, packed
     answers: int  # that a model gives: one for each label
 
 

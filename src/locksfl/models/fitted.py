@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from locksfl._arrays import flat_weights, pack_arrays, unpack_arrays
@@ -42,15 +43,6 @@ FORMAT = 2  # the first one had the weights as one vector, and no shapes
 ENCODER = ("locks.encoder.W", "locks.encoder.b")
 
 
-class Features(msgspec.Struct, frozen=True):
-    """What a model's file says of the features that it was trained on; see `Encoding`."""
-
-    name: str  # of the encoding
-    file: str | None
-    shape: tuple[int, ...]  # of a record before
-    scale: float  # of a stored record
-
-
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What a model's file says besides its arrays; a file of version 0.1 has a name alone."""
 
@@ -61,7 +53,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     classes: int | None = None  # how many scores
     task: Task = CLASSES  # what the scores mean
     scale: float = 1.0  # of a stored record
-    features: Features | None = None  # None: the records themselves
+    features: Encoding | None = None  # without its weights; None: the records themselves
     recipe: Preparation | None = None  # from a raw table to records
     parameters: dict[str, tuple[int, ...]] = {}  # shapes, in the order of the vector
 
@@ -116,11 +108,10 @@ class Fitted:
 
     def header(self) -> Mapping[str, Value]:
         """What a file says of the model, as JSON has it."""
-        blueprint, encoding = self.model.blueprint, self.encoding
-        features = None
-        if encoding is not None:
-            file = encoding.file and Path(encoding.file).name  # not where it lay
-            features = Features(encoding.name, file, encoding.shape, encoding.scale)
+        blueprint, features = self.model.blueprint, self.encoding
+        if features is not None:
+            file = features.file and Path(features.file).name  # not where it lay
+            features = structs.replace(features, file=file, weights=None)
         header = Header(
             format=FORMAT,
             model=blueprint.name if blueprint else self.model.name,
@@ -231,7 +222,7 @@ def _read(path: Path) -> tuple[Header, dict[str, NDArray[Any]]]:
 
 
 def _encoding(
-    path: Path, stored: Features | None, arrays: dict[str, NDArray[Any]], encoder: str | Path | None
+    path: Path, stored: Encoding | None, arrays: dict[str, NDArray[Any]], encoder: str | Path | None
 ) -> Encoding | None:
     if stored is None:
         return None
@@ -242,4 +233,4 @@ def _encoding(
         if encoder is None:
             raise ValueError(f"{path}: it has no encoder; expected load(path, encoder=FILE)")
         weights = read_weights(file, math.prod(stored.shape))
-    return Encoding(stored.name, stored.file and file, stored.shape, stored.scale, weights)
+    return structs.replace(stored, file=stored.file and file, weights=weights)

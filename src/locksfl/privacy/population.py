@@ -49,7 +49,7 @@ from locksfl.methods.releases import PUBLIC, RELATIONS, SERVER, Observer, Relati
 from locksfl.methods.sound import trusts_with
 from locksfl.privacy import gdp, old
 from locksfl.privacy.accountant import epsilon_of, mu_squared, rdp_of
-from locksfl.privacy.guarantee import Cost, promised
+from locksfl.privacy.guarantees import Cost, promised
 from locksfl.privacy.journal import EVERYBODY, Entry, Header
 from locksfl.privacy.journal_file import Journal
 from locksfl.privacy.rdp import ORDERS, REPLACE_ORDERS

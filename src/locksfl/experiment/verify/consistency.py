@@ -17,7 +17,7 @@ from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import Config
 from locksfl.experiment.documents import Document
 from locksfl.experiment.own_code import described, is_own
-from locksfl.experiment.public import played_arms
+from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.record import PublicRun
 from locksfl.experiment.verify.covers import cover_faults
 from locksfl.experiment.verify.epsilons import terms_in
@@ -85,16 +85,17 @@ def _check_secret(config: Config, arms: list[Arm]) -> None:
 
 def _planned(run: PublicRun, document: Document, config: Config) -> list[Arm]:
     """The arms with the noise that is stated; of own code, what stands in, which has no ladder."""
-    tables, told = run.settings.arm, document["statement"]["arms"]
+    del document
+    noises = {arm.name: arm.noise for arm in run.arms}
     arms = {
-        arm.name: arm.changed(noise_multiplier=one["noise_multiplier"])
-        for arm, one, table in zip(config.arms, told, tables, strict=True)
+        arm.name: arm.changed(noise_multiplier=noises[arm.name].noise_multiplier)
+        for arm, table in zip(config.arms, run.settings.arm, strict=True)
         if is_own(table)
     }
     if ours := [table for table in config.arm if table.name not in arms]:
-        stated = {"arms": [one for one in told if one["name"] not in arms]}
-        arms |= played_arms(replace(config, arm=ours), stated)
-    return [arms[table.name] for table in tables]
+        known = [noises[table.name] for table in ours]
+        arms |= {arm.name: arm for arm in plan_arms(replace(config, arm=ours), known)}
+    return [arms[table.name] for table in run.settings.arm]
 
 
 def _arm_faults(told: Record, arm: Arm, config: Config, table: ArmConfig) -> Iterator[str]:

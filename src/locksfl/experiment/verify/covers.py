@@ -99,7 +99,8 @@ def _charge_faults(
             yield f"{name} = {covers[name]:g}: its runs have {value:g}"
     if not arms:
         return
-    both = ended(arms, statement["arms"]), arms
+    played = [one.get("played_rounds") or one["rounds"] for one in statement["arms"]]
+    both = ended(arms, played), arms
     least, most = (total.charge([*map(planned_arm, each)]) / total.limit for each in both)
     if most * (1 - CLOSE["pld"]) > 1:
         yield f"total.epsilon = {total.epsilon:g}: this run alone is charged {most:.4g} of it"

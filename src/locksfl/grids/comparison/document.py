@@ -15,12 +15,12 @@ from locksfl._files import write_atomically
 from locksfl._svg import svg_file
 from locksfl._text import markdown_table, size_text
 from locksfl.experiment.costs import epsilons_by_observer
+from locksfl.experiment.record import Cost
 from locksfl.grids.comparison.cases import QUICK, Case
-from locksfl.grids.comparison.folder import Failure, Folder
+from locksfl.grids.comparison.folder import Folder
 from locksfl.grids.comparison.settings import FIRST_TUNING_SEED, figure_file
 from locksfl.grids.comparison.statistics import CONFIDENCE, UNPLAYED, holm, interval, paired
 from locksfl.grids.comparison.tuning import Finished, uploads_a_round
-from locksfl.grids.drive import Charge
 
 LEVEL = 1 - CONFIDENCE
 UNEQUAL = 0.05  # of the wanted uploads: more is not equal
@@ -50,7 +50,7 @@ class TableRow(msgspec.Struct, frozen=True):
     norm_multiplier: float | None
     bytes_up: float  # of a run
     bytes_down: float
-    privacy: tuple[Charge, ...]
+    privacy: tuple[Cost, ...]
     tried: int  # pairs of clip norm and reach
     widened: int
     edge: list[str]  # of the grid, at which the best lies
@@ -75,6 +75,17 @@ class Judged(msgspec.Struct, frozen=True):
     seeds: int | None
     p_holm: float
     stands: bool
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A case that failed when it was last played, in table.json."""
+
+    data: str
+    epsilon: float | None
+    rounds: int
+    uploads: float
+    method: str
+    error: str
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -148,7 +159,7 @@ def write_report(folder: Folder) -> Table:
         len(cases) - len(rows),
         rows,
         differences_of(folder, finished),
-        folder.failed,
+        [Failure(*case.place, error) for case, error in folder.failures.items()],
     )
     labels = list(dict.fromkeys(row.data for row in rows))
     figures = {one: figure_file(one) if len(labels) > 1 else "figure" for one in labels}
@@ -255,7 +266,7 @@ def cells(row: TableRow) -> list[str]:
         size_text(row.bytes_up),
         size_text(row.bytes_down),
         f"{row.tried or '-'}{edge}",
-        *epsilons_by_observer(msgspec.to_builtins(row.privacy)),
+        *epsilons_by_observer(row.privacy),
     ]
 
 

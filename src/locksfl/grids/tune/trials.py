@@ -19,11 +19,11 @@ from locksfl.experiment import coverage, run
 from locksfl.experiment.config import Config, TrainConfig, located, to_table
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import calibrated, plan_arms
-from locksfl.experiment.records import score_of
+from locksfl.experiment.record import Cost
 from locksfl.grids import begun
 from locksfl.grids.bench import Bench, executor_for
 from locksfl.grids.comparison.settings import FIRST_TUNING_SEED
-from locksfl.grids.drive import Case, Charge, Play, Plays, Watch, batches, drive
+from locksfl.grids.drive import Case, Play, Plays, Watch, batches, drive
 from locksfl.grids.search import NAMES, Pair, Searched, edges, searched
 from locksfl.grids.tune.task import Axes, Task, short
 from locksfl.privacy.journal import experiment_id
@@ -69,7 +69,7 @@ class Tuning(msgspec.Struct, frozen=True, omit_defaults=True):
     trials: list[Trial]
     population: str | None = None
     run: str | None = None
-    privacy: tuple[Charge, ...] = ()  # of all trials together
+    privacy: tuple[Cost, ...] = ()  # of all trials together
 
 
 def step_of(clip_norm: float, reach: float) -> float:
@@ -220,7 +220,7 @@ class _Charged(NamedTuple):
 
     population: str | None = None
     run: str | None = None
-    privacy: tuple[Charge, ...] = ()
+    privacy: tuple[Cost, ...] = ()
 
 
 def _privately(
@@ -238,27 +238,26 @@ def _privately(
         raise ValueError(f"{path}: not the trials of this tuning; expected a new --out")
     else:
         prepared = None
-        folder.load_checkpoint()  # drops lines that do not count
-        watch.counted(0, len(folder.lines("rounds.jsonl")))
-    summary = (
-        folder.summary()
+    played = (
+        folder.run()
         if folder.finished
         else run.run_experiment(
             config,
             folder,
             prepared=prepared,
             resume=prepared is None,
-            on_round=lambda record: watch.counted(0, 1),
+            on_round=lambda line: watch.counted(0, 1),
             say=watch.say,
         )
     )
     tried = ((arm, pair) for arm, pairs in _pairs(task) for pair in pairs)
-    trials = [
-        Trial(arm.name, arm.rounds, *pair, score_of(one), one["loss"], step_of(*pair))
-        for (arm, pair), one in zip(tried, summary["arms"], strict=True)
-    ]
-    costs = msgspec.convert(summary["all_arms_composed"], tuple[Charge, ...])
-    return trials, _Charged(summary["population"]["id"], str(path), costs)
+    trials = []
+    for (arm, pair), one in zip(tried, played.public.arms, strict=True):
+        last = one.rounds[-1].scores  # on public records
+        scores = (None, None) if last is None else (last.score, last.loss)
+        trials.append(Trial(arm.name, arm.rounds, *pair, *scores, step_of(*pair)))
+    paid = played.secret.population
+    return trials, _Charged("" if paid is None else paid.id, str(path), played.public.all_arms)
 
 
 def _prepared(

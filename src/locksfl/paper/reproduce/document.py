@@ -10,7 +10,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from locksfl._charts import Chart, Line
@@ -128,7 +127,7 @@ def cells(row: Row) -> list[str]:
         row.rounds_text,
         f"{row.uploads:,.0f}",
         size_text(row.bytes_up),
-        *epsilons_by_observer(msgspec.to_builtins(row.privacy)),
+        *epsilons_by_observer(row.privacy),
     ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from locksfl._tables import Record
-from locksfl.grids.drive import Charge
+from locksfl.experiment.record import Cost
 from locksfl.paper.reproduce.runs import Runs
 from locksfl.paper.reproduce.settings import EPSILONS, HONEST, METHODS, PRINTED, Panel
 from locksfl.paper.reproduce.tune import edges, last_tenth
@@ -38,7 +38,7 @@ class Row(msgspec.Struct, frozen=True):
     bytes_up: float
     noise_multiplier: float | None
     claimed_epsilon: float | None
-    privacy: tuple[Charge, ...]
+    privacy: tuple[Cost, ...]
 
     @property
     def rounds_text(self) -> str:
