@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jsonschema import Draft202012Validator
 
-from locksfl.experiment.documents import as_document
 from locksfl.experiment.page.sheet import in_script
 from locksfl.experiment.page.sheet import public_page as page_of
 from locksfl.experiment.public import _covers as covers_of
@@ -33,6 +32,7 @@ from locksfl.experiment.verify import (
     statement_of,
     verify,
 )
+from locksfl.experiment.verify.consistency import as_document
 from locksfl.experiment.verify.epsilons import by_ledger, cost_rows
 from made_documents import KINDS, made_bundle, made_run, page
 from small_runs import call_locks, new_path

@@ -23,7 +23,6 @@ from locksfl.experiment.documents import (
     STATEMENT,
     TEXT,
     Document,
-    as_document,
     folder_of,
     is_page,
     read_document,
@@ -40,6 +39,7 @@ from locksfl.experiment.sealing import (
 )
 from locksfl.experiment.statement import statement_text
 from locksfl.experiment.verify import consistency
+from locksfl.experiment.verify.consistency import as_document
 from locksfl.experiment.verify.epsilons import Row, by_ledger, cost_rows, curve_faults, shape_faults
 
 TAKEN = (
