@@ -41,7 +41,7 @@ docs: $(VENV)/.installed-docs   ## the site, from docs/ into site/html; a warnin
 pictures: $(VENV)/.installed-test   ## every picture in docs/, made anew; it needs Chromium
 	$(BIN)/python scripts/make_pictures.py
 	$(BIN)/python scripts/make_report_pictures.py
-	$(BIN)/python -m benchmarks --show --json docs/performance.json --figure docs/performance.png
+	$(BIN)/python -m benchmarks --show --json docs/performance.json --figure docs/performance.svg
 
 QUICK := frontier clients cohorts natural shakespeare rounds two-classes records
 RESULTS := $(QUICK) rules rules-local rules-shakespeare rules-no-privacy training turns rounds-digits

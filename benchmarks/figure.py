@@ -1,24 +1,18 @@
-"""docs/performance.png, from the results."""
+"""docs/performance.svg, from the results."""
 
 from __future__ import annotations
 
+from math import nan
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
 from benchmarks.table import limit, seconds
 from benchmarks.workloads import WORKLOADS
+from locksfl._charts import Chart, Line
+from locksfl._svg import svg_file
 
-GREY, BLUE, RED = "#888c90", "#004488", "#ee6677"
-STYLES = {"ours": (BLUE, "o", BLUE), "locks": (RED, "s", RED)}  # colour, marker, its filling
-PEER = (GREY, "o", "white")
+STYLES = {"ours": (0, 0), "locks": (1, 1)}  # dash and marker, and colour
+PEER = (0, 5)
 NETWORKS = {
     "mlp": "dense network",
     "cnn": "convolutional network",
@@ -28,32 +22,17 @@ NETWORKS = {
 
 def draw(results: dict[str, Any], path: Path) -> None:
     """The picture as a file."""
-    figure = picture(results)
-    figure.savefig(path, dpi=130, metadata={"Software": None})
-    plt.close(figure)
+    words = "The median, and 10 to 90% of the rounds. Dotted: the processor's limit."
+    drawing = svg_file(charts(results), columns=2, width=1000, height=200, note=words)
+    path.write_text(drawing, "utf-8")
 
 
-def picture(results: dict[str, Any]) -> Figure:
-    """A panel a workload: seconds a round of everybody, and what the processor allows."""
+def charts(results: dict[str, Any]) -> list[Chart]:
+    """A chart a workload: seconds a round of everybody, and what the processor allows."""
     timed = [name for name in WORKLOADS if name in results["workloads"]]
+    every = [_dots(name, results["workloads"][name]) for name in timed]
     sizes = results["workloads"].get("S")
-    panels = len(timed) + (sizes is not None)
-    down = -(-panels // 2)
-    heights = [1.0] * down
-    if sizes is not None and panels % 2:
-        heights[-1] = 0.7  # one line, in a row of its own
-    figure = plt.figure(figsize=(9.2, 3.0 * sum(heights)))
-    grid = figure.add_gridspec(down, 2, height_ratios=heights)
-    places = [grid[divmod(number, 2)] for number in range(panels)]
-    if panels % 2:
-        places[-1] = grid[-1, :]  # no panel is empty
-    axes = [figure.add_subplot(place) for place in places]
-    for axis, name in zip(axes, timed, strict=False):
-        _dots(axis, name, results["workloads"][name])
-    if sizes is not None:
-        _sizes(axes[-1], sizes)
-    figure.tight_layout()
-    return figure
+    return [*every, _sizes(sizes)] if sizes is not None else every
 
 
 def title(name: str) -> str:
@@ -64,54 +43,38 @@ def title(name: str) -> str:
     return f"{one.cohort:,} of {one.clients:,} clients, {work},\n{NETWORKS[one.network_name]}"
 
 
-def _dots(axis: Axes, name: str, result: dict[str, Any]) -> None:
+def _dots(name: str, result: dict[str, Any]) -> Chart:
     """Dots, since bars on a logarithmic axis begin nowhere."""
     bound = limit(result)
-    found = list(result["contenders"].items())
-    for place, (who, one) in enumerate(found):
-        colour, marker, filling = STYLES.get(who, PEER)
-        axis.plot([one["low"], one["high"]], [place, place], color=colour, lw=2)
-        axis.plot(one["median"], place, marker, color=colour, mfc=filling, ms=7)
-        axis.text(one["high"] * 1.2, place, seconds(one["median"]), va="center", fontsize=8)
-    axis.axvline(bound, color="black", lw=1, ls=":")
-    axis.set_xscale("log")
-    axis.set_xlim(bound / 1.5, 3 * max(one["high"] for _, one in found))
-    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.grid(axis="y", color="#eeeeee")
-    axis.set_axisbelow(True)
-    axis.set_yticks(range(len(found)), [one["about"] for _, one in found], fontsize=8)
-    axis.set_ylim(len(found) - 0.5, -0.5)
-    axis.set_title(title(name), loc="left", fontsize=10)
-    axis.set_xlabel("seconds a round (dotted: the processor's limit)", fontsize=8)
-    _plain(axis)
+    found = result["contenders"]
+    most = max(one["high"] for one in found.values())
+    lines = [Line("", (bound, bound), (-0.5, len(found) - 0.5))]
+    lines.append(Line("", (bound / 1.3, 2 * most), (nan, nan)))  # room for the numbers
+    texts = []
+    for place, (who, one) in enumerate(found.items()):
+        style, colour = STYLES.get(who, PEER)
+        lines.append(Line("", (one["low"], one["high"]), (place, place), 0, True, colour=colour))
+        dot = Line("", (one["median"],), (place,), style, hollow=who not in STYLES, colour=colour)
+        lines.append(dot)
+        texts.append((one["high"] * 1.1, place, seconds(one["median"])))
+    names = [one["about"] for one in found.values()]
+    return Chart(
+        "seconds a round", "", lines, title=title(name), log_x=True, names=names, texts=texts
+    )
 
 
-def _sizes(axis: Axes, result: dict[str, Any]) -> None:
+def _sizes(result: dict[str, Any]) -> Chart:
     found = result["sizes"].values()
     clients = [one["clients"] for one in found]
-    axis.errorbar(
-        clients,
-        [one["median"] * 1e3 for one in found],
-        [
-            [(one["median"] - one["low"]) * 1e3 for one in found],
-            [(one["high"] - one["median"]) * 1e3 for one in found],
-        ],
-        color=BLUE,
-        marker="o",
+    median, low, high = ([one[name] * 1e3 for one in found] for name in ("median", "low", "high"))
+    line = Line("", clients, median, 0, low=low, high=high, bars=True)
+    words = "this project: 1,000 clients a round,\none gradient each"
+    return Chart(
+        "clients in all",
+        "milliseconds a round",
+        [line],
+        from_zero=True,
+        title=words,
+        log_x=True,
+        x_text=lambda count: f"{count:,.0f}",
     )
-    axis.set_xscale("log")
-    axis.set_ylim(0)
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axis.set_title(
-        "this project: 1,000 clients a round, one gradient each", loc="left", fontsize=10
-    )
-    axis.set_xlabel("clients in all", fontsize=8)
-    axis.set_ylabel("milliseconds a round", fontsize=8)
-    _plain(axis)
-
-
-def _plain(axis: Axes) -> None:
-    axis.tick_params(labelsize=8)
-    axis.spines[["top", "right"]].set_visible(False)

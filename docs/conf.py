@@ -3,7 +3,8 @@
 Nothing is fetched, neither when it is built nor when it is read: no fonts or scripts of others.
 The pages are also read as they are, on a code host, so their links go to files of the repository.
 A link to a page of the repository's root goes to its page here; one to any other file outside of
-docs/ becomes a copy of that file.
+docs/ becomes a copy of that file. Tables that follow from stored results, or from the code, are
+made here and stand in no file.
 """
 
 from __future__ import annotations
@@ -111,8 +112,12 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
     """What is made here in its page, and links to pages from elsewhere turned to the site's."""
     del app
     added = {
-        "index": navigation, "api": api_page, "results-tables": all_results, "audit": faults
-    }  # fmt: skip
+        "index": navigation,
+        "api": api_page,
+        "results-tables": all_results,
+        "methods": costs,
+        "audit": faults,
+    }
     for file, page in OUTSIDE.items():
         if name == page:
             source[0] = at_home(file)
@@ -146,6 +151,14 @@ def all_results() -> str:
     from scripts.make_results import appendix
 
     return "\n" + appendix()
+
+
+def costs() -> str:
+    """What is below docs/methods.md, from what the methods state."""
+    sys.path.insert(0, str(ROOT))
+    from scripts.make_methods import costs_and_proofs
+
+    return "\n" + costs_and_proofs()
 
 
 def reproduction() -> str:

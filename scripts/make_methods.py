@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -328,7 +328,7 @@ def attacked(what: str) -> Iterator[tuple[str, dict[str, Any]]]:
                     continue
                 found = strongest_on_training(*given)
             print(f"{found.arm}: {found.lower:.3f} of {found.claimed:.3f}", flush=True)
-            yield found.arm, found.as_dict()
+            yield found.arm, {**asdict(found), "refuted": found.refuted}
 
 
 def bounds() -> dict[str, Any]:

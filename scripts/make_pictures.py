@@ -10,65 +10,69 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 
-from locksfl.experiment.figures import COLOURS, plotting, save_figure
+from locksfl._svg import svg_document
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-GREY, BLUE, RED = "#c8ccd0", *COLOURS[:2]
+BLUE, RED = "c0", "c1"  # of the style sheet
+FLOOR, TOP = 300, 220  # pixels: where bars stand, and how high 1 is
+WORDS = (  # of each panel: where it begins, its title, and what is said of it
+    (16, "1  a coin each", "the server asks a random cohort", "of the n clients"),
+    (250, "2  norms, with noise", "how large is your update?", "This answer is charged too"),
+    (592, "3  a coin of p each", "large updates are likelier to be", "sent (filled); p is known"),
+    (906, "4  sum / p, with noise", "averaged over a public", "number; the model steps"),
+)
 
 
 def draw_round() -> None:
     """Population, cohort, norms, uploaders and sum, from left to right."""
     rng = np.random.default_rng(4)
-    cohort = np.sort(rng.choice(100, 30, replace=False))
+    cohort = set(np.sort(rng.choice(100, 30, replace=False)))
     norms = np.clip(rng.gamma(2.0, 0.28, 30), 0.06, 1.0)
     probability = np.minimum(1, 0.9 * 12 * norms / norms.sum() + 0.1 * 12 / 30)
     uploads = rng.random(30) < probability
-    figure, axes = plotting().subplots(
-        1, 4, figsize=(11, 3.4), gridspec_kw={"width_ratios": [1, 1.25, 1.25, 0.8]}
+    parts = []
+    for number in range(100):
+        look = f'class="{BLUE}"' if number in cohort else 'class="grey" fill-opacity=".3"'
+        down, across = divmod(number, 10)
+        place = f'cx="{24 + 21 * across}" cy="{70 + 24 * down}"'
+        parts.append(f'<circle {look} fill="currentColor" {place} r="4.5"/>')
+    parts += [_bar(250, number, norm, BLUE, True) for number, norm in enumerate(norms)]
+    parts += _level(250, 1.0, "clip norm C")
+    for number, (p, sent) in enumerate(zip(probability, uploads, strict=True)):
+        parts.append(_bar(592, number, p, RED, bool(sent)))
+    parts += _level(592, 0.1 * 12 / 30, "floor")
+    t = np.linspace(-3, 3, 80)
+    bell = zip(986 + 26 * t, FLOOR - TOP * np.exp(-(t**2) / 2), strict=True)
+    curve = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in bell)
+    look = f'class="{RED}" fill="currentColor" fill-opacity=".25" stroke="currentColor"'
+    parts.append(f'<path {look} d="{curve}"/>')
+    line = 'class="grey" stroke="currentColor" stroke-dasharray="2 3"'
+    parts.append(f'<path {line} d="M986 {FLOOR}V{FLOOR - TOP}"/>')
+    for x, title, *said in WORDS:
+        parts.append(f'<text class="head" x="{x}" y="30">{title}</text>')
+        for number, text in enumerate(said):
+            parts.append(f'<text x="{x}" y="{FLOOR + 28 + 19 * number}">{text}</text>')
+    about = (
+        "Of 100 clients a coin each asks 30; each releases a noisy norm; large ones make an upload "
+        "likelier; the sum of the uploads over their probabilities, with noise, moves the model."
     )
-    colours = np.full(100, GREY, dtype=object)
-    colours[cohort] = BLUE
-    axes[0].scatter(*np.divmod(np.arange(100), 10)[::-1], c=list(colours), s=28)
-    axes[0].invert_yaxis()
-    _caption(axes[0], "1  a coin each", "the server asks a random cohort\nof the n clients")
-
-    axes[1].bar(range(30), norms, color=BLUE, width=0.8)
-    axes[1].axhline(1.0, color="black", lw=0.8, ls=":")
-    axes[1].text(29.5, 1.02, "clip norm C", ha="right", va="bottom", fontsize=8)
-    axes[1].set_ylim(0, 1.25)
-    _caption(
-        axes[1], "2  norms, with noise", "how large is your update?\nThis answer is charged too"
-    )
-
-    filled = [RED if sent else "white" for sent in uploads]
-    axes[2].bar(range(30), probability, color=filled, edgecolor=RED, width=0.8)
-    axes[2].axhline(0.1 * 12 / 30, color="black", lw=0.8, ls=":")
-    axes[2].text(30.5, 0.1 * 12 / 30, "floor", ha="left", va="bottom", fontsize=8)
-    axes[2].set_ylim(0, 1.25)
-    _caption(
-        axes[2],
-        "3  a coin of p each",
-        "large updates are likelier to be\nsent (filled bars); p is known",
-    )
-
-    t = np.linspace(-3, 3, 200)
-    axes[3].fill_between(t, np.exp(-(t**2) / 2), color=RED, alpha=0.25)
-    axes[3].plot(t, np.exp(-(t**2) / 2), color=RED, lw=1.2)
-    axes[3].annotate("", (0, 0), (0, 1), arrowprops={"arrowstyle": "-", "ls": ":", "lw": 0.8})
-    axes[3].set_ylim(0, 1.25)
-    _caption(axes[3], "4  sum / p, with noise", "averaged over a public\nnumber; the model steps")
-    for axis in axes:
-        axis.set_xticks([])
-        axis.set_yticks([])
-        axis.spines[:].set_visible(False)
-    save_figure(figure, DOCS / "round.png", only_png=True, w_pad=2.0)
+    drawing = svg_document("".join(parts), 1080, FLOOR + 62, "One round of LOCKS", about)
+    (DOCS / "round.svg").write_text(drawing, "utf-8")
 
 
-def _caption(axis: Axes, title: str, text: str) -> None:
-    axis.set_title(title, fontsize=11, loc="left", fontweight="bold")
-    axis.set_xlabel(text, fontsize=9, loc="left")
+def _bar(left: int, number: int, value: float, colour: str, filled: bool) -> str:
+    size = f'x="{left + 8.5 * number:.1f}" y="{FLOOR - TOP * value:.1f}" width="6.5"'
+    filling = 'fill="currentColor"' if filled else 'fill="none"'
+    look = f'class="{colour}" {filling} stroke="currentColor"'
+    return f'<rect {look} {size} height="{TOP * value:.1f}"/>'
+
+
+def _level(left: int, value: float, name: str) -> list[str]:
+    y = FLOOR - TOP * value
+    line = 'class="grey" stroke="currentColor" stroke-dasharray="2 3"'
+    text = f'<text class="small soft" x="{left + 256}" y="{y + 4:.1f}">{name}</text>'
+    return [f'<path {line} d="M{left} {y:.1f}H{left + 252}"/>', text]
 
 
 def draw_digits() -> None:
@@ -77,15 +81,15 @@ def draw_digits() -> None:
         out = Path(folder) / "run"
         locks = Path(sys.executable).with_name("locks")
         subprocess.run([locks, "run", "--seed", "0", "--out", out], check=True)
-        shutil.copyfile(out / "figure.png", DOCS / "digits.png")
+        shutil.copyfile(out / "figure.svg", DOCS / "digits.svg")
 
 
 def draw_theory() -> None:
     """Both bounds against known problems, and against a run."""
     locks = [Path(sys.executable).with_name("locks"), "theory"]
     run = DOCS.parent / "experiments" / "theory-digits.toml"
-    subprocess.run([*locks, "check", "--picture", DOCS / "theory-known.png"], check=True)
-    subprocess.run([*locks, "estimate", run, "--picture", DOCS / "theory-digits.png"], check=True)
+    subprocess.run([*locks, "check", "--picture", DOCS / "theory-known.svg"], check=True)
+    subprocess.run([*locks, "estimate", run, "--picture", DOCS / "theory-digits.svg"], check=True)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from locksfl._charts import Chart, Line
+from locksfl._svg import svg_file
 from locksfl._text import markdown_table
-from locksfl.experiment.figures import legend_below, look, plotting, save_figure
 from locksfl.privacy.planner import Question
 from scripts.check_planner import judged
 
@@ -240,43 +241,27 @@ def records() -> str:
     return markdown_table(heads, lines) + "\n" + _progress("records")
 
 
-def draw_frontier(target: Path) -> None:
-    """Accuracy against uploads at 60,000 clients: a panel for each epsilon and kind of features."""
+def frontier() -> str:
+    """Accuracy against uploads at 60,000 clients, as SVG: a chart for each kind of features and
+    epsilon."""
     rows = rows_of("frontier")
     labels = list(dict.fromkeys(row["data"] for row in rows))
     epsilons = sorted({epsilon_of(row) for row in rows})
-    plt = plotting()
-    figure, panels = plt.subplots(
-        len(labels), len(epsilons), figsize=(10, 5.6), sharex=True, sharey="row", squeeze=False
-    )
-    for (i, label), (j, epsilon) in itertools.product(enumerate(labels), enumerate(epsilons)):
-        panel = panels[i][j]
+    charts = []
+    for label, epsilon in itertools.product(labels, epsilons):
+        lines = []
         for number, method in enumerate(METHODS):
-            mine = [
-                row
-                for row in rows
-                if (row["data"], epsilon_of(row), row["method"]) == (label, epsilon, method)
-            ]
+            where = (label, epsilon, method)
+            mine = [r for r in rows if (r["data"], epsilon_of(r), r["method"]) == where]
             mine.sort(key=lambda row: float(row["uploads_measured"]))
-            means = np.array([100 * row["accuracy"] for row in mine])
-            errors = [
-                [m - 100 * row["low"], 100 * row["high"] - m]
-                for m, row in zip(means, mine, strict=True)
-            ]
-            x = [row["uploads_measured"] for row in mine]
-            style = look(number) | {"capsize": 2, "label": method}
-            panel.errorbar(x, means, np.transpose(errors), **style)
-        panel.set_xscale("log")
-        panel.set_xticks([60, 120, 300, 1000], ["60", "120", "300", "1,000"])
-        panel.minorticks_off()
-        if not i:
-            panel.set_title(f"ε = {sign(epsilon)}")
-        if not j:
-            panel.set_ylabel(f"{label.split(', ')[-1]}\naccuracy, %")
-    for panel in panels[-1]:
-        panel.set_xlabel("uploads a round")
-    legend_below(figure, panels[0][0], ncols=3)
-    save_figure(figure, target, only_png=True)
+            values = ([100 * row[name] for row in mine] for name in ("accuracy", "low", "high"))
+            means, low, high = values
+            uploads = [row["uploads_measured"] for row in mine]
+            lines.append(Line(method, uploads, means, number, low=low, high=high, bars=True))
+        title = f"{label.split(', ')[-1]}, ε = {sign(epsilon)}"
+        chart = Chart("uploads a round", "accuracy, %", lines, title=title, log_x=True)
+        charts.append(chart)
+    return svg_file(charts, columns=len(epsilons), width=1000, height=200, same_y=True)
 
 
 def short() -> str:
@@ -465,7 +450,7 @@ def main() -> None:
         if (folder / "table.json").exists():
             text = (folder / "table.json").read_text("utf-8")
             (DOCS / "results" / f"{folder.name}.json").write_text(text, "utf-8")
-    draw_frontier(DOCS / "frontier.png")
+    (DOCS / "frontier.svg").write_text(frontier(), "utf-8")
     page = DOCS / "results.md"
     page.write_text(filled(page.read_text("utf-8")), "utf-8")
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from checks import ragged
-from locksfl.experiment.comparison import bench
-from locksfl.experiment.comparison.runner import Run
+from locksfl.grids import bench
 from locksfl.models.build import softmax
+from locksfl.simulate.simulator import RoundLog
+from locksfl.simulate.sweep import Played
 
 TEXT = """
 name = "made"
@@ -49,6 +51,7 @@ uploads = 4
 than_uploads = 8
 margin = -0.1
 """
+SILENT = TEXT.replace("[8.0, inf]", "[inf]").replace("epsilon = 8.0", "epsilon = inf")
 SHARE = 0.4  # of the members of a cohort whose uploads follow the data
 BEST = (1.0, 1.0)  # clip norm and reach with the highest made-up accuracy
 
@@ -69,19 +72,19 @@ def made_up(monkeypatch: Any, best: tuple[float, float] = BEST) -> list[tuple[An
     small(monkeypatch)
     asked: list[tuple[Any, Any, int]] = []
 
-    def play(simulator: Any, config: Any, runs: Any, brief: bool) -> list[Run]:
-        assert brief
-        del config
-        found = []
-        for arm, seed in runs:
+    def play(simulator: Any, settings: Any, *_: Any, **options: Any) -> list[Played]:
+        assert options["brief"]
+        played = []
+        for arm, randomness in settings:
+            seed = randomness.entropy
             asked.append((simulator, arm, seed))
             rule = arm.parts[0]
             uploads = SHARE * arm.cohort if rule.asks and not rule.released else arm.uploads
-            line = {"cohort": arm.cohort, "uploads": uploads, "bytes_up": 1, "bytes_down": 2}
-            rounds = [{**line, "accuracy": None}] * (arm.rounds - 1)
-            rounds.append({**line, "accuracy": accuracy(arm, seed, best)})
-            found.append(Run(arm, seed, rounds, np.full(21, float(seed), np.float32)))
-        return found
+            line = RoundLog(0, 1.0, 1.0, 1.0, None, None, counts=(arm.cohort, uploads))
+            rounds = [line] * (arm.rounds - 1)
+            rounds.append(replace(line, accuracy=accuracy(arm, seed, best), loss=1.0))
+            played.append(Played(rounds, np.full(21, float(seed), np.float32)))
+        return played
 
-    monkeypatch.setattr(bench, "play_runs", play)
+    monkeypatch.setattr(bench, "play_sweep", play)
     return asked

@@ -4,7 +4,9 @@ are, and their rounds and models are made up. For what reads published documents
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from msgspec import structs
 
 from locksfl._arrays import pack_arrays
 from locksfl.arm import Arm
@@ -21,13 +24,26 @@ from locksfl.experiment import coverage
 from locksfl.experiment.config import Config, config_of
 from locksfl.experiment.costs import epsilon_so_far, statement
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.plan import claimed_epsilon, plan_arms
+from locksfl.experiment.outcome import Facts, run_of
+from locksfl.experiment.plan import plan_arms
+from locksfl.experiment.public import public_model
 from locksfl.experiment.publish import publish_folder
-from locksfl.experiment.record import ClassMetrics, Metrics
-from locksfl.experiment.run import _adapted
-from locksfl.experiment.statement import unit_text
+from locksfl.experiment.record import (
+    ClassMetrics,
+    Cost,
+    Debit,
+    Finished,
+    HeldOut,
+    Line,
+    Run,
+    plain,
+)
+from locksfl.experiment.records import round_line
+from locksfl.experiment.run import ledger_header
 from locksfl.methods import TRUSTS
+from locksfl.privacy.journal import Books
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total, best_order
+from locksfl.simulate.simulator import RoundLog
 from small_runs import new_path
 
 SETTINGS: dict[str, Any] = {
@@ -103,7 +119,7 @@ def made_config(kind: str, before: int | None = None) -> Config:
     return config_of(table)
 
 
-def debited(config: Config, arms: list[Arm], before: int) -> dict[str, Any]:
+def debited(config: Config, arms: list[Arm], before: int) -> Debit:
     """A new journal with so many runs and then this one, and what a run notes of it."""
     privacy, order = config.privacy, None
     if TRUSTS[privacy.trust].amplified:
@@ -112,12 +128,13 @@ def debited(config: Config, arms: list[Arm], before: int) -> dict[str, Any]:
     for number in range(before):
         coverage.debit(replace(config, name="earlier"), arms[:1], f"{number:02x}" * 16)
     head = coverage.debit(config, arms, "ff" * 16)
-    return {"id": "patients", "run": "ff" * 16, "head": head}
+    assert head is not None
+    return Debit(id="patients", run="ff" * 16, head=head)
 
 
 MODEL = {"format": 1, "classes": 10, "scale": 1.0, "shape": [4], "features": None}
 MODEL |= {"parameters": {"weights": [4]}, "task": Task().as_dict()}
-METRICS = dict.fromkeys((*Metrics.__struct_fields__, *ClassMetrics.__struct_fields__), 0.5)
+METRICS = dict.fromkeys(ClassMetrics.__struct_fields__, 0.5)
 
 
 @functools.cache
@@ -126,79 +143,60 @@ def made_run(kind: str, before: int | None = None) -> Path:
     so many runs over its population came before it."""
     config = made_config(kind, before)
     folder = RunFolder.create(new_path(), config)
-    arms = plan_arms(config)
-    played = {arm.name: arm.rounds - (2 if config.train.stop_after else 0) for arm in arms}
-    told = []
+    arms, public = plan_arms(config), config.data.name in NAMES
+    lines, done, books = [], [], Books(ledger_header("made", arms, config.privacy))
     for arm in arms:
-        lines = made_lines(arm, config, played[arm.name])
-        folder.append("rounds.jsonl", lines)
-        told.append(made_summary(arm, config, lines))
         path = folder.path / f"model-{arm.name}.npz"
         path.write_bytes(pack_arrays(MODEL, {"weights": np.arange(1.0, 5.0)}))
-    public = config.data.name in NAMES
-    summary = {
-        "name": config.name,
-        "simulated": before is None,
-        "tuned_without_privacy": config.privacy.tuned_without_privacy,
-        "accounting": config.privacy.accounting,
-        "no_guarantee": config.privacy.accounting == "as-printed",
-        "filter": config.privacy.filter,
-        "task": "classes",
-        "unit": unit_text(config),
-        "held_out": {"public": public, "clients": None},
-        "classes_public": public,
-        "released_statistics": [],
-        "arms": told,
-        "all_arms_composed": costs(arms, config),
-        "population": None if before is None else debited(config, arms, before),
-    }
-    coverage.settle(config, arms, summary)
-    folder.write_json("summary.json", summary)
+        digest = hashlib.sha256(public_model(path, config.public())).hexdigest()
+        times = {"seconds": 1.0, "compile_seconds": 1.0}
+        metrics = ClassMetrics(**METRICS)
+        done.append(Finished(name=arm.name, model=digest, metrics=metrics, **times))
+        lines += made_lines(arm, config, arm.rounds - (2 if config.train.stop_after else 0))
+    folder.append("rounds.jsonl", map(plain, lines))
+    facts = Facts(HeldOut(public=public), public, (), 4)
+    debit = None if before is None else debited(config, arms, before)
+    run = run_of(config, arms, books, lines, done, facts, debit)
+    if config.train.stop_after:
+        run = spent_early(run, arms, config)
+    if debit is not None:
+        played = [arm.played for arm in run.public.arms]
+        debit = coverage.settle(config, arms, played, debit)
+        run = structs.replace(run, secret=structs.replace(run.secret, population=debit))
+    folder.write_json("summary.json", plain(run))
     return folder.path
 
 
-def costs(arms: list[Arm], config: Config, rounds: int | None = None) -> list[dict[str, Any]]:
-    played = [replace(arm, rounds=rounds or arm.rounds) for arm in arms]
-    return [cost.as_dict() for cost in statement(played, config.privacy)]
+def spent_early(run: Run, arms: list[Arm], config: Config) -> Run:
+    """With what the arms had spent when they ended, as a ledger has it: where clients send messages
+    of their own, none was asked in every round."""
+    told = []
+    for arm, one in zip(arms, run.public.arms, strict=True):
+        spent = Cost.of(statement([replace(arm, rounds=one.played)], config.privacy))
+        if arm.budget is not None:
+            spent = tuple(structs.replace(cost, epsilon=cost.epsilon * 0.7) for cost in spent)
+        told.append(structs.replace(one, spent_so_far=spent))
+    return structs.replace(run, public=structs.replace(run.public, arms=tuple(told)))
 
 
-def made_lines(arm: Arm, config: Config, played: int) -> list[dict[str, Any]]:
-    epsilons = epsilon_so_far(arm, config.privacy)
+def made_lines(arm: Arm, config: Config, played: int) -> list[Line]:
     rungs = arm.rungs if arm.controlled else (arm.cohort,)
-    norms, members = arm.releases_norms, int(arm.cohort)
-    found = []
-    for number, epsilon in enumerate(epsilons[:played], 1):
-        line = {"arm": arm.name, "round": number, "epsilon": epsilon, "exhausted": None}
-        line |= {"accuracy": 0.1 * number, "loss": 2.0 / number}
-        line |= {"released_norm_sum": 4.0 + number if norms else None, "used_norm_sum": 8.0}
-        line |= {"cohort": members, "uploads": members - 1, "bytes_down": 16 * members}
-        line["bytes_up"] = 16 * (members - 1) + (4 * members if norms else 0)
-        line |= {"released_count": 7.5 + number} if arm.counts else {}
-        line |= {"expected_cohort": rungs[number % len(rungs)]} if arm.controlled else {}
-        line |= {"clip_norm": 1.0 + number} if arm.clip_quantile is not None else {}
-        found.append(line)
-    return found
-
-
-def made_summary(arm: Arm, config: Config, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    names = ("name", "rule", "estimator", "trust", "rounds", "clip_norm", "step")
-    told = {name: getattr(arm, name) for name in names}
-    told |= {name: lines[-1][name] for name in ("accuracy", "loss")}
-    told |= {"asked_rounds": config.train.rounds, "metrics": METRICS}
-    told |= {"noise_multiplier": arm.noise_multiplier or None}
-    told |= {"norm_multiplier": arm.norm_multiplier or None}
-    told |= {"ladder": list(arm.ladder)} if arm.ladder else {}
-    told |= arm.scheme.facts(arm)
-    told |= _adapted(arm, lines[-1]) if arm.clip_quantile is not None else {}
-    told["claimed_epsilon"] = claimed_epsilon(arm, config.privacy)
-    told["privacy"] = costs([arm], config)
-    if config.train.stop_after:
-        told["played_rounds"] = lines[-1]["round"]
-        told["spent_so_far"] = costs([arm], config, lines[-1]["round"])
-        if arm.budget is not None:  # as a ledger has it: no client was asked in every round
-            for cost in told["spent_so_far"]:
-                cost["epsilon"] *= 0.7
-    return told
+    norms, members, lines = arm.releases_norms, int(arm.cohort), []
+    for number, epsilon in enumerate(epsilon_so_far(arm, config.privacy)[:played], 1):
+        log = RoundLog(
+            round=number - 1,
+            released_norm_sum=4.0 + number if norms else math.nan,
+            used_norm_sum=8.0,
+            noise=0.0,
+            accuracy=0.1 * number,
+            loss=2.0 / number,
+            counts=(members, members - 1),
+            released_count=7.5 + number,
+            expected_cohort=rungs[number % len(rungs)],
+            clip_norm=1.0 + number,
+        )
+        lines.append(round_line(arm, log, epsilon, config.data.name in NAMES))
+    return lines
 
 
 @functools.cache

@@ -66,17 +66,27 @@ def members_of(n, present=None, coins=0.0, noise=0.0):
     return Members(jnp.arange(n), there, ones, coins * ones, noise * ones)
 
 
-def stage_one(arm, values, members=None, server_noise=0.0, refine_noise=0.0):
-    """(p of every member, what stage 1 found) of members with these norms, or losses."""
+def released_and_drawn(method, values, members, draws, dials, facts):
+    """Stage 1, and p of every member."""
+    norms = query_norms(method, values, members, FloatSums(draws), dials, facts)
+    return norms, upload_probability(method, norms.scores, norms.used, members.weights, dials)
+
+
+often = jax.jit(released_and_drawn, static_argnums=0)  # compiled once for many draws of one arm
+
+
+def stage_one(
+    arm, values, members=None, server_noise=0.0, refine_noise=0.0, play=released_and_drawn
+):
+    """(p of every member, what stage 1 released) of members with these norms, or losses."""
     values = jnp.asarray(values, jnp.float32)
     members = members_of(len(values)) if members is None else members
     facts = {"loss": values * arm.loss_bound / arm.clip_norm}
     draws = ServerDraws(
         jnp.float32(server_noise), jnp.zeros(1), refine_noise=jnp.asarray(refine_noise)
     )
-    found = query_norms(arm.method, values, members, FloatSums(draws), arm.dials(), facts)
-    p = upload_probability(arm.method, found.scores, found.used, members.weights, arm.dials())
-    return np.asarray(jnp.where(members.present, p, 0.0), float), found
+    norms, p = play(arm.method, values, members, draws, arm.dials(), facts)
+    return np.asarray(jnp.where(members.present, p, 0.0), float), norms
 
 
 def variance(values, p):

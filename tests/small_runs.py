@@ -16,13 +16,15 @@ from unittest import mock
 import numpy as np
 
 from locksfl.cli.main import main
-from locksfl.data import folder
+from locksfl.data import npy_folder
 from locksfl.data.importing import Request, import_table
 from locksfl.data.population import Population
 from locksfl.experiment import run as experiment
 from locksfl.experiment.config import Config, parse_config
 from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.page.story import Story, of_run
 from locksfl.simulate import simulator as simulate
+from run_tables import line_tables, run_table
 
 ROUNDS, CLIENTS = 4, 12
 SIZE = 784 * 10 + 10  # parameters of softmax regression on the digits
@@ -139,7 +141,7 @@ def stopped_after(run: Path, written: int) -> Iterator[None]:
 
     def save(progress: Any, *rest: Any, **given: Any) -> None:
         saved(progress, *rest, **given)
-        if len(lines(run)) == written:
+        if (run / "rounds.jsonl").read_bytes().count(b"\n") == written:
             raise KeyboardInterrupt
 
     with (
@@ -150,9 +152,9 @@ def stopped_after(run: Path, written: int) -> Iterator[None]:
 
 
 def run_experiment(config: Config, folder: RunFolder, **options: Any) -> dict[str, Any]:
-    """The real one, sharing."""
+    """The real one, sharing; what it came to as one table."""
     with shared():
-        return experiment.run_experiment(config, folder, **options)
+        return run_table(experiment.run_experiment(config, folder, **options), config)
 
 
 def play(config: Config, **options: Any) -> Path:
@@ -192,14 +194,22 @@ def copied(run: Path) -> Path:
 
 
 def lines(run: Path, name: str = "rounds.jsonl") -> list[dict[str, Any]]:
-    """The lines of a file of a run."""
+    """The lines of a file of a run, each as one table."""
+    if name == "rounds.jsonl":
+        return line_tables(run)
     return [json.loads(line) for line in (run / name).read_text("utf-8").splitlines()]
 
 
 def summary(run: Path) -> dict[str, Any]:
-    """A run's summary."""
-    read: dict[str, Any] = json.loads((run / "summary.json").read_text("utf-8"))
-    return read
+    """A run's record as one table."""
+    made = RunFolder.open(run)
+    return run_table(made.run(), made.config)
+
+
+def story(run: Path) -> Story:
+    """What its server sees of a run."""
+    made = RunFolder.open(run)
+    return of_run(made.run(), made.config)
 
 
 def costs(table: list[dict[str, Any]]) -> dict[tuple[str, str], float | None]:
@@ -235,13 +245,13 @@ def imported(test: bool = False, **options: Any) -> Path:
 
 def saved(place: Path, people: Population) -> Path:
     """A population in a folder, as an import makes it."""
-    with folder.new_folder(place) as building:
-        for name in folder.ARRAYS:
+    with npy_folder.new_folder(place) as building:
+        for name in npy_folder.ARRAYS:
             np.save(building / f"{name}.npy", getattr(people, name))
-        told = {name: getattr(people, name) for name in folder.FACTS}
+        told = {name: getattr(people, name) for name in npy_folder.FACTS}
         sizes = {"samples": people.samples, "tests": len(people.test_labels)}
-        header = folder.Header(kind="table", clients=people.clients, **sizes, **told)
-        folder.finish(building, header)
+        header = npy_folder.Header(kind="table", clients=people.clients, **sizes, **told)
+        npy_folder.finish(building, header)
     return place
 
 

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import jax
 import jax.extend
@@ -22,8 +23,8 @@ from benchmarks.ours import MODELS, Program, from_model, to_model
 from benchmarks.peer import Peer, PeerError, proportional_mb
 from benchmarks.workloads import NETWORKS, WORKLOADS, Network, checks, load
 from jax.interpreters.partial_eval import dce_jaxpr
-from matplotlib.text import Text
 
+from locksfl._svg import svg_file
 from locksfl.models import conv
 
 
@@ -215,10 +216,10 @@ def test_results_are_merged_by_workload_and_not_across_machines(tmp_path: Path) 
 
 
 def test_the_figure_is_drawn_from_results_alone(tmp_path: Path) -> None:
-    path, picture = tmp_path / "speed.json", tmp_path / "figure.png"
+    path, picture = tmp_path / "speed.json", tmp_path / "figure.svg"
     program.write(path, results())
     assert program.main(["--show", "--json", str(path), "--figure", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.read_text("utf-8").startswith("<svg")
 
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -226,20 +227,22 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 def test_the_picture_has_no_codes_and_no_empty_panel() -> None:
     """Panels fill every row, titles are words, and ours are told from peers by their markers."""
-    drawn = figure.picture(program.read(DOCS / "performance.json"))
-    shown = [text.get_text() for text in drawn.findobj(Text)]
+    found = program.read(DOCS / "performance.json")
+    drawn = svg_file(figure.charts(found), columns=2)
+    root = ElementTree.fromstring(drawn)
+    shown = [one.text or "" for one in root.iter("{http://www.w3.org/2000/svg}text")]
     assert not [text for text in shown for code in (*WORKLOADS, "S:") if code in text]
-    columns: dict[int, int] = {}
-    for axes in drawn.axes:
-        assert axes.lines
-        place = axes.get_subplotspec()
-        columns[place.rowspan.start] = columns.get(place.rowspan.start, 0) + len(place.colspan)
-    assert set(columns.values()) == {2}
-    dots = [line for line in drawn.axes[0].lines if line.get_marker() not in ("None", None)]
-    ours, locks, *peers = [(dot.get_marker(), dot.get_markerfacecolor()) for dot in dots]
+    panels = [one for one in root if one.tag.endswith("}svg")]
+    rows: dict[str, float] = {}
+    for panel in panels:
+        rows[panel.attrib["y"]] = float(panel.attrib["x"]) + float(panel.attrib["width"])
+    assert set(rows.values()) == {900 - 24}  # every row ends where the picture does
+    assert sum(text == "this project, LOCKS" for text in shown) == len(panels) - 1
+    dots = [line for line in figure.charts(found)[0].lines if len(line.x) == 1]
+    ours, locks, *peers = [(dot.style, dot.hollow) for dot in dots]
     assert ours[0] != locks[0]
-    assert {filling for _, filling in peers} == {"white"}
-    figure.plt.close(drawn)
+    assert {hollow for _, hollow in (ours, locks)} == {False}
+    assert {hollow for _, hollow in peers} == {True}
 
 
 def test_the_page_says_what_was_measured() -> None:

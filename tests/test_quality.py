@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from locksfl.experiment.comparison.runner import grid, play_grid
 from locksfl.experiment.config import Config, read_config
 from locksfl.experiment.plan import plan_arms
-from locksfl.experiment.run import open_task
-from locksfl.simulate.simulator import Simulator
+from locksfl.grids.bench import Bench
+from locksfl.grids.drive import Play
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "experiments" / "mnist-no-privacy.toml"
@@ -30,11 +29,10 @@ def mnist(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def accuracies(config: Config, seeds: int) -> dict[str, np.ndarray]:
     """For each arm, the last accuracy with each seed."""
-    arms = plan_arms(config)
-    lines = play_grid(Simulator(*open_task(config)), config, grid(arms, range(seeds)))
+    bench = Bench()
     return {
-        arm.name: np.array([line["arms"][arm.name]["accuracy"][-1] for line in lines])
-        for arm in arms
+        arm.name: np.array([o.score for o in bench([Play(config, arm, s) for s in range(seeds)])])
+        for arm in plan_arms(config)
     }
 
 

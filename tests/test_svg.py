@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from locksfl._charts import Axis, Chart, Line, level, number_text, score_axis, tick_texts
+from locksfl._charts import Axis, Chart, Line, level, number_text, score_axis
 from locksfl._svg import MARKS, MOST_POINTS, svg_file, svg_in_page
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -118,11 +118,12 @@ def test_ticks_are_few_and_round_and_inside(log, most):
             assert 2 <= len(ticks) <= most + 1
             near = 1e-6 * (axis.high - axis.low)
             assert all(axis.low - near <= tick <= axis.high + near for tick in ticks)
-            texts = list(tick_texts(ticks).values())
+            texts = list(axis.labels(most).values())
             assert len(set(texts)) == len(texts)
             assert max(map(len, texts)) <= 12
     assert Axis(0.5, 4.5).ticks(6, whole=True) == [1, 2, 3, 4]
-    assert tick_texts([0.05, 0.1]) == {0.05: "0.05", 0.1: "0.10"}
+    assert Axis(0.04, 0.16).labels(4) == {0.05: "0.05", 0.1: "0.10", 0.15: "0.15"}
+    assert Axis(0.09, 11, log=True).labels(4) == {0.1: "0.1", 1: "1", 10: "10"}
     assert [number_text(v) for v in (0, 12000, 1e-6, 2.5e9, 0.25)] == [
         "0", "12,000", "1e-6", "2.5e9", "0.25",
     ]  # fmt: skip

@@ -11,18 +11,9 @@ MOST_ACROSS, MOST_UPWARDS = 6, 8  # ticks of an axis
 
 def number_text(value: float) -> str:
     """A number at an axis."""
-    if value and not 1e-3 <= abs(value) < 1e7:
-        return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    if value and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
     return f"{value:,.10f}".rstrip("0").rstrip(".")
-
-
-def tick_texts(values: Sequence[float]) -> dict[float, str]:
-    """The numbers at an axis, with as many decimals each."""
-    texts = [number_text(value) for value in values]
-    if any("e" in text for text in texts):
-        return dict(zip(values, texts, strict=True))
-    decimals = max((len(text.partition(".")[2]) for text in texts), default=0)
-    return {value: f"{value:,.{decimals}f}" for value in values}
 
 
 @dataclass(frozen=True)
@@ -39,6 +30,14 @@ class Line:
     bars: bool = False  # the range is a bar at each point; else a band
     hollow: bool = False  # markers
     colour: int | None = None  # if it is not that of the style
+
+    @property
+    def in_words(self) -> str:
+        """Its ends; a limit or a baseline is named with its value."""
+        if self.style is None or not len(self.y):
+            return self.label
+        ends = (f"{self.y[end]:.6g} at {self.x[end]:.6g}" for end in (0, -1))
+        return f"{self.label} from {' to '.join(ends)}"
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,12 @@ class Chart:
     @property
     def described(self) -> str:
         """What it shows, in a line."""
-        return f"{self.title}{': ' if self.title else ''}{self.y} by {self.x}"
+        return f"{': '.join(filter(None, (self.title, self.y)))} by {self.x}"
+
+    @property
+    def in_words(self) -> str:
+        """For who cannot see it: what each line begins and ends with."""
+        return f"{self.described}. {'; '.join(line.in_words for line in self.lines if line.label)}."
 
 
 def level(label: str, value: float, lines: Sequence[Line]) -> Line:
@@ -100,6 +104,15 @@ class Axis:
         first, last = ceil(self.low / step - 1e-9), floor(self.high / step + 1e-9)
         return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
 
+    def labels(self, most: int, whole: bool = False) -> dict[float, str]:
+        """Its ticks as text: with as many decimals each, but on a logarithmic one."""
+        ticks = self.ticks(most, whole)
+        texts = [number_text(tick) for tick in ticks]
+        if not self.log and not any("e" in text for text in texts):
+            decimals = max(len(text.partition(".")[2]) for text in texts)
+            texts = [f"{tick:,.{decimals}f}" for tick in ticks]
+        return dict(zip(ticks, texts, strict=True))
+
 
 def fitted_axis(values: Sequence[float], log: bool, room: float) -> Axis:
     """One that all values fit on, with room beside them."""
@@ -121,10 +134,11 @@ def score_axis(values: Sequence[float], least: float) -> Axis:
     return Axis(min(low - room, top - least), top + 0.01 * (top - low + room))
 
 
-def y_axis(chart: Chart) -> Axis:
+def y_axis(chart: Chart, lines: Sequence[Line]) -> Axis:
+    """The axis on which these lines fit, as the chart wants it."""
     if chart.names:
         return Axis(len(chart.names) - 0.5, -0.5)
-    values = [v for line in chart.lines for v in (*line.y, *line.low, *line.high)]
+    values = [v for line in lines for v in (*line.y, *line.low, *line.high)]
     if chart.least_range:
         return score_axis(values, chart.least_range)
     axis = fitted_axis(values, chart.log_y, 0.05)

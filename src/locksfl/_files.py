@@ -27,6 +27,14 @@ def write_atomically(path: Path, content: bytes, secret: bool = False) -> None:
         raise
 
 
+def append(path: Path, content: bytes) -> None:
+    """Add to a file, on the disk when this returns."""
+    with naming(path), path.open("ab") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Make a new file's name durable too: a ledger lost in a power cut would be a new budget."""
     handle = os.open(folder, os.O_RDONLY)

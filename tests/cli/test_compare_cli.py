@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from locksfl.experiment.comparison import bench
-from made_comparisons import TEXT, made_up
-
-SILENT = TEXT.replace("[8.0, inf]", "[inf]").replace("epsilon = 8.0", "epsilon = inf")
+from locksfl.grids import bench
+from made_comparisons import SILENT, made_up
 
 
 @pytest.fixture
@@ -28,7 +26,7 @@ def refused(result):
 
 
 def test_it_is_stopped_and_goes_on_with_the_same_command(locks, file, tmp_path, monkeypatch):
-    out, real = tmp_path / "out", bench.play_runs
+    out, real = tmp_path / "out", bench.play_sweep
     played = []
 
     def tired(*arguments, **options):
@@ -37,20 +35,20 @@ def test_it_is_stopped_and_goes_on_with_the_same_command(locks, file, tmp_path, 
         played.append(arguments)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(bench, "play_runs", tired)
+    monkeypatch.setattr(bench, "play_sweep", tired)
     stopped = locks("compare", file, "--out", out)
     assert stopped.code == 130
     told = " ".join(stopped.out.split())
     assert f"go on with: locks compare {file} --out {out}" in told
     assert len((out / "cells.jsonl").read_text().splitlines()) > 1
-    monkeypatch.setattr(bench, "play_runs", real)
+    monkeypatch.setattr(bench, "play_sweep", real)
     done = locks("compare", file, "--out", out, "--json")
     assert done.code == 0
     table = json.loads(done.out)
     assert (table["cells"], table["missing"], len(table["rows"])) == (6, 0, 6)
     assert table["differences"][0]["margin"] == -0.1
     file.write_text(SILENT.replace("seeds = 3", "seeds = 2"))
-    assert "the comparison of another file" in refused(locks("compare", file, "--out", out))
+    assert "begun with another comparison" in refused(locks("compare", file, "--out", out))
     assert json.loads((out / "table.json").read_text()) == table
 
 
@@ -58,11 +56,11 @@ def test_parts_are_merged(locks, file, tmp_path):
     paths = [tmp_path / name for name in ("a", "b")]
     for number, path in enumerate(paths, 1):
         assert locks("compare", file, "--part", f"{number}/2", "--out", path).code == 0
-    missing = refused(locks("compare", "--merge", paths[0], "--out", tmp_path / "whole"))
-    assert "part 2/2 is missing" in missing
-    merged = locks("compare", "--merge", *paths, "--out", tmp_path / "whole")
-    assert merged.code == 0
-    assert "report: " in merged.out
+    for some, missing in ((paths[:1], 3), (paths, 0)):
+        merged = locks("compare", "--merge", *some, "--out", tmp_path / "whole")
+        assert merged.code == 0
+        assert "report: " in merged.out
+        assert json.loads((tmp_path / "whole" / "table.json").read_text())["missing"] == missing
     assert "expected --out DIR" in refused(locks("compare", "--merge", *paths))
     wrong = refused(locks("compare", file, "--part", "3/2", "--out", tmp_path / "c"))
     assert "--part 3/2: expected i/k with 1 <= i <= k" in wrong
@@ -73,7 +71,7 @@ def test_failed_cells_are_said_and_have_a_code_of_their_own(locks, file, tmp_pat
     def breaks(*_, **__):
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(bench, "play_runs", breaks)
+    monkeypatch.setattr(bench, "play_sweep", breaks)
     failed = locks("compare", file, "--out", tmp_path / "out")
     assert failed.code == 1
     assert "6 cells failed" in failed.out

@@ -216,7 +216,8 @@ def test_as_printed_repeats_the_mistake_and_says_so():
     bundle = new_path()
     publish_folder(run, bundle)
     assert "NO GUARANTEE" in (bundle / "STATEMENT.md").read_text("utf-8")
-    assert json.loads((bundle / "statement.json").read_text("utf-8"))["no_guarantee"] is True
+    stated = json.loads((bundle / "statement.json").read_text("utf-8"))["arms"]
+    assert all(arm["claimed_epsilon"] for arm in stated)
     other = summary(finished("local"))
     assert not other["no_guarantee"]
     assert "GUARANTEE" not in summary_table(other).title

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from locksfl.cli.progress import Bars
 from locksfl.experiment.config import parse_config
-from locksfl.experiment.tune import trials
+from locksfl.grids import bench
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total
 from made_tunings import DELTA, people, text
 from small_runs import new_path
@@ -111,14 +111,16 @@ def test_the_experiments_own_data_or_a_copy_are_not_public(locks, file):
 
 def test_it_writes_beside_the_file_never_over_one_and_goes_on(locks, file, monkeypatch):
     command = ("tune", file, "--public", people(2), *QUICK)
-    real = trials.play_grid
+    real, played = bench.play_sweep, []
 
     def tired(*arguments, **options):
-        real(*arguments[:2], arguments[2][:1], *arguments[3:], **options)
-        raise KeyboardInterrupt
+        if played:
+            raise KeyboardInterrupt
+        played.append(arguments)
+        return real(*arguments, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(trials, "play_grid", tired)
+        patched.setattr(bench, "play_sweep", tired)
         stopped = locks(*command)
     assert stopped.code == 130
     assert "and the same command goes on" in " ".join(stopped.out.split())

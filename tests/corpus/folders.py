@@ -19,6 +19,7 @@ import tomli_w
 from corpus import plays, reading
 from corpus.federated import play_federation, policy_of
 from locksfl.arm import Arm
+from locksfl.experiment.publish import publish_folder
 from locksfl.privacy import Budget, calibrate
 from locksfl.privacy.population import VARIABLE, PlannedArm, PopulationJournal, Run, Total
 

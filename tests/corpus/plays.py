@@ -31,6 +31,7 @@ from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.run import run_experiment
 from locksfl.federation.server import rounds
 from locksfl.round.noise import SystemNoise
+from run_tables import line_tables, run_table
 from small_runs import QUICK, stopped_after
 
 CLOCK = 1_750_000_000  # what it is, always
@@ -152,11 +153,11 @@ def made(name: str, folder: Path) -> tuple[Config, RunFolder]:
 
 def facts(folder: Path) -> dict[str, Any]:
     """What a run came to: models, rounds, noise, charges and epsilons."""
-    lines = (folder / "rounds.jsonl").read_text("utf-8").splitlines()
-    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    run = RunFolder.open(folder)
+    summary = run_table(run.run(), run.config)
     return {
         "models": {path.stem: digest(path) for path in sorted(folder.glob("model-*.npz"))},
-        "rounds": [untimed(json.loads(line)) for line in lines],
+        "rounds": list(map(untimed, line_tables(folder))),
         "arms": [{name: arm.get(name) for name in (*COSTS, "ladder")} for arm in summary["arms"]],
         "all": [summary["all_arms_composed"], summary["all_arms_spent_so_far"]],
         "charges": reading.run_ledger(folder)["charges"],

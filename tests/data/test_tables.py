@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as parquet
 import pytest
 
-from locksfl.data import columns, features, folder, ngrams, tables
+from locksfl.data import columns, ngrams, npy_folder, table_features, tables
 from locksfl.data.importing import Request, import_table, population_of
 from locksfl.data.task import CLASSES, Task
 
@@ -92,7 +92,7 @@ def put(place, name, content):
 
 
 def sums(place):
-    return {name: noted.sha256 for name, noted in folder.verify(place).files.items()}
+    return {name: noted.sha256 for name, noted in npy_folder.verify(place).files.items()}
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,7 @@ def expected(tmp_path_factory):
     return sums(import_table(put(place, "t.csv", FILES["t.csv"]), place / "out", REQUEST))
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("batch", [64, 100_000])
+@pytest.mark.parametrize(("name", "batch"), [*((name, 64) for name in FILES), ("t.csv", 100_000)])
 def test_every_kind_of_file_is_the_same_population(name, batch, tmp_path, expected, monkeypatch):
     monkeypatch.setattr(tables, "BATCH", batch)
     path = put(tmp_path, name, FILES[name])
@@ -158,8 +157,8 @@ def objects():
 def test_tables_of_other_libraries(kind, make, tmp_path, expected):
     assert sums(import_table(make(), tmp_path / kind, REQUEST)) == expected
     population = population_of(make(), REQUEST, None, "mine", None)
-    saved = folder.open_folder(tmp_path / kind)
-    for name in folder.ARRAYS:
+    saved = npy_folder.open_folder(tmp_path / kind)
+    for name in npy_folder.ARRAYS:
         np.testing.assert_array_equal(getattr(population, name), getattr(saved, name))
     assert (population.name, population.classes) == ("mine", 3)
 
@@ -176,7 +175,7 @@ def test_leaf_is_one_client_per_user(tmp_path):
     put(tmp_path / "train", "all_data_1.json", leaf([4, 5]))
     held = put(tmp_path, "test.json", leaf([9]))
     place = import_table(tmp_path / "train", tmp_path / "out", Request(), held)
-    population = folder.open_folder(place)
+    population = npy_folder.open_folder(place)
     assert population.sizes.tolist() == [2] * 5
     assert population.features[:, 0].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert population.labels.tolist() == [0, 1] * 5
@@ -184,7 +183,7 @@ def test_leaf_is_one_client_per_user(tmp_path):
 
 
 SCORES = {"p": [0.5, 2.0, 1.0, 3.5], "q": [0, 1, 1, 0], "r": [1, 1, 0, 0]}
-NUMBERS = Task.numbers(low=0, high=4)
+NUMBERS, SMALL = Task.numbers(low=0, high=4), Task.numbers(low=0, high=3)
 
 
 @pytest.mark.parametrize("kind", ["columns", "csv", "lists", "npz"])
@@ -210,7 +209,7 @@ def test_numbers_and_tags(kind, tmp_path):
     assert (tagged.classes, tagged.classes_public, tagged.labels.dtype) == (2, True, np.int32)
     request = Request("user", "p", task=NUMBERS, features=("a",), test_share=0.3)
     place = import_table(data, tmp_path / "out", request)
-    numbers = folder.open_folder(place)
+    numbers = npy_folder.open_folder(place)
     expected = np.array(SCORES["p"], np.float32)[everybody][:, None]
     assert np.r_[numbers.labels, numbers.test_labels].tolist() == expected.tolist()
     assert numbers.task == NUMBERS
@@ -219,12 +218,7 @@ def test_numbers_and_tags(kind, tmp_path):
 @pytest.mark.parametrize(
     ("labels", "task", "options", "expected"),
     [
-        (
-            ("p",),
-            Task.numbers(low=0, high=3),
-            {},
-            r"label in row 4 \[0, 0\] = 3.5: expected a number",
-        ),
+        (("p",), SMALL, {}, r"label in row 4 \[0, 0\] = 3.5: expected a number"),
         (("p", "q"), Task("tags"), {}, r"label in row 1 \[0, 0\] = 0.5: expected 0 or 1"),
         (("user", "q"), Task("tags"), {}, r"label in row 3 \[0, 0\] = 2.0: expected 0 or 1"),
         (("q", "r"), CLASSES, {}, "--label q,r: expected one column of classes; several are"),
@@ -250,10 +244,10 @@ def wide_file(place, count):
 def test_40_000_columns(tmp_path, monkeypatch):
     """Twice as many columns are read in as many steps: none of them is looked for among all."""
     calls = []
-    real = features._all_at_once
-    monkeypatch.setattr(features, "_all_at_once", lambda c: calls.append(len(c)) or real(c))
+    real = table_features._all_at_once
+    monkeypatch.setattr(table_features, "_all_at_once", lambda c: calls.append(len(c)) or real(c))
     place = import_table(wide_file(tmp_path, 40_000), tmp_path / "out", REQUEST)
-    population = folder.open_folder(place)
+    population = npy_folder.open_folder(place)
     assert population.features.shape == (3, 40_000)
     assert (np.asarray(population.features) == 0.5).all()
     assert calls == [40_000, 40_000]  # one call a pass
@@ -266,22 +260,8 @@ def test_the_encoder_of_texts_is_fixed():
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_allclose(np.linalg.norm(found[:3].astype(float), axis=1), 1, atol=2e-3)
     assert not found[3].any()
-    assert np.flatnonzero(found[2]).tolist() == [
-        151,
-        643,
-        741,
-        797,
-        863,
-        1010,
-        1144,
-        1213,
-        1397,
-        1469,
-        1510,
-        1542,
-        1705,
-        2020,
-    ]
+    places = [151, 643, 741, 797, 863, 1010, 1144, 1213, 1397, 1469, 1510, 1542, 1705, 2020]
+    assert np.flatnonzero(found[2]).tolist() == places
     assert abs(found[0].astype(float) @ found[2].astype(float)) < 0.3
 
 
@@ -357,7 +337,7 @@ def test_a_multi_label_npz_and_parts_that_differ(tmp_path):
 def test_options_of_text_files(tmp_path):
     path = put(tmp_path, "t.csv", "user^a^y\n1^2^caf\xe9\n2^3^th\xe9\n".encode("latin-1"))
     request = Request("user", "y", classes=("caf\xe9", "th\xe9"), separator="^", encoding="latin-1")
-    assert folder.open_folder(import_table(path, tmp_path / "out", request)).clients == 1
+    assert npy_folder.open_folder(import_table(path, tmp_path / "out", request)).clients == 1
     with pytest.raises(ValueError, match="--encoding: unknown encoding: latin-9000"):
         import_table(path, tmp_path / "two", Request("user", "y", encoding="latin-9000"))
     with pytest.raises(ValueError, match="--separator 'ab': expected one character"):

@@ -22,7 +22,7 @@ from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.report import notes
 from locksfl.experiment.verify import verify
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total, composed
-from small_runs import QUICK, copied, costs, new_path, play, quick, run_experiment, summary
+from small_runs import QUICK, copied, costs, new_path, play, quick, run_experiment, story, summary
 
 PATIENTS = ("privacy.population=patients", "train.rounds=2", "arm.locks.noise_multiplier=3.0")
 DELTA = 1e-5
@@ -217,7 +217,7 @@ def test_a_statement_names_the_runs_that_it_covers():
     text = (bundle / "STATEMENT.md").read_text()
     assert f"covers the run {names[0]} alone" in text
     assert f"so far ({', '.join(names)}) have together spent" in text
-    assert "population patients: debited" in "\n".join(notes(summary(one)))
+    assert "population patients: debited" in "\n".join(notes(story(one)))
     assert verify(bundle).faults == []
     # the head of the journal is nobody's business
     head = summary(one)["population"]["head"].partition(" ")[2]
@@ -230,7 +230,7 @@ def test_a_run_without_a_population_says_that_others_are_not_covered():
         "covers this run only: no other run, and no tuning" in (bundle / "STATEMENT.md").read_text()
     )
     assert json.loads((bundle / "statement.json").read_text()).get("covers") is None
-    assert any("other runs over the same people" in line for line in notes(summary(quick(None))))
+    assert any("other runs over the same people" in line for line in notes(story(quick(None))))
     publish_folder(quick(seed=3), bundle := new_path())  # it protects nobody, and says that
     assert "THIS RUN PROTECTS NOBODY" in (bundle / "STATEMENT.md").read_text()
     old = copied(quick(seed=3))  # as version 0.1 wrote it

@@ -131,10 +131,11 @@ def test_a_run_writes_them_where_it_is_told_to_and_changes_nothing_else(tmp_path
         summaries.append(run_experiment(config, folder))
     lines = RunFolder.open(tmp_path / "with").lines("diagnostics.jsonl")[1:]
     assert [line["round"] for line in lines if "likeness" in line] == [2, 4]
-    assert (tmp_path / "with/diagnostics.png").is_file()
-    assert not (tmp_path / "without/diagnostics.png").exists()
-    first, second = (s["arms"][0] for s in summaries)
-    assert (first["accuracy"], first["loss"]) == (second["accuracy"], second["loss"])
+    assert (tmp_path / "with/diagnostics.svg").is_file()
+    assert not (tmp_path / "without/diagnostics.svg").exists()
+    first, second = (run.public.arms[0].rounds[-1] for run in summaries)
+    assert first.scores is not None
+    assert first.scores == second.scores
     same = [(tmp_path / n / "rounds.jsonl").read_bytes() for n in ("with", "without")]
     assert same[0] == same[1]
 

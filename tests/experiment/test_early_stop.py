@@ -19,7 +19,18 @@ from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.ledger import account_ledger, read_run
 from locksfl.privacy.population import VARIABLE, PlannedArm, PopulationJournal, Run, Total, composed
 from locksfl.privacy.rdp import composed_rdp
-from small_runs import QUICK, costs, imported, lines, new_path, over, play, run_experiment, summary
+from small_runs import (
+    QUICK,
+    costs,
+    imported,
+    lines,
+    new_path,
+    over,
+    play,
+    run_experiment,
+    story,
+    summary,
+)
 
 ORDER, DELTA, PLANNED = 2.4, 1e-5, 40
 # so much noise that accuracy stops rising soon
@@ -61,7 +72,7 @@ def test_the_guarantee_is_the_plans_and_the_rounds_played_are_what_was_spent():
     assert played == len(told) < PLANNED == arm["rounds"]
     assert stalled(told, 2)
     assert not stalled(told[:-2], 2)  # not an evaluation later than it had to
-    ((event, _),) = next(iter(read_run(run).plans.values())).terms["PUBLIC"]
+    ((event, _),) = next(iter(read_run(run).planned.values())).terms["PUBLIC"]
 
     def epsilon(rounds):
         return epsilon_of([(event, rounds)], DELTA, accountant="rdp").epsilon
@@ -72,7 +83,7 @@ def test_the_guarantee_is_the_plans_and_the_rounds_played_are_what_was_spent():
     assert epsilon(played) < 0.9 * epsilon(PLANNED)  # so that the two can be told apart
     ledger = account_ledger(read_run(run)).arms[0]
     assert (ledger.rounds, ledger.rounds_played) == (PLANNED, played)
-    said = " ".join(notes(summary(run)))
+    said = " ".join(notes(story(run)))
     assert f"locks: {played} of {PLANNED} planned rounds, which have spent epsilon" in said
     publish_folder(run, bundle := new_path())
     text = (bundle / "STATEMENT.md").read_text("utf-8")
@@ -90,7 +101,7 @@ def test_the_journal_is_charged_for_the_rounds_played_and_for_no_more(monkeypatc
     )
     run = play(config)
     played = summary(run)["arms"][0]["played_rounds"]
-    event = next(iter(read_run(run).plans.values())).terms["PUBLIC"][0].event
+    event = next(iter(read_run(run).planned.values())).terms["PUBLIC"][0].event
     each = composed_rdp([(event, 1)], (ORDER,))[0]  # by hand, and not by way of the journal
     total, (entry,) = charged()
     assert in_between == [pytest.approx(PLANNED * each)]  # until it can play no more
@@ -162,7 +173,7 @@ def test_killed_after_any_block_or_before_the_settlement_it_ends_alike(monkeypat
 
 
 def _planned_charge(run):
-    event = next(iter(read_run(run).plans.values())).terms["PUBLIC"][0].event
+    event = next(iter(read_run(run).planned.values())).terms["PUBLIC"][0].event
     return composed_rdp([(event, PLANNED)], (ORDER,))[0]
 
 

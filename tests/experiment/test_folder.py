@@ -12,7 +12,6 @@ import pytest
 import tomli_w
 
 from locksfl._files import write_atomically
-from locksfl.experiment.comparison.folder import Folder
 from locksfl.experiment.config import parse_config, read_config, to_table
 from locksfl.experiment.folder import (
     RunFolder,
@@ -22,21 +21,21 @@ from locksfl.experiment.folder import (
     unpack_arrays,
 )
 from locksfl.experiment.records import DIAGNOSTICS_NOTE
-from locksfl.experiment.tune import trials
+from locksfl.grids.comparison.folder import Folder
+from locksfl.grids.tune import trials
 from locksfl.paper.reproduce import runs as reproduction
 from locksfl.paper.reproduce.settings import QUICK as QUICK_SCALE
 from small_runs import QUICK, ROUNDS, copied, finished, lines, new_path, quick, summary
 
 FILES = {
     "config.toml", "rounds.jsonl", "diagnostics.jsonl", "summary.json", "environment.json",
-    "checkpoint.npz", "figure.png", "figure.svg", "report.html", "model-uniform.npz",
+    "checkpoint.npz", "figure.svg", "report.html", "model-uniform.npz",
     "model-locks.npz",
 }  # fmt: skip
 
 
 def test_a_finished_run_has_every_file_and_no_other():
     assert {path.name for path in finished().iterdir()} == FILES
-    assert (finished() / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (finished() / "figure.svg").read_text()
 
 
@@ -200,12 +199,12 @@ def test_folders_that_are_not_runs(tmp_path):
         RunFolder.open(tmp_path)
     folder = RunFolder.create(new_path(), parse_config(QUICK))
     with pytest.raises(ValueError, match="not finished"):
-        folder.summary()
+        folder.run()
     with pytest.raises(ValueError, match="nothing to resume"):
         folder.load_checkpoint()
     (folder.path / "summary.json").write_text("{")
     with pytest.raises(ValueError, match=r"summary\.json: damaged"):
-        folder.summary()
+        folder.run()
 
 
 def test_arrays_and_their_header_come_back(tmp_path):
@@ -257,7 +256,7 @@ def test_a_run_folder_is_for_its_owner_alone(tmp_path):
     "begin",
     [
         lambda path: RunFolder.create(path, parse_config(QUICK)),
-        lambda path: Folder.begin(path, SimpleNamespace(text="", quick=False)),
+        lambda path: Folder(path, SimpleNamespace(text="", quick=False)),
         lambda path: trials.begin(path, SimpleNamespace(identity="one")),
         lambda path: reproduction.begin(path, QUICK_SCALE),
     ],

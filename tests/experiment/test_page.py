@@ -13,13 +13,16 @@ import warnings
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from locksfl.experiment.config import config_of
-from locksfl.experiment.documents import ELEMENT, read_document
+from locksfl.experiment.coverage import covered
+from locksfl.experiment.documents import ELEMENT, read_document, read_statement
 from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.page import ServerFacts, server
 from locksfl.experiment.page import public_page as page_of
-from locksfl.experiment.page import server, server_page
-from locksfl.experiment.public import public_models, public_run
+from locksfl.experiment.page import server_page as page_of_server
+from locksfl.experiment.page.story import of_public, of_run
 from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.record import Statement, plain, read
 from locksfl.experiment.sealing import sealed
@@ -40,13 +43,22 @@ from small_runs import (
     play,
     quick,
     run_experiment,
-    summary,
 )
 
 
 def document_of(run):
-    folder = RunFolder.open(run)
-    return plain(sealed(public_run(folder, public_models(folder))))
+    return plain(sealed(covered(RunFolder.open(run).run())))
+
+
+def server_page(folder):
+    return page_of_server(of_run(folder.run(), folder.config), ServerFacts.read(folder))
+
+
+def rewrite(run, change):
+    """A finished run with another summary.json."""
+    told = json.loads((run / "summary.json").read_text("utf-8"))
+    change(told)
+    (run / "summary.json").write_text(json.dumps(told), "utf-8")
 
 
 def public_page(document):
@@ -111,15 +123,16 @@ def test_no_planted_secret_is_in_the_public_page():
     text = (run / "config.toml").read_text("utf-8")
     assert "seed = 3\n" in text
     (run / "config.toml").write_text(text.replace("seed = 3\n", f"seed = {SEED}\n"), "utf-8")
-    scores = dict.fromkeys(("accuracy", "loss"), SCORE)
-    told = summary(run)
-    for arm in told["arms"]:
-        arm |= scores | {"cohort": SEED, "uploads": SEED, "bytes_up": SEED, "seconds": SCORE}
-        arm["metrics"] = dict.fromkeys(arm["metrics"], SCORE)
-    (run / "summary.json").write_text(json.dumps(told))
-    secrets = scores | {"cohort": SEED, "uploads": SEED, "bytes_up": SEED}
-    found = [line | secrets for line in lines(run)]
-    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in found))
+
+    def plant(told):
+        for arm in told["secret"]["arms"]:
+            arm |= {"seconds": SCORE, "compile_seconds": SCORE}
+            arm["metrics"] = {k: v if k == "task" else SCORE for k, v in arm["metrics"].items()}
+            for one in arm["rounds"]:
+                one["scores"] = {"score": SCORE, "loss": SCORE}
+                one["counts"] = {"cohort": SEED, "uploads": SEED}
+
+    rewrite(run, plant)
     seen = [
         line | {"clipped_fraction": SCORE, "signal_to_noise": SCORE}
         for line in lines(run, "diagnostics.jsonl")
@@ -128,7 +141,7 @@ def test_no_planted_secret_is_in_the_public_page():
     page = public_page(document_of(run))
     assert page == before
     assert "Accuracy is withheld" in page
-    marks = (str(SEED), f"{SEED:,}", str(SCORE), "0.918")
+    marks = (str(SEED), f"{4 * SEED:,}", str(SCORE), "0.918")
     assert not any(mark in page for mark in marks)
     own = server_page(RunFolder.open(run))  # the test can fail
     assert all(mark in own for mark in marks)
@@ -153,7 +166,7 @@ def test_the_words_are_those_of_the_statement():
     target = new_path()
     publish_folder(finished(), target)
     said = (target / "STATEMENT.md").read_text("utf-8")
-    told = json.loads((target / "statement.json").read_text())["words"]
+    told = vars(of_public(read_statement(target)).words)
     every = [one for part in told.values() for one in ([part] if isinstance(part, str) else part)]
     sees = {*told["sees"]}
     assert [one for one in every if one not in said and one not in sees] == []
@@ -161,24 +174,24 @@ def test_the_words_are_those_of_the_statement():
 
 def said_of(kind):
     """The words of a made run, with their page."""
-    document = document_of(made_run(kind))
-    return document["statement"]["words"], public_page(document)
+    run = covered(RunFolder.open(made_run(kind)).run())
+    return of_public(run).words, page_of(sealed(run))
 
 
 def test_turns_are_not_called_a_secret():
     secret, group = "known to the server only", "numbers of a whole group"
     told, page = said_of("turns")
-    assert "a public schedule of who is asked" in told["sees"]["PUBLIC"]
+    assert "a public schedule of who is asked" in told.sees["PUBLIC"]
     assert "not who took part" not in page
     assert secret not in page
     assert group in page
     told, page = said_of("turns beside coins")
-    assert "who is asked (arm a); not who took part in other" in told["sees"]["PUBLIC"]
+    assert "who is asked (arm a); not who took part in other" in told.sees["PUBLIC"]
     assert secret in page
     assert group in page
     told, page = said_of("uniform")
-    assert "not who took part" in told["sees"]["PUBLIC"]
-    assert "schedule" not in told["sees"]["PUBLIC"]
+    assert "not who took part" in told.sees["PUBLIC"]
+    assert "schedule" not in told.sees["PUBLIC"]
     assert group not in page
 
 
@@ -200,9 +213,9 @@ ASKED = {
 def test_the_statement_says_how_clients_were_asked(kind):
     """Found alone here: of rule `full` a draw was told of, and a secret that everybody knows."""
     told, page = said_of(kind)
-    assert told["scope"].endswith(ASKED[kind])
+    assert told.scope.endswith(ASKED[kind])
     if kind in ("full", "dpis"):
-        assert told["sees"]["PUBLIC"].endswith("with noise, and that every client is asked")
+        assert told.sees["PUBLIC"].endswith("with noise, and that every client is asked")
     secret = kind not in ("full", "turns") and "local" not in kind
     assert ("is known to the server only" in page) == secret
 
@@ -221,25 +234,25 @@ def test_every_rule_at_every_rate_says_whether_all_are_asked():
 
 def test_a_credit_for_the_noise_of_others_names_its_conditions():
     told, page = said_of("local, everybody")
-    assert any(text.startswith("aggregation credit") for text in told["reservations"])
-    assert "the conditions of the aggregation credit are met." in told["meaning"][1]
-    assert "counted as seeing only sums" in told["sees"]["PUBLIC"]
+    assert any(text.startswith("aggregation credit") for text in told.reservations)
+    assert "the conditions of the aggregation credit are met." in told.meaning[1]
+    assert "counted as seeing only sums" in told.sees["PUBLIC"]
     assert "what they sent" in page
     for kind in ("local", "local, two arms", "local, filter", "full", "none"):
         told, page = said_of(kind)
         assert "aggregation credit" not in page
-        assert told["meaning"][1].endswith("cryptographic random numbers.")
+        assert told.meaning[1].endswith("cryptographic random numbers.")
     # what was spent is quoted of an arm that ended early, and may be credited though no promise is
-    document = document_of(made_run("local"))["statement"]
-    assert not _credited(document)
-    arm = document["arms"][0]
-    spent = [
-        c | {"epsilon": c["epsilon"] / (1 + (c["observer"] == "PUBLIC"))} for c in arm["privacy"]
-    ]
-    arm |= {"spent_so_far": spent, "played_rounds": arm["rounds"]}
-    assert not _credited(document)
-    arm["played_rounds"] -= 1
-    assert _credited(document)
+    run = RunFolder.open(made_run("local")).run().public
+    assert not _credited(run)
+    (arm,) = run.arms
+    spent = tuple(
+        structs.replace(c, epsilon=c.epsilon / (1 + (c.observer == "PUBLIC"))) for c in arm.privacy
+    )
+    whole = structs.replace(arm, spent_so_far=spent)
+    assert not _credited(structs.replace(run, arms=(whole,)))
+    early = structs.replace(whole, rounds=whole.rounds[:-1])
+    assert _credited(structs.replace(run, arms=(early,)))
 
 
 def test_the_epsilon_that_is_explained_is_the_one_asked_for():
@@ -249,17 +262,17 @@ def test_the_epsilon_that_is_explained_is_the_one_asked_for():
         ("uniform by rdp, replace", "(PUBLIC, replace)"),
         ("local, everybody", "(SERVER, zero-out)"),
     ):
-        assert mine in said_of(kind)[0]["factor"]
-    assert said_of("none")[0]["factor"] == ""
+        assert mine in said_of(kind)[0].factor
+    assert said_of("none")[0].factor == ""
 
 
 def test_a_page_says_why_it_has_no_score():
     document = document_of(made_run("uniform"))
-    for line in document["rounds"]:
-        line["accuracy"] = None
+    for line in document["arms"][0]["rounds"]:
+        del line["scores"]
     assert "No round has a score" in public_page(document)
     assert "Accuracy is withheld" not in public_page(document)
-    document["statement"]["held_out"] = {"public": False, "clients": 1}
+    document["held_out"] = {"public": False, "clients": 1}
     assert "Accuracy is withheld" in public_page(document)
 
 
@@ -279,22 +292,24 @@ def test_how_to_play_it_again_depends_on_who_played():
         ("flower-simulation", "locks federation demo --engine flower-simulation<"),
     ):
         named = {"engine": engine} if engine else {}
-        page = public_page(document | {"config": {**document["config"], **named}})
+        page = public_page(document | {"settings": document["settings"] | named})
         assert command in page
         assert "set data.name" not in page
-    data = {**document["config"]["data"], "name": "own-data"}
-    page = public_page(document | {"config": {**document["config"], "data": data}})
+    data = {**document["settings"]["data"], "name": "own-data"}
+    page = public_page(document | {"settings": document["settings"] | {"data": data}})
     assert "set data.name to their folder" in page
 
 
 def test_a_large_delta_is_warned_of():
     warned = "delta = 0.1 is not below 1 / clients = 0.0833333"
+    document = document_of(quick())
+    assert "is not below" not in public_page(document)
+    document["settings"]["privacy"]["delta"] = 0.1
+    assert warned in public_page(document)
     run = copied(quick())
-    assert "is not below" not in public_page(document_of(run))
     text = (run / "config.toml").read_text("utf-8")
     assert "delta = 1e-05\n" in text
     (run / "config.toml").write_text(text.replace("delta = 1e-05\n", "delta = 0.1\n"), "utf-8")
-    assert warned in public_page(document_of(run))
     assert warned in server_page(RunFolder.open(run))
 
 
@@ -322,11 +337,17 @@ def test_the_server_s_page_says_what_it_knows_and_what_not():
 def test_a_page_of_a_long_run_is_below_200_kilobytes():
     """100 rounds of two arms, as the embedded run has; lines are thinned, not cut."""
     run = copied(finished())
-    for name in ("rounds.jsonl", "diagnostics.jsonl"):
-        every = [line for line in lines(run, name) if "arm" in line]
-        more = [line | {"round": line["round"] + 4 * n} for n in range(25) for line in every]
-        more.sort(key=lambda line: (line["arm"], line["round"]))
-        (run / name).write_text("".join(json.dumps(line) + "\n" for line in more))
+    seen = [line for line in lines(run, "diagnostics.jsonl") if "arm" in line]
+    more = [line | {"round": line["round"] + 4 * n} for n in range(25) for line in seen]
+    more.sort(key=lambda line: (line["arm"], line["round"]))
+    (run / "diagnostics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in more))
+
+    def longer(told):
+        for half in ("public", "secret"):
+            for arm in told[half]["arms"]:
+                arm["rounds"] *= 25
+
+    rewrite(run, longer)
     assert len(server_page(RunFolder.open(run)).encode()) < 2e5
     assert len(public_page(document_of(run)).encode()) < 2e5
 
@@ -345,7 +366,8 @@ def test_a_page_that_cannot_be_drawn_loses_no_run(monkeypatch):
     monkeypatch.undo()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        server.draw_page(folder, folder.summary())
+        story = of_run(folder.run(), config)
+        server.draw_page(folder.path, story, ServerFacts.read(folder))
     assert (folder.path / "report.html").is_file()
 
 

@@ -9,10 +9,23 @@ import re
 import pytest
 
 from browser import browser, complaints, drawn, open_page, requests
+from locksfl._charts import Chart, Line
 from locksfl.experiment.documents import read_document
-from locksfl.experiment.page import public_page, server_page
+from locksfl.experiment.page import server_page
+from locksfl.experiment.page.blocks import (
+    Code,
+    Figure,
+    Listing,
+    Number,
+    Section,
+    Summary,
+    Table,
+    Text,
+)
+from locksfl.experiment.page.sheet import Sheet, render
 from locksfl.experiment.page.story import read_run
 from locksfl.experiment.publish import publish_folder
+from locksfl.experiment.record import Statement, read
 from small_runs import finished, new_path, quick
 
 SERVER, PUBLIC = 9, 5  # figures
@@ -139,20 +152,36 @@ NAMES = (
 )
 
 
-def test_names_are_words_and_no_program(driver, bundle, tmp_path):
-    """Names of runs and arms cannot be written so; a document from elsewhere may have them."""
+def test_names_are_words_and_no_program(driver, tmp_path):
+    """Whatever text a sheet has, in every block and in its document."""
     for name in NAMES:
-        text = json.dumps(read_document(bundle)).replace('"uniform"', json.dumps(name))
-        document = json.loads(text.replace('"small"', json.dumps(name)))
+        chart = Chart(name, name, [Line(name, (0, 1), (0, 1), 0)], title=name)
+        blocks = [
+            Text(name), Listing([name]), Table((name,), [(name,)]), Figure(chart, name), Code(name),
+        ]  # fmt: skip
+        box = Summary(name, [Number(*[name] * 4)], [(name, name)], name)
+        document = {name: name}
+        sheet = Sheet(name, name, [box, box], [Section(name, blocks)], [name], name, document)
         path = tmp_path / "named.html"
-        path.write_text(public_page(document), "utf-8")
+        path.write_text(render(sheet), "utf-8")
         open_page(driver, path)
         assert complaints(driver) == []
-        assert len(drawn(driver)) == PUBLIC
+        assert len(drawn(driver)) == 1
         assert driver.execute_script("return window.hit") is None
         assert driver.execute_script('return document.querySelector("h1").textContent') == name
         element = 'return JSON.parse(document.getElementById("locks-public").textContent)'
         assert driver.execute_script(element) == document
+        shown = driver.execute_script('return document.querySelector("main").textContent')
+        assert shown.count(name) >= 18
+
+
+def test_a_document_from_elsewhere_names_no_program(bundle):
+    """Names are checked when a statement is read, before anything is drawn."""
+    for name in NAMES:
+        for known in ("uniform", "small"):
+            text = json.dumps(read_document(bundle)).replace(f'"{known}"', json.dumps(name))
+            with pytest.raises(ValueError, match="name"):
+                read(Statement, json.loads(text))
 
 
 def test_a_run_without_a_seed_has_a_page(driver, tmp_path):

@@ -17,7 +17,19 @@ from locksfl.experiment.report import NOT_PUBLIC, notes
 from locksfl.experiment.run import open_task, prepare
 from locksfl.models.build import scores_of
 from locksfl.models.losses import cross_entropy
-from small_runs import LABELS, QUICK, copied, imported, lines, new_path, over, play, quick, summary
+from small_runs import (
+    LABELS,
+    QUICK,
+    copied,
+    imported,
+    lines,
+    new_path,
+    over,
+    play,
+    quick,
+    story,
+    summary,
+)
 
 
 def bundle(run):
@@ -80,7 +92,7 @@ def test_the_statement_says_who_was_held_out():
     assert "withheld" in text
     assert "chosen by looking at these figures" in text
     assert "The number of classes** was counted in the data" in text
-    assert any("not for publication" in note for note in notes(summary(run)))
+    assert any("not for publication" in note for note in notes(story(run)))
     assert NOT_PUBLIC in (run / "figure.svg").read_text("utf-8")
 
 
@@ -140,7 +152,7 @@ def test_a_unit_that_is_no_person_is_named_as_such():
     split = ("data.split={kind='iid'}", "data.clients=12", "data.unit=record")
     run = play(over(imported(), *split, seed=None))
     text, told = statement(run)
-    for said in (text, told["unit"], " ".join(notes(summary(run)))):
+    for said in (text, told["unit"], " ".join(notes(story(run)))):
         assert "NOT A PERSON" in said
         assert "several clients, and their epsilons add up" in said
         assert "one client with all its data" not in said

@@ -6,10 +6,11 @@ import functools
 import io
 import json
 import tomllib
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from locksfl import Population, Task, train
@@ -19,10 +20,12 @@ from locksfl.experiment.config import parse_config
 from locksfl.experiment.evaluate import evaluate_run, evaluation_tables
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish_folder
+from locksfl.experiment.record import Releases, Scores, SecretRound, metrics_of
 from locksfl.experiment.records import few_uploads
 from locksfl.experiment.report import metrics_line, notes, summary_table
 from locksfl.experiment.run import run_experiment
-from small_runs import copied, lines, new_path, saved, summary
+from made_documents import made_run
+from small_runs import copied, lines, new_path, saved, story, summary
 
 CLIENTS, EACH, WIDTH = 300, 4, 3
 EXPERIMENT = """
@@ -91,7 +94,8 @@ def test_a_users_numbers_and_tags_are_learnt_at_epsilon_8(kind):
     assert min(spent) <= 8.0
     found = arm["metrics"]
     assert found["gain_low"] > 0.1
-    text = printed(summary_table(told), *notes(told))
+    seen = story(played(kind))
+    text = printed(summary_table(seen), *notes(seen))
     assert f"own-data · my {kind}" in text
     assert "NOT SHOWN TO BE BETTER" not in text
     assert "tuned_without_privacy" not in text
@@ -182,21 +186,26 @@ def test_the_library_predicts_in_the_units_of_the_targets():
     assert result.metrics["gain_low"] > 0.1
 
 
-def arm_with(**metrics):
+def line_with(**metrics):
     usual = {"accuracy": 0.87, "baseline": 0.87, "balanced_accuracy": 0.5, "auc": None, "f1": 0.0}
     interval = {"gain_low": 0.0, "gain_high": 0.0, "calibration_error": 0.1}
-    return {"name": "locks", "metrics": {**usual, **interval, **metrics}}
+    (arm,) = story(made_run("uniform")).arms
+    measured = metrics_of("classes", {**usual, **interval, **metrics})
+    (last,) = {measured.accuracy}
+    rounds = (structs.replace(arm.public.rounds[0], scores=Scores(score=last, loss=None)),)
+    public = structs.replace(arm.public, name="locks", rounds=rounds)
+    return metrics_line(replace(arm, public=public, secret=None), measured)
 
 
 def test_the_baseline_stands_beside_the_accuracy():
-    said = metrics_line(arm_with(), "classes")
+    said = line_with()
     assert "accuracy 0.870 (always the most frequent: 0.870)" in said
     assert "balanced 0.500, AUC -, F1 0.000" in said
     assert "NOT SHOWN TO BE BETTER than a constant answer (95%: +0.000 to +0.000)" in said
-    better = metrics_line(arm_with(accuracy=0.92, gain_low=0.02, gain_high=0.07), "classes")
+    better = line_with(accuracy=0.92, gain_low=0.02, gain_high=0.07)
     assert "NOT SHOWN TO BE BETTER" not in better
     told = summary(played("tags"))
-    text = printed(summary_table(told))
+    text = printed(summary_table(story(played("tags"))))
     (row,) = [line for line in text.splitlines() if "baseline" in line]
     assert row.split() == ["baseline", f"{told['arms'][0]['metrics']['baseline']:.3f}"]
 
@@ -230,8 +239,8 @@ def test_far_fewer_uploads_than_asked_are_explained(rule, uploads, exhausted, sa
     more = {"norm": {"uploads": 8, "norm_low": 0.9}, "coin": {}, "uniform": {"uploads": 8}}[rule]
     cohort = 8 if rule == "coin" else 12
     arm = Arm.of("a", 50, 20, rule, cohort=cohort, clip_norm=2.0, **more)
-    told = {"uploads": 160, "public": {"uploads": uploads}, "exhausted": exhausted}
-    found = few_uploads(arm, told)
+    rounds = [SecretRound(released=Releases())] * 20
+    found = few_uploads(arm, uploads, exhausted, rounds)
     begin = f"about {uploads / 160:.0%} of the 160 uploads asked for came: "
     assert found == (said and begin + said)
 
@@ -241,8 +250,11 @@ def test_a_run_tells_of_it():
     (arm,) = told["arms"]
     assert arm["asked_uploads"] == 150 * 20
     assert arm["few_uploads"] is None  # of a coin
-    few = told | {"arms": [arm | {"few_uploads": "few uploads came."}]}
-    assert set(notes(few)) - set(notes(told)) == {"coin: few uploads came."}
+    here = story(played("tags"))
+    asking = replace(here.arms[0].plan, rule="uniform", estimator="paper", uploads=150)
+    few = replace(here, arms=[replace(here.arms[0], plan=asking)])
+    (more,) = set(notes(few)) - set(notes(here))
+    assert more == f"coin: {few.arms[0].few_uploads}" != "coin: None"
 
 
 def test_a_device_trains_on_numbers(tmp_path):
@@ -277,10 +289,14 @@ def test_a_federations_server_scores_as_the_simulator_does(kind):
 
 def test_a_comparison_counts_right_answers():
     """So numbers and tags have none, and are refused before anything is played."""
-    from locksfl.experiment.comparison.bench import Bench
+    from locksfl.grids.comparison.cases import parse_comparison
+    from locksfl.grids.comparison.folder import Folder
 
     place = saved(new_path().parent / "people", people("numbers"))
-    config = parse_config(EXPERIMENT.format(data=place, step=1.0), seed=0)
-    comparison = SimpleNamespace(configs={"": config}, axes=SimpleNamespace(tuning=None))
+    text = (
+        EXPERIMENT.format(data=place, step=1.0).partition("[[arm]]")[0].replace("epsilon = 8.0", "")
+    )
+    text += '[compare]\nepsilons = [8.0]\nuploads = [3]\n[[compare.method]]\nname = "a"\n'
+    folder = Folder(new_path(), parse_comparison(text))
     with pytest.raises(ValueError, match="expected data with classes, got numbers"):
-        Bench(comparison, "", None)
+        folder.play()

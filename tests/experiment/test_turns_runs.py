@@ -100,7 +100,8 @@ def test_a_run_says_that_clients_took_turns_resumes_publishes_and_costs_its_clai
     locks("publish", "whole", "bundle")
     bundle = tmp_path / "bundle"
     for arm in json.loads((bundle / "statement.json").read_text("utf-8"))["arms"]:
-        told = {name: arm[name] for name in ("separation", "bands", "strategy")}
+        ((event, _),) = arm["terms"]["PUBLIC"]
+        told = {name: event[name] for name in ("separation", "bands", "strategy")}
         assert told == {name: arms[arm["name"]][name] for name in told}
     statement = (bundle / "STATEMENT.md").read_text("utf-8")
     assert "a public schedule decided which clients were asked" in statement

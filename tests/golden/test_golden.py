@@ -18,6 +18,7 @@ from locksfl import load, methods
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.run import run_experiment
+from run_tables import line_tables, run_table
 
 HERE = Path(__file__).parent
 VALUES = json.loads((HERE / "values.json").read_text())
@@ -35,12 +36,12 @@ def play(name: str, folder: Path, rename=lambda text: text):
     text = rename((HERE / "golden.toml").read_text())
     config = parse_config(text, [rename(change) for change in CHANGES[name]], seed=7)
     run = RunFolder.create(folder, config)
-    return run, run_experiment(config, run)
+    return run, run_table(run_experiment(config, run), config)
 
 
 def compare(name: str, run: RunFolder, summary) -> None:
     wanted = VALUES[name]
-    lines = run.lines("rounds.jsonl")
+    lines = line_tables(run.path)
     assert [arm["name"] for arm in summary["arms"]] == list(wanted["arms"])
     for arm in summary["arms"]:
         golden = wanted["arms"][arm["name"]]

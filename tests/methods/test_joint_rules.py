@@ -1,5 +1,5 @@
 """What holds for all rules that look at all members: under a private trust they see what is
-released and nothing else. (tests/methods/rules has each of them by itself.)"""
+released and nothing else. (test_every_rule.py has their formulas.)"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Rules by a released score or norm: that they run, are measured as stated and refused as stated.
-(tests/methods/rules has each of them by itself; test_scored_rules_audited.py attacks them.)"""
+(test_every_rule.py has their formulas; test_rules_audited.py attacks them.)"""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.run import restore
 from locksfl.federation.server.serving import as_federation
-from locksfl.methods import ESTIMATORS, RULES, TRUSTS
+from locksfl.methods import RULES
 from locksfl.methods.releases import UPDATE
 from locksfl.methods.rules import NORM, Rule
-from locksfl.methods.sound import unsound
 from locksfl.models.build import softmax
 from locksfl.privacy import calibrate, guarantee
 from locksfl.round.algorithm import GivenClients
@@ -30,32 +29,10 @@ from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
 from locksfl.simulate.simulator import Simulator
 from locksfl.simulate.sweep import Setting, play_alone, play_sweep
-from rule_checks import (
-    ESTIMATES,
-    arm_of,
-    never_above_what_is_charged,
-    unbiased_where_stated,
-)
+from rule_checks import arm_of
 
 BY_SCORE = ("loss", "oort", "delta", "cosine", "angle", "correlation", "noise-aware")
 BY_NORM = ("fedis", "dpis", "gated")
-
-
-# --- DPIS and the gate: their formulas are in tests/methods/rules ---------------------------------
-
-
-@pytest.mark.parametrize("rule", ["dpis", "gated"])
-def test_no_probability_exceeds_what_is_charged(rule):
-    never_above_what_is_charged(rule)
-
-
-@pytest.mark.parametrize(
-    ("rule", "estimator", "trust"),
-    [(rule, estimator, trust) for rule in ("dpis", "gated") for estimator, trust in ESTIMATES
-     if not unsound(RULES[rule], ESTIMATORS[estimator], TRUSTS[trust])],
-)  # fmt: skip
-def test_an_estimate_is_unbiased_where_that_is_stated_and_nowhere_else(rule, estimator, trust):
-    unbiased_where_stated(rule, estimator, trust)
 
 
 # --- Runs -----------------------------------------------------------------------------------------

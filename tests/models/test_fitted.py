@@ -16,15 +16,15 @@ from locksfl.data.origin import Encoding
 from locksfl.data.population import Population
 from locksfl.data.task import Task
 from locksfl.models.build import Model, build_model, with_task
-from locksfl.models.features import with_features
 from locksfl.models.fitted import Fitted, load, parameters
 from locksfl.models.own import make_model
+from locksfl.models.public_features import with_features
 
 MODELS = {
     "softmax": ((4, 5), {}),
     "mlp": ((7,), {"hidden": [6, 5]}),
     "cnn": ((9, 8, 2), {"filters": [3, 4], "dense": 6}),  # an odd side, which pooling cuts
-    "cifar-cnn": ((8, 9, 3), {"filters": [4, 8], "groups": 2}),
+    "cifar-cnn": ((8, 9, 3), {"filters": [2, 4], "groups": 2}),
     "chars": ((6,), {"embedding": 3, "hidden": 5, "layers": 2}),
 }
 OWN = """

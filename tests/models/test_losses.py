@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from msgspec import structs
 
 from locksfl import Task
 from locksfl.models.build import Model, mlp, softmax, with_task
@@ -16,7 +17,7 @@ from locksfl.round.client import Chunk, LocalWork, Records, Visit, combine, grad
 from locksfl.round.facts import Visited, measure_facts
 
 SQUARED = Task.numbers(low=[0, -2], high=[10, 2])
-HUBER = replace(SQUARED, loss="huber")
+HUBER = structs.replace(SQUARED, loss="huber")
 TASKS = {"squared": SQUARED, "huber": HUBER, "tags": Task("tags"), "classes": Task()}
 RNG = np.random.default_rng(1)
 SCORES = RNG.normal(size=(5, 2)) * 2
@@ -107,4 +108,4 @@ def test_a_compiled_round_belongs_to_one_model_and_task():
     model = softmax(4, 2)
     assert with_task(model, Task()) is model
     assert with_task(model, SQUARED).task == SQUARED
-    assert with_task(model, SQUARED) is with_task(model, replace(HUBER, loss="squared"))
+    assert with_task(model, SQUARED) is with_task(model, structs.replace(HUBER, loss="squared"))

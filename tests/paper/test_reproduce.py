@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from scripts.reproduction_report import report
 
+from locksfl.arm import Noise
 from locksfl.cli.main import main
-from locksfl.experiment.comparison.runner import Run
-from locksfl.experiment.folder import read_lines
 from locksfl.experiment.plan import claimed_epsilon, plan_arms
-from locksfl.experiment.records import COUNTED
-from locksfl.experiment.run import open_task
+from locksfl.grids.bench import Bench
+from locksfl.grids.drive import Outcome, Reported
+from locksfl.grids.executors import Serial
 from locksfl.paper.as_printed import MULTIPLIERS as PAPER
 from locksfl.paper.reproduce import settings, tune
 from locksfl.paper.reproduce.document import write_report
@@ -29,7 +29,14 @@ from locksfl.paper.reproduce.results import (
     rows_of,
     table_of,
 )
-from locksfl.paper.reproduce.runs import Bench, begin, play_panels, watch_likeness
+from locksfl.paper.reproduce.runs import (
+    MethodRuns,
+    Runs,
+    Stage,
+    begin,
+    play_panels,
+    watch_likeness,
+)
 from locksfl.paper.reproduce.settings import (
     EPSILONS,
     FULL,
@@ -47,15 +54,11 @@ TINY = dataclasses.replace(QUICK, name="tiny", rounds=3, seeds=(0, 1))
 SAME = dict.fromkeys(METHODS, Tuned(1.0, 1.0))
 
 
-def made_up(uniform: list[list[float]], locks: list[list[float]]) -> list[dict[str, Any]]:
+def made_up(uniform: list[list[float]], locks: list[list[float]]) -> Runs:
     """Runs with these curves, one a seed."""
-    cost = {"observer": "PUBLIC", "relation": "zero-out", "epsilon": 10.0}
-    rest = {"clip_norm": 1.0, "step": 1.0, "uploads": 7, "bytes_up": 70, "noise_multiplier": 1.0,
-            "claimed_epsilon": None, "privacy": [cost]}  # fmt: skip
-    return [
-        {"arms": {"uniform": {"accuracy": u, **rest}, "locks": {"accuracy": v, **rest}}}
-        for u, v in zip(uniform, locks, strict=True)
-    ]
+    rest = (0.5, 0.1, 7.0, 70.0, 70.0, Reported((), None, b"", 0))
+    runs = [[Outcome(Noise(1.0), tuple(curve), *rest) for curve in m] for m in (uniform, locks)]
+    return {m: MethodRuns(Tuned(1.0, 1.0), mine) for m, mine in zip(METHODS, runs, strict=True)}
 
 
 # --- the paper's numbers --------------------------------------------------------------------------
@@ -104,13 +107,15 @@ def test_the_stored_settings_have_every_method_of_both_scales() -> None:
         assert set(table) == set(panels(scale))
         for methods in table.values():
             assert set(methods) == set(METHODS)
-            assert all(any(np.allclose(t, pair) for pair in tune.GRID) for t in methods.values())
+            for clip, step in methods.values():
+                assert clip in tune.CLIPS
+                assert np.isclose(clip * step, tune.REACHES, rtol=1e-4).any()
 
 
 # --- conclusions follow the numbers ---------------------------------------------------------------
 
 
-def panel_of(ahead: float, version: str = HONEST) -> tuple[Panel, list[dict[str, Any]]]:
+def panel_of(ahead: float, version: str = HONEST) -> tuple[Panel, Runs]:
     """Three seeds with a spread of .01, LOCKS `ahead`."""
     noise = [-0.01, 0.0, 0.01]
     uniform = [[0.2, 0.5, 0.5 + e] for e in noise]
@@ -188,26 +193,25 @@ def test_an_end_of_the_grid_is_seen() -> None:
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
-    return Bench(TINY)
+def stage() -> Stage:
+    return Stage(TINY, Bench())
 
 
-def reproduce(path: Path, bench: Bench) -> Path:
+def reproduce(path: Path, stage: Stage) -> Path:
     begin(path, TINY)
     table = dict.fromkeys(panels(TINY), SAME)
-    by_panel = play_panels(path, bench, table, lambda text: None)
+    by_panel = play_panels(path, stage, table, Serial(stage.bench))
     panel = Panel(HONEST, "softmax", math.inf)
-    alike = {"softmax": watch_likeness(bench, bench.config(panel, SAME), 0)}
-    write_report(path, TINY, by_panel, alike)
+    write_report(path, TINY, by_panel, {"softmax": watch_likeness(stage, panel, SAME)})
     return path
 
 
-def test_twice_with_one_seed_gives_the_same_files(tmp_path, bench, monkeypatch) -> None:
+def test_twice_with_one_seed_gives_the_same_files(tmp_path, stage, monkeypatch) -> None:
     monkeypatch.setattr("locksfl.paper.reproduce.runs.LIKENESS_EVERY", 2)
-    first, second = (reproduce(tmp_path / name, bench) for name in ("first", "second"))
+    first, second = (reproduce(tmp_path / name, stage) for name in ("first", "second"))
     names = sorted(path.name for path in first.iterdir())
     assert names == sorted(path.name for path in second.iterdir())
-    assert {"report.md", "table.json", "figure-softmax.png", "likeness-softmax.svg"} <= set(names)
+    assert {"report.md", "table.json", "figure-softmax.svg", "likeness-softmax.svg"} <= set(names)
     for name in names:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
     text = (first / "report.md").read_text()
@@ -216,63 +220,41 @@ def test_twice_with_one_seed_gives_the_same_files(tmp_path, bench, monkeypatch) 
     assert "NO GUARANTEE" in (first / "figure-softmax.svg").read_text()
 
 
-def test_a_stopped_reproduction_goes_on_to_the_same_runs(tmp_path, bench) -> None:
-    table = dict.fromkeys(panels(TINY), SAME)
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    begin(whole, TINY)
-    wanted = play_panels(whole, bench, table, lambda text: None)
-    begin(torn, TINY)
-    text = (whole / "runs.jsonl").read_text()
-    (torn / "runs.jsonl").write_text(text[: len(text) * 2 // 3])  # amid a line
-    played: list[str] = []
-    assert play_panels(torn, bench, table, played.append) == wanted
-    assert (torn / "runs.jsonl").read_text() == text
-    assert len(played) == len(list(panels(TINY))) * 2  # the bar is full either way
-
-
-def test_a_damaged_line_is_named(tmp_path) -> None:
-    (tmp_path / "runs.jsonl").write_text("{not json}\n")
-    with pytest.raises(ValueError, match=r"runs\.jsonl: damaged"):
-        read_lines(tmp_path / "runs.jsonl", resumed=True)
-
-
-def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, bench, monkeypatch) -> None:
+def test_tuning_keeps_the_best_of_one_grid_for_all(tmp_path, stage) -> None:
     """With made-up scores: the largest wins, and an edge of the grid is said to be one."""
     tried = []
 
-    def score(*arguments: Any) -> Any:
-        for cell in arguments[2]:
-            runs = []
-            for arm, seed in cell.runs:
-                tried.append((arm.name, arm.clip_norm, round(arm.step, 6)))
-                best = (1.0, 1.0) if arm.name == "uniform" else (10.0, 3.0)
-                near = np.allclose((arm.clip_norm, arm.step), best)
-                line = dict.fromkeys(COUNTED, 0) | {"accuracy": 0.9 if near else 0.1}
-                runs.append(Run(arm, seed, [line], np.zeros(0)))
-            yield cell, runs
+    def score(plays: Any) -> list[Outcome]:
+        outcomes = []
+        for arm, seed in ((play.arm, play.seed) for play in plays):
+            tried.append((arm.name, arm.clip_norm, round(arm.step, 6)))
+            assert (seed in tune.SEEDS, plays[0].half) == (True, "tuning")
+            best = (1.0, 1.0) if arm.name == "uniform" else (10.0, 3.0)
+            accuracy = 0.9 if np.allclose((arm.clip_norm, arm.step), best) else 0.1
+            outcomes.append(Outcome(Noise(), (accuracy,), accuracy, 1.0, 0.0, 0.0, 0.0))
+        return outcomes
 
-    monkeypatch.setattr("locksfl.experiment.comparison.runner.play_cells", score)
     folder = tmp_path / "tuned"
     begin(folder, TINY)
-    table = tune.tune(folder, bench, lambda text: None)
+    table = tune.tune(folder, stage, Serial(score))
     for panel in panels(TINY):
         assert table[panel]["uniform"] == pytest.approx((1.0, 1.0))
         assert table[panel]["locks"] == pytest.approx((10.0, 3.0))
     by_method = {m: sorted({t[1:] for t in tried if t[0] == m}) for m in METHODS}
     assert by_method["uniform"] == by_method["locks"]
-    assert len(by_method["locks"]) == len(tune.GRID)
+    assert len(by_method["locks"]) == len(tune.CLIPS) * len(tune.REACHES)
     text = (folder / "tuned.toml").read_text()
     assert text.count('at_edge_of_grid = [\n    "clip_norm",\n    "reach",\n]') == len(EPSILONS) * 2
     again = tune.stored(TINY, text, "tuned.toml")
     assert again[Panel(HONEST, "softmax", 10.0)]["uniform"] == (1.0, 1.0)
 
 
-def test_nothing_is_reported_on_data_that_tuned(bench) -> None:
-    config = bench.config(Panel(HONEST, "softmax", math.inf), SAME)
-    whole, _ = open_task(config)
-    mine, theirs = (bench.simulator(config, tuning).population for tuning in (False, True))
-    assert len(mine.test_labels) + len(theirs.test_labels) == len(whole.test_labels)
-    rows = [{row.tobytes() for row in part.test_features} for part in (mine, theirs)]
+def test_nothing_is_reported_on_data_that_tuned(stage) -> None:
+    config = stage.config(Panel(HONEST, "softmax", math.inf), SAME)
+    halves = [stage.bench.simulator(config, half).population for half in ("report", "tuning")]
+    whole = stage.bench.simulator(config).population
+    assert sum(len(half.test_labels) for half in halves) == len(whole.test_labels)
+    rows = [{row.tobytes() for row in half.test_features} for half in halves]
     assert not rows[0] & rows[1]
 
 
@@ -308,9 +290,12 @@ def test_missing_data_say_how_to_fetch_them(tmp_path, capsys) -> None:
     [
         (None, "No such file"),
         (("[[tuned]]", "[[x]]"), "not a file that --tune wrote (no 'tuned')"),
-        (('method = "locks"', 'way = "locks"'), "not a file that --tune wrote (no 'method')"),
+        (
+            ('method = "locks"', 'way = "locks"'),
+            "wrote (Object missing required field `method`",
+        ),
         (("step = 10.0", "step = -1.0"), "step = -1.0: expected a number > 0"),
-        (("step = 10.0", 'step = "x"'), "step = 'x': expected a number"),
+        (("step = 10.0", 'step = "x"'), "Expected `float`, got `str` - at `$[0].step`"),
         (('scale = "quick"', 'scale = "slow"'), "nothing for quick as-printed-softmax-inf uniform"),
     ],
 )

@@ -14,8 +14,8 @@ import pytest
 
 from locksfl.arm import Arm
 from locksfl.privacy import Budget, epsilon_from_mu
+from locksfl.privacy.guarantees import guarantee
 from locksfl.privacy.journal import Books, Header
-from locksfl.privacy.statement import guarantee
 
 CLIENTS, ROUNDS, NOISE, DELTA = 3, 3, 4.0, 1e-5
 TWO_ROUNDS = Budget(epsilon_from_mu(math.sqrt(2.5) / NOISE, DELTA), DELTA)

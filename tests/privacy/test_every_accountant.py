@@ -3,19 +3,26 @@ that is known, agreed with by the second opinion, and named alike by whoever pri
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 
+import numpy as np
 import pytest
 
 from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
+from locksfl.experiment.costs import epsilons_by_observer
 from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.verify import verify
+from locksfl.methods import TRUSTS, releases
 from locksfl.methods.events import Chosen, Rounds, Sampled, Turns
-from locksfl.methods.releases import ACCOUNTANTS
-from locksfl.privacy import account, calibrate
+from locksfl.methods.releases import ACCOUNTANTS, OBSERVERS
+from locksfl.privacy import Counts, account, calibrate, guarantee, spent
 from locksfl.privacy.accountant import ASKED, epsilon_of, epsilons_after
+from locksfl.privacy.ledger import by_observer
 from locksfl.privacy.recompute import recomputed
+from locksfl.privacy.terms import LedgerArm
 from small_runs import new_path, play, summary
 
 EVERY = pytest.mark.parametrize("accountant", ACCOUNTANTS)
@@ -99,3 +106,32 @@ def test_a_run_that_asks_for_it_is_published_and_holds(accountant):
     costs = summary(run)["arms"][0]["privacy"]
     assert {c["accountant"] for c in costs if c["observer"] == "PUBLIC"} == {accountant}
     assert f"| 1e-05 | {accountant} |" in (bundle / "STATEMENT.md").read_text()
+
+
+def test_a_third_observer_is_one_line(monkeypatch):
+    """Whoever goes through the observers takes it as it is: costs, what was spent, a ledger's arm
+    and its JSON, tables. Only this sees a list of two observers beside the one in releases.py."""
+    monkeypatch.setitem(OBSERVERS, "AUDITOR", "whoever has seen every tenth round")
+    central = TRUSTS["central"]
+
+    def terms(arm, most):
+        tenth = (Rounds(arm.event(), arm.rounds // 10),)
+        return {**central.terms(arm, most), "AUDITOR": tenth}
+
+    monkeypatch.setitem(TRUSTS, "central", dataclasses.replace(central, terms=terms))
+    arm = Arm.of("a", 100, 40, cohort=10.0, noise_multiplier=1.0)
+    costs = guarantee([arm], 1e-5, "rdp")
+    assert [cost.observer for cost in costs] == [
+        who for who in OBSERVERS for _ in releases.RELATIONS
+    ]
+    epsilon = {(cost.observer, cost.relation): cost.epsilon for cost in costs}
+    assert 0 < epsilon["AUDITOR", "replace"] < epsilon["PUBLIC", "replace"]
+    planned = LedgerArm.of(arm)
+    assert LedgerArm.from_dict(json.loads(json.dumps(planned.as_dict()))) == planned
+    nobody = np.zeros(100)
+    so_far = spent([Counts(planned, 4, nobody, nobody, nobody)], 1e-5, "rdp")
+    assert [cost.observer for cost in so_far] == [cost.observer for cost in costs]
+    assert list(by_observer(costs, "zero-out")) == ["server", "public", "auditor"]
+    assert len(epsilons_by_observer([cost.as_dict() for cost in costs])) == len(OBSERVERS)
+    with pytest.raises(ValueError, match="expected what each of SERVER, PUBLIC, AUDITOR sees"):
+        dataclasses.replace(planned, terms={"AUDITOR": planned.terms["AUDITOR"]})

@@ -354,14 +354,16 @@ USUAL = ("--clients", 1000, "--parameters", 7850, "--epsilon", 8, "--uploads-in-
 
 
 def test_the_command(tmp_path):
-    figure = tmp_path / "frontier.png"
+    figure = tmp_path / "frontier.svg"
     many = ("--clients", 60_000, "--parameters", 7850, "--epsilon", 8, "--uploads", 60)
+    many += ("--accountant", "rdp")
     said = command(*many, "--figure", figure)
     assert said.exit_code == 0, said.output
     assert said.stdout.startswith("Training can work")
     assert "where the mean norm is 0.2 clip norms, as measured in populations" in said.stdout
     assert "No more than 1,000 rounds were tried" in said.stdout
-    assert figure.read_bytes().startswith(b"\x89PNG")
+    drawn = figure.read_text("utf-8")
+    assert all(f">{rule}</text>" in drawn for rule in ("uniform", "norm", "coin"))
     shown = json.loads(command(*USUAL, "--accountant", "rdp", "--norm-share", 1, "--json").stdout)
     assert shown["plans"]["uniform"]["bytes_up"] == pytest.approx(4 * 7850 * 1000)
     assert shown["frontier"][0]["rule"] == "uniform"
@@ -394,7 +396,7 @@ def test_when_sampling_by_norm_pays_is_a_markdown_table():
         (("--uploads", 0.5), "uploads = 0.5: expected at least 1"),
         (("--norm-share", 1.5), "norm_share = 1.5: expected a rate in (0, 1]"),
         (("--progress", 0), "progress = 0.0: expected a number > 0"),
-        (("--figure", "x.pdf"), "--figure x.pdf: expected a file that ends in .png"),
+        (("--figure", "x.pdf"), "--figure x.pdf: expected a file that ends in .svg"),
     ],
 )
 def test_bad_input_is_one_line(arguments, said):

@@ -13,8 +13,8 @@ from locksfl.arm import Arm
 from locksfl.methods.events import Event, Exact, Rounds, Sampled, SampledTwice
 from locksfl.privacy import dp_sums, recompute
 from locksfl.privacy.accountant import epsilon_of
+from locksfl.privacy.guarantees import guarantee
 from locksfl.privacy.recompute import CLOSE, Recomputed, recomputed
-from locksfl.privacy.statement import guarantee
 from locksfl.privacy.terms import terms_of
 
 # (rate, multiplier, rounds, delta): from epsilon .03 to 280, and 740, under replace 3,000

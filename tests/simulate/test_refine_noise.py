@@ -73,7 +73,7 @@ def test_a_round_refuses_to_go_on_without_that_noise():
         with pytest.raises(ValueError, match=f"^refine_noise: {told}; rule 'aocs' under trust"):
             algorithm.play(arm.method, clients, members, FloatSums(drawn), arm.dials())
         zero = jnp.int32(0)
-        steps = exact.Noise(zero, jnp.zeros(SIZE, jnp.int32), zero, zero, refine=noise)
+        steps = exact.NoiseSteps(zero, jnp.zeros(SIZE, jnp.int32), zero, zero, refine=noise)
         sums = exact.ExactSums(steps, draws.grid_of(arm))
         with pytest.raises(ValueError, match=r"^refine_noise: "):
             algorithm.play(arm.method, clients, members, sums, arm.dials())

@@ -72,7 +72,7 @@ def test_together_is_one_by_one(simulator, work):
     apart = [np.abs(a - b).max() for i, a in enumerate(weights) for b in weights[:i]]
     assert min(apart) > 1e-3, "settings that give one result would prove nothing"
     programs = [program for program, *_ in many._compiled]
-    assert sorted(program.together for program in programs) == [2, 4], "one program for each piece"
+    assert sorted(program.at_once for program in programs) == [2, 4], "one program for each piece"
 
 
 def test_rates_are_controlled_for_each_setting(simulator):
@@ -109,7 +109,7 @@ def test_cohorts_of_similar_size_share_a_program(simulator, monkeypatch):
     monkeypatch.setattr(gpu, "on_cpu", False)
     for machine, rooms in ((cpu, [1]), (gpu, [12])):
         found = play_sweep(machine, given, GRADIENT, SERVER, evaluate_every=4, brief=True)
-        assert [program.together for program, *_ in machine._compiled] == rooms
+        assert [program.at_once for program, *_ in machine._compiled] == rooms
         for mine, other in zip(found, wanted, strict=True):
             np.testing.assert_allclose(mine.weights, other.weights, rtol=1e-4, atol=1e-5)
             for one, same in zip(mine.rounds, other.rounds, strict=True):

@@ -79,13 +79,13 @@ _jit = functools.partial(jax.jit, compiler_options=QUICKLY_COMPILED)
 class Finding:
     """One attack: the claim, what was proved, and the most that could have been."""
 
-    arm: str
-    observer: str
-    relation: str
+    arm: str  # its name
+    observer: str  # who attacks
+    relation: str  # of the two worlds
     attack: str
-    rounds: int
+    rounds: int  # that were attacked
     samples: int  # repetitions of each world, or canaries
-    delta: float
+    delta: float  # at which the claim is tested
     claimed: float  # the epsilon that the accountant gives these rounds
     lower: float  # epsilon is at least this, with the stated confidence
     largest: float  # that the test could have certified

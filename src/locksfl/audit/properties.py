@@ -38,16 +38,6 @@ from scipy import special, stats
 from locksfl._arrays import Floats
 from locksfl.arm import Arm
 from locksfl.audit.claims import accountant
-from locksfl.audit.engine import (
-    Engine,
-    Expected,
-    Transcript,
-    asked_values,
-    compares_released,
-    expected_of,
-    refining,
-    residual,
-)
 from locksfl.audit.evidence import (
     Evidence,
     chi_square,
@@ -60,6 +50,16 @@ from locksfl.audit.evidence import (
 )
 from locksfl.audit.replay import replayed
 from locksfl.audit.statements import broken_statements
+from locksfl.audit.transcript import (
+    Engine,
+    Expected,
+    Transcript,
+    asked_values,
+    compares_released,
+    expected_of,
+    refining,
+    residual,
+)
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.privacy import epsilon_from_mu
 from locksfl.privacy.budget import Budget
@@ -89,17 +89,17 @@ class Check:
     """One property of one arm."""
 
     arm: str
-    name: str
-    holds: bool
-    measured: str
+    name: str  # of the property
+    holds: bool  # whether it does
+    measured: str  # the test that came closest to its limit
 
 
 @dataclass(frozen=True)
 class Play:
     """A transcript beside what its arm states."""
 
-    played: Transcript
-    expected: Expected
+    played: Transcript  # what the simulator did
+    expected: Expected  # what the arm states of it
 
     @functools.cached_property
     def noise(self) -> Floats:
@@ -189,7 +189,7 @@ class Play:
 class Plays:
     """All plays of an arm; `alone` is that of one client, where only so its norm noise is seen."""
 
-    each: dict[str, Play]
+    each: dict[str, Play]  # by the name of its setting
     alone: Play | None
 
     @property

@@ -32,7 +32,7 @@ from jax.sharding import PartitionSpec as P
 
 from locksfl._arrays import Floats
 from locksfl.arm import Arm
-from locksfl.audit.engine import known_gradients, smaller
+from locksfl.audit.transcript import known_gradients, smaller
 from locksfl.methods.cyclic import decorrelated
 from locksfl.methods.events import Chosen, Rounds
 from locksfl.methods.releases import RELATIONS, UPDATE, Relation
@@ -42,7 +42,7 @@ from locksfl.round.algorithm import Arithmetic, RoundResult, Uploads, play
 from locksfl.round.client import LocalWork, Records
 from locksfl.round.control import first_state
 from locksfl.round.draws import Members, ServerDraws, grid_of, halves
-from locksfl.round.exact import ExactSums, Noise
+from locksfl.round.exact import ExactSums, NoiseSteps
 from locksfl.round.floats import FloatSums
 from locksfl.round.randomness import Randomness
 from locksfl.round.server import Server
@@ -62,7 +62,7 @@ class Charge(NamedTuple):
     shifts, in standard deviations."""
 
     first: float | None  # None: `second` is for both
-    second: float
+    second: float  # of the sum of the updates, and of the number of uploads
     probability: float  # of an upload, at most
     times: int  # rounds in which a client takes part
 
@@ -193,8 +193,8 @@ class Replay:
         if self.exact:
             each, zero = arm.parts[2].clients_add_noise, jnp.int32(0)
             numbers = own if each else drawn.norm, jnp.zeros((slots.size, clients + 1), jnp.int32)
-            drawn_noise = Noise(numbers[0], numbers[1] if each else noise, zero, zero, drawn.refine)
-            arithmetic = ExactSums(drawn_noise, self._grid)
+            steps = NoiseSteps(numbers[0], numbers[1] if each else noise, zero, zero, drawn.refine)
+            arithmetic = ExactSums(steps, self._grid)
         else:
             arithmetic = FloatSums(ServerDraws(drawn.norm, noise, refine_noise=drawn.refine))
         result, uploads, _ = play(method, cohort, members, arithmetic, self._dials, adapts=adapts)

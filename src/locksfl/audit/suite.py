@@ -47,9 +47,9 @@ class Report:
 
     sound: bool  # no claim is refuted, and every property holds
     confidence: float  # with which all lower bounds hold together
-    seed: int | None
-    attacks: list[Finding]
-    checks: list[Check]
+    seed: int | None  # None: the system's randomness
+    attacks: list[Finding]  # one for each bound
+    checks: list[Check]  # one for each property of each arm
     not_attacked: list[str]  # observers without a claim
     not_visible: tuple[str, ...] = NOT_VISIBLE  # kinds of faults that no audit sees
     note: str = NOTE  # how to read the bounds

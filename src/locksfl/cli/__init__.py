@@ -1,4 +1,9 @@
-"""The program `locks`: a thin file for each group of commands."""
+"""The program `locks`: a thin file for each group of commands.
+
+In: the words of a command line.
+Out: text or JSON for people and programs, one line on standard error, and an exit code.
+May not import: nothing is out of bounds here, but no room imports this one.
+"""
 
 from __future__ import annotations
 

@@ -65,6 +65,9 @@ Changes = Annotated[
 ]
 Out = Annotated[Path | None, option("The run folder. Default: runs/NAME-TIME.")]
 DataDir = Annotated[Path | None, option("The data directory. Default: LOCKS_DATA.", "--data-dir")]
+ProcessCount = Annotated[
+    int, option("Play in so many processes at once, on a CPU.", "--processes", min=1)
+]
 RELATION_HELP = (
     "What the epsilon compares: zero-out, one client's contribution present or absent; "
     "replace, one client's data replaced by any other."
@@ -100,6 +103,16 @@ class Program(TyperGroup):
             message = f"out of memory ({error}); expected smaller data, models or samples a client"
         say_beside(message)
         raise typer.Exit(2)
+
+
+def check_picture(name: str, path: Path | None) -> None:
+    """Refuse a picture that could not be written, before the work: `name` is the option's."""
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{name} {path}: expected a file in an existing folder")
+    if path.suffix != ".svg":
+        raise ValueError(f"{name} {path}: expected a file that ends in .svg")
 
 
 def start_jax() -> None:

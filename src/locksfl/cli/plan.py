@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from locksfl._charts import Chart, Line
+from locksfl._files import write_atomically
+from locksfl._svg import MARKERS, svg_file
 from locksfl._text import markdown_table, size_text
-from locksfl.cli.console import RELATION_HELP, Json, option, show
+from locksfl.cli.console import RELATION_HELP, Json, check_picture, option, show
 
 if TYPE_CHECKING:
     from locksfl.privacy.advice import Advice, AtTotal, Gain
@@ -57,7 +60,7 @@ def plan(
     ] = None,
     relation: Annotated[str, option(RELATION_HELP)] = "zero-out",
     accountant: Annotated[str, option("pld | rdp")] = "pld",
-    figure: Annotated[Path | None, option("Draw the frontier to this PNG file.")] = None,
+    figure: Annotated[Path | None, option("Draw the frontier to this SVG file.")] = None,
     pays: Annotated[
         bool, option("Print when sampling by norm pays, as a Markdown table.", "--pays")
     ] = False,
@@ -72,6 +75,7 @@ def plan(
     from locksfl.privacy.advice import advise
     from locksfl.privacy.planner import Question
 
+    check_picture("--figure", figure)
     if pays:
         show(list(_gain_rows(settings)), as_json, gain_table)
         return
@@ -80,7 +84,7 @@ def plan(
             raise ValueError(f"--{name} is missing: expected a number")
     advice = advise(Question(**settings))
     if figure is not None:
-        draw_frontier(advice, figure)
+        write_atomically(figure, frontier_figure(advice).encode())
     show(advice, as_json, words)
 
 
@@ -157,24 +161,19 @@ def _frontier_table(rows: list[AtTotal]) -> Iterator[str]:
         yield f"{total:>12,.0f}" + "".join(f"{cells.get(rule, '-'):>17}" for rule in rules)
 
 
-def draw_frontier(advice: Advice, path: Path) -> None:
-    """The predicted error against the uploads in all, one line for each rule."""
-    from locksfl.experiment.figures import legend_below, look, plotting, save_figure
-
-    if path.suffix != ".png":
-        raise ValueError(f"--figure {path}: expected a file that ends in .png")
+def frontier_figure(advice: Advice) -> str:
+    """The predicted error against the uploads in all, one line for each rule, as SVG."""
     q, rows, full = advice.question, advice.frontier, advice.full
-    figure, axes = plotting().subplots(figsize=(6, 4))
+    lines = []
     for number, rule in enumerate(dict.fromkeys(row.rule for row in rows)):
         of_rule = [row for row in rows if row.rule == rule]
-        x, y = [row.total for row in of_rule], [row.error for row in of_rule]
-        axes.loglog(x, y, **look(number), label=rule)
-    axes.plot(full.uploads_in_all, full.error, "k*", label=f"every client, {full.rounds} rounds")
-    axes.set_xlabel("uploads in all")
-    axes.set_ylabel("predicted error")
-    axes.set_title(f"n = {q.clients:,}, d = {q.parameters:,}, epsilon {q.epsilon:g}, {q.trust}")
-    legend_below(figure, axes, fontsize=8)
-    save_figure(figure, path, only_png=True)
+        uploads, errors = [row.total for row in of_rule], [row.error for row in of_rule]
+        lines.append(Line(rule, uploads, errors, number))
+    everyone = f"every client, {full.rounds} rounds"
+    lines.append(Line(everyone, [full.uploads_in_all], [full.error], len(MARKERS) - 1))
+    title = f"n = {q.clients:,}, d = {q.parameters:,}, epsilon {q.epsilon:g}, {q.trust}"
+    chart = Chart("uploads in all", "predicted error", lines, log_x=True, log_y=True)
+    return svg_file([chart], title, width=760, height=320)
 
 
 @dataclass(frozen=True)

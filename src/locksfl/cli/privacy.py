@@ -137,7 +137,7 @@ def calibrate(
             {
                 named: one.cohort if arm.controlled else one.norm_low,
                 "noise_multiplier": one.noise_multiplier,
-                "at_this_rate_alone": _alone(one, epsilon, delta, kinds),
+                "at_this_rate_alone": _noise_of_rate(one, epsilon, delta, kinds),
             }
             for one in (noisy.at_rung(k) for k in (0, len(noisy.ladder) // 2, -1))
         ]
@@ -156,7 +156,7 @@ def calibrate(
     show(answer, as_json, lambda _: [*lines, last])
 
 
-def _alone(arm: Arm, epsilon: float, delta: float, kinds: dict[str, Any]) -> float:
+def _noise_of_rate(arm: Arm, epsilon: float, delta: float, kinds: dict[str, Any]) -> float:
     """The noise of a rung if all rounds were to be of it."""
     from locksfl.methods.events import SampledTwice
     from locksfl.privacy import calibrate_central
@@ -168,8 +168,8 @@ def _alone(arm: Arm, epsilon: float, delta: float, kinds: dict[str, Any]) -> flo
             "upload_probability": event.second_rate,
             **kinds,
         }
-    found = calibrate_central(epsilon, delta, arm.rounds, event.sampling_rate, **kinds)
-    return found.known()
+    noise = calibrate_central(epsilon, delta, arm.rounds, event.sampling_rate, **kinds)
+    return noise.known()
 
 
 @privacy_app.command()

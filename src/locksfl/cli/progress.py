@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from locksfl.grids.drive import Watch
 
 EVERY = 10.0  # seconds from one line to the next
 
@@ -68,3 +72,18 @@ class Bars(Progress):
 
     def _print(self, line: str) -> None:
         print(line, file=self.console.file, flush=True)
+
+
+@contextmanager
+def watching(stopped: Callable[[], str], as_json: bool) -> Iterator[Watch]:
+    """The progress of a grid, or of a tuning's charged run: plays that are done, of those that are
+    known to be asked for by now. Nothing but JSON is to come on stdout if that is asked for."""
+    from locksfl.grids.drive import Watch
+
+    with Bars(Console(stderr=as_json), stopped, quiet=as_json) as bars:
+        line = bars.add_task("", total=None)
+
+        def counted(more: int, done: int) -> None:
+            bars.update(line, total=(bars.tasks[0].total or 0) + more, advance=done)
+
+        yield Watch(counted, lambda text: bars.update(line, description=text))

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from locksfl.cli.console import argument, option
-from locksfl.experiment.documents import PAGE
 
 if TYPE_CHECKING:
     from locksfl.experiment.page.story import Story
     from locksfl.experiment.record import Statement
 
-
+PAGE = "report.html"  # as `experiment.documents` has it, which would bring JAX to every command
 Runs = Annotated[list[Path], argument("Run folders, or public bundles.")]
 
 
@@ -25,7 +24,7 @@ def report(
 ) -> None:
     """Write a page for people who were not there: of one run, or of several side by side."""
     from locksfl._files import write_atomically
-    from locksfl.experiment.page.story import is_bundle
+    from locksfl.experiment.documents import is_bundle
 
     secret = not (public or all(map(is_bundle, runs)))
     if out is not None or len(runs) > 1:
@@ -41,7 +40,7 @@ def report(
 def _own_page(run: Path, public: bool) -> Path:
     """Where the page of one run is. One that is public is not written beside secrets, where it
     would be taken for theirs, nor into a bundle, which is finished."""
-    from locksfl.experiment.page.story import is_bundle
+    from locksfl.experiment.documents import is_bundle
 
     if public:
         raise ValueError(f"--public: {run / PAGE} is the server's own; expected --out FILE")
@@ -51,36 +50,37 @@ def _own_page(run: Path, public: bool) -> Path:
 
 
 def _page(runs: list[Path], public: bool, secret: bool) -> str:
-    from locksfl.experiment.page import public_page, server_page, several_page
-    from locksfl.experiment.page.story import labelled, read_run
+    from locksfl.experiment.folder import RunFolder
+    from locksfl.experiment.page import ServerFacts, public_page, server_page, several_page
+    from locksfl.experiment.page.story import labelled
 
-    if len(runs) == 1:
-        return server_page(read_run(runs[0])[0]) if secret else public_page(_statement(runs[0]))
-    return several_page(labelled([_story(run, public) for run in runs]), secret=secret)
+    if len(runs) > 1:
+        return several_page(labelled([_story(run, public) for run in runs]), secret=secret)
+    if secret:
+        return server_page(_story(runs[0], False, ""), ServerFacts.read(RunFolder.open(runs[0])))
+    return public_page(_statement(runs[0]))
 
 
-def _story(run: Path, public: bool) -> Story:
+def _story(run: Path, public: bool, label: str | None = None) -> Story:
     """A run by the name of its folder or, in public, by that of its experiment: a folder's name
     may tell when it was run, and where."""
-    from locksfl.experiment.documents import as_document
-    from locksfl.experiment.page.story import is_bundle, of_document, of_run, read_run
+    from locksfl.experiment.documents import is_bundle
+    from locksfl.experiment.folder import RunFolder
+    from locksfl.experiment.page.story import of_public, of_run
 
-    label = run.resolve().name
+    named = run.resolve().name if label is None else label
     if public or is_bundle(run):
         statement = _statement(run)
-        return of_document(as_document(statement), statement.settings.name if public else label)
-    return of_run(*read_run(run), label)
+        return of_public(statement, statement.settings.name if public else named)
+    folder = RunFolder.open(run)
+    return of_run(folder.run(), folder.config, named)
 
 
 def _statement(run: Path) -> Statement:
     """What may be shown of a run, or what a bundle shows."""
-    from locksfl.experiment.documents import read_statement
+    from locksfl.experiment.coverage import covered
+    from locksfl.experiment.documents import is_bundle, read_statement
     from locksfl.experiment.folder import RunFolder
-    from locksfl.experiment.page.story import is_bundle
-    from locksfl.experiment.public import public_models, public_run
     from locksfl.experiment.sealing import sealed
 
-    if is_bundle(run):
-        return read_statement(run)
-    folder = RunFolder.open(run)
-    return sealed(public_run(folder, public_models(folder)))
+    return read_statement(run) if is_bundle(run) else sealed(covered(RunFolder.open(run).run()))

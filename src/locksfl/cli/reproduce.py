@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from locksfl.cli.console import DataDir, Json, option, plain_table, start_jax
+from locksfl.cli.console import DataDir, Json, ProcessCount, option, plain_table, start_jax
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from locksfl.paper.reproduce.results import Row
+    from locksfl.paper.reproduce.runs import Stage
+    from locksfl.paper.reproduce.settings import Scale
 
 
 def reproduce(
@@ -26,6 +33,7 @@ def reproduce(
     resume: Annotated[
         bool, option("Continue the reproduction in --out, as it began.", "--resume")
     ] = False,
+    processes: ProcessCount = 1,
     as_json: Json = False,
 ) -> None:
     """The paper's experiment: uniform against LOCKS at epsilon infinity, 50 and 10."""
@@ -36,7 +44,8 @@ def reproduce(
     from rich.console import Console
 
     from locksfl.experiment.folder import default_path
-    from locksfl.paper.reproduce.runs import Bench, begin, begun
+    from locksfl.grids.bench import Bench
+    from locksfl.paper.reproduce.runs import Stage, begin, begun
     from locksfl.paper.reproduce.settings import FULL, QUICK, SEEDS
 
     where = str(data_dir) if data_dir else None
@@ -48,24 +57,24 @@ def reproduce(
                 raise ValueError(
                     f"--{name}: not with --resume, which continues with the original settings"
                 )
-        path, bench = out, Bench(begun(out), where)
+        path, stage = out, Stage(begun(out), Bench(), where)
     else:
         # every refusal comes before anything is written
         numbers = _seeds(len(SEEDS) if seeds is None else seeds, seed or 0)
         scale = dataclasses.replace(QUICK if quick else FULL, seeds=numbers)
-        bench = Bench(scale, where)
+        stage = Stage(scale, Bench(), where)
         text = _tuned(scale, tune, tuned)
-        bench.check_data()
+        stage.check_data()
         path = out or default_path("reproduce")
         begin(path, scale, text)
-    console = Console(stderr=as_json)
-    rows, said = _work(path, bench, console)
+    rows, conclusion = _work(path, stage, processes, as_json)
     if as_json:
         print((path / "table.json").read_text("utf-8"), end="")
         return
+    console = Console()
     for part in _tables(rows):
         console.print(part)
-    for line in (*(f"* {line}" for line in said), f"report: {path / 'report.md'}"):
+    for line in (*(f"* {line}" for line in conclusion), f"report: {path / 'report.md'}"):
         print(line)
 
 
@@ -77,7 +86,7 @@ def _seeds(seeds: int, seed: int) -> tuple[int, ...]:
     return tuple(range(seed, seed + seeds))
 
 
-def _tuned(scale: Any, tune: bool, tuned: Path | None) -> str | None:
+def _tuned(scale: Scale, tune: bool, tuned: Path | None) -> str | None:
     """The clips and steps to use, checked; None where they are to be found."""
     from locksfl.paper.reproduce.tune import stored, text_of
 
@@ -90,38 +99,32 @@ def _tuned(scale: Any, tune: bool, tuned: Path | None) -> str | None:
     return text
 
 
-def _work(path: Path, bench: Any, console: Any) -> Any:
+def _work(path: Path, stage: Stage, processes: int, as_json: bool) -> tuple[list[Row], list[str]]:
     """Tune unless that is done, play every run, write the report; its rows and its conclusion."""
-    from locksfl.cli.progress import Bars
+    from locksfl.cli.progress import watching
+    from locksfl.grids.bench import executor_for
     from locksfl.paper.reproduce.document import write_report
     from locksfl.paper.reproduce.runs import play_panels, watch_likeness
-    from locksfl.paper.reproduce.settings import HONEST, METHODS, Panel, panels
-    from locksfl.paper.reproduce.tune import GRID, stored, text_of
+    from locksfl.paper.reproduce.settings import HONEST, Panel
+    from locksfl.paper.reproduce.tune import stored, text_of
     from locksfl.paper.reproduce.tune import tune as find_best
 
-    scale, file = bench.scale, path / "tuned.toml"
-    tune = not file.exists()
-    tries = len(METHODS) * len(GRID) if tune else 0
-    total = len(list(panels(scale))) * (tries + len(scale.seeds)) + len(scale.models)
+    scale, file = stage.scale, path / "tuned.toml"
     stopped = f"stopped; continue with: locks reproduce --resume --out {path}"
-    with Bars(console, lambda: stopped, width=32, quiet=console.stderr) as bar:
-        task = bar.add_task("opening the data", total=total)
-
-        def on_run(text: str) -> None:
-            bar.update(task, advance=1, description=text)
-
-        table = find_best(path, bench, on_run) if tune else stored(scale, text_of(file), file)
-        by_panel = play_panels(path, bench, table, on_run)
-        alike = {}
-        for model in scale.models:
-            panel = Panel(HONEST, model, float("inf"))
-            config = bench.config(panel, table[panel])
-            alike[model] = watch_likeness(bench, config, scale.seeds[0])
-            on_run("comparing clients")
+    with watching(lambda: stopped, as_json) as watch:
+        with executor_for(stage.bench, processes) as executor:
+            if file.exists():
+                table = stored(scale, text_of(file), file)
+            else:
+                table = find_best(path, stage, executor, watch)
+            by_panel = play_panels(path, stage, table, executor, watch)
+        watch.say("comparing clients")
+        silent = [Panel(HONEST, model, float("inf")) for model in scale.models]
+        alike = {panel.model: watch_likeness(stage, panel, table[panel]) for panel in silent}
         return write_report(path, scale, by_panel, alike)
 
 
-def _tables(rows: list[Any]) -> Iterator[Any]:
+def _tables(rows: list[Row]) -> Iterator[Table]:
     """A table for each version and model."""
     from locksfl.paper.reproduce.document import HEADS, cells
 

@@ -14,6 +14,7 @@ from locksfl.cli.stopping import stopping
 if TYPE_CHECKING:
     from locksfl.experiment.config import Config
     from locksfl.experiment.folder import RunFolder
+    from locksfl.experiment.record import Line
 
 NOTHING_TRAINED = 3  # exit code of a federation whose devices all refused, or sent no update
 NOT_BEGUN = "stopped before the first round: nothing was drawn or spent"
@@ -103,7 +104,9 @@ def show_run(
     from rich.text import Text
 
     from locksfl.cli.progress import Bars
-    from locksfl.experiment.records import score_of, untrained
+    from locksfl.experiment.page.story import of_run
+    from locksfl.experiment.record import plain
+    from locksfl.experiment.records import untrained
     from locksfl.experiment.report import notes, summary_table
     from locksfl.experiment.run import run_experiment
     from locksfl.federation.server.allowed import policy_for, terms_line
@@ -136,10 +139,9 @@ def show_run(
         }
         first = next(iter(tasks.values()))
 
-        def on_round(record: dict[str, Any]) -> None:
-            score = score_of(record)
-            seen = {} if score is None else {"status": f"{score:.3f}"}
-            bars.update(tasks[record["arm"]], completed=record["round"], **seen)
+        def on_round(line: Line) -> None:
+            seen = {} if line.score is None else {"status": f"{line.score:.3f}"}
+            bars.update(tasks[line.arm], completed=line.round, **seen)
 
         def say(text: str) -> None:
             bars.update(tasks.get(text.rpartition(" ")[2], first), status=text)
@@ -147,11 +149,7 @@ def show_run(
         try:
             if not resume:
                 folder.clear()
-            else:
-                folder.load_checkpoint()  # drops lines that do not count, half a line too
-                for line in folder.lines("rounds.jsonl"):
-                    on_round(line)
-            summary = (play or run_experiment)(
+            run = (play or run_experiment)(
                 config, folder, prepared=prepared, resume=resume, on_round=on_round, say=say
             )
         except LostLink as error:
@@ -161,7 +159,9 @@ def show_run(
             say_beside(f"{error}; {stopped()}")
             raise typer.Exit(NOTHING_TRAINED) from None
     where = f"run folder: {folder.path}  (page: {folder.path / 'report.html'})"
-    show(summary, as_json, lambda told: [summary_table(told), *map(Text, notes(told)), where])
-    if why := untrained(folder.lines("rounds.jsonl"), TRUSTS[config.privacy.trust]):
+    story = of_run(run, config)
+    lines = [summary_table(story), *map(Text, notes(story)), where]
+    show(plain(run), as_json, lambda _: lines)
+    if why := untrained(run):
         say_beside(f"{why}: nothing was trained")
         raise typer.Exit(NOTHING_TRAINED)

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from locksfl._files import write_atomically
 from locksfl._text import table_of
 from locksfl._validate import count, naming, one_of
-from locksfl.cli.console import Json, argument, group, option, show, start_jax
+from locksfl.cli.console import Json, argument, check_picture, group, option, show, start_jax
 
 if TYPE_CHECKING:
     from locksfl.experiment.config import Config
@@ -27,7 +28,7 @@ SampleSpread = Annotated[float, option("sigma_L, of one sample's gradient.", "--
 ClientSpread = Annotated[float | None, option("sigma_G, how clients differ.", "--sigma-g")]
 Dissimilarity = Annotated[float, option("A.")]
 Delta = Annotated[float, option("Of the whole run.")]
-Picture = Annotated[Path | None, option("Draw it into this PNG file.")]
+Picture = Annotated[Path | None, option("Draw it into this SVG file.")]
 PLAIN = ("rounds", "gap", "parameters", "server_noise", "clip_norm", "rate", "norms", "norms:",
          "path_variance")  # fmt: skip
 LETTERS = {"step": "eta_b", "smoothness": "L", "uploads": "b", "dissimilarity": "A"}
@@ -117,7 +118,7 @@ def how_many_rounds(
     """How many rounds: T = d^2 log(T)^2, and the corrected bound at its best step."""
     settings = {n: value for n, value in locals().items() if n not in ("rounds", "as_json")}
     from locksfl.methods import PRIVATE
-    from locksfl.paper.theory.rounds import MOST_ROUNDS, SHARE, Regime, advice, printed_rounds
+    from locksfl.paper.theory.round_count import MOST_ROUNDS, SHARE, Regime, advice, printed_rounds
 
     regime = Regime(**settings)
     by_trust = {trust: advice(regime, trust, rounds) for trust in PRIVATE}
@@ -290,12 +291,12 @@ def check(
 ) -> None:
     """Both bounds against quadratic and logistic problems whose constants are known."""
     from locksfl.paper.theory.check import rows
-    from locksfl.paper.theory.picture import draw_known
+    from locksfl.paper.theory.picture import known_figure
 
-    _check_place(picture)
+    check_picture("--picture", picture)
     measured = rows(seeds)
     if picture is not None:
-        draw_known(seeds, picture)
+        write_atomically(picture, known_figure(seeds).encode())
     heads = (
         "", "uploads", "before", "least", "weighted mean", "worst seed", "corrected", "", "v",
         "path rates", "printed", "",
@@ -334,19 +335,19 @@ def estimate(
 ) -> None:
     """Estimate L, sigma_L, sigma_G, A, c_nu, K and Delta F along a run. Reads private data."""
     count(**{"--seeds": seeds, "--looks": looks})
-    _check_place(picture)
+    check_picture("--picture", picture)
     config, drawn = _source(source, changes, seed)
     start_jax()
     from rich.console import Console
 
     from locksfl.paper.theory.estimate import NOTE, study
-    from locksfl.paper.theory.picture import draw_study
+    from locksfl.paper.theory.picture import study_figure
 
     with Console(stderr=True).status("") as status:
         studied = study(config, arm, seeds, looks, say=status.update)
     target = picture or drawn
     if target is not None:
-        draw_study(studied, config.name, target)
+        write_atomically(target, study_figure(studied, config.name).encode())
     e = studied.estimates
     known = "a lower estimate" if e.smoothness_known is None else f"known {e.smoothness_known:.4g}"
     mean, total = studied.weighted().mean(axis=0)[-1], studied.gradient.shape[1]
@@ -400,19 +401,13 @@ def _source(
             "--seed"
         )
     folder = RunFolder.open(source)
-    folder.summary()  # refuses a run that is not finished
+    folder.run()  # refuses one that is not finished
     if folder.config.seed is None:
         raise ValueError(
             f"{source}: its randomness was secret and was not kept, so the run cannot be replayed; "
             f"another one can: locks theory estimate {source / 'config.toml'} --seed 0"
         )
-    return folder.config, folder.path / "theory.png"
-
-
-def _check_place(picture: Path | None) -> None:
-    """Before minutes of work: a picture needs a folder."""
-    if picture is not None and (picture.is_dir() or not picture.parent.is_dir()):
-        raise ValueError(f"--picture {picture}: expected a file in an existing folder")
+    return folder.config, folder.path / "theory.svg"
 
 
 def _number(value: float | None) -> str:

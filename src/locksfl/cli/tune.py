@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from locksfl.cli.console import (
     Changes,
     Json,
+    ProcessCount,
     argument,
     option,
     plain_table,
@@ -15,6 +16,9 @@ from locksfl.cli.console import (
     show,
     start_jax,
 )
+
+if TYPE_CHECKING:
+    from locksfl.grids.tune.task import Task
 
 
 def tune(
@@ -40,6 +44,7 @@ def tune(
     out: Annotated[
         Path | None, option("The folder. Default: runs/tune-FILE, which is continued.")
     ] = None,
+    processes: ProcessCount = 1,
     as_json: Json = False,
 ) -> None:
     """Find clip norm, step and rounds, and write FILE-tuned.toml beside the file. The same command
@@ -53,7 +58,7 @@ def tune(
     from locksfl._tables import toml_table
     from locksfl._validate import count, positive
     from locksfl.experiment.config import read_text
-    from locksfl.experiment.tune.task import Axes, private_task, public_task
+    from locksfl.grids.tune.task import Axes, private_task, public_task
 
     clips, reaches = (
         _numbers(flag, text, float, positive)
@@ -71,27 +76,27 @@ def tune(
         if epsilon is not None:
             positive(**{"--epsilon": epsilon})
         task = private_task(table, changes or (), axes, epsilon)
-    _play(task, file, out or Path("runs") / f"tune-{file.stem}", as_json)
+    _play(task, file, out or Path("runs") / f"tune-{file.stem}", processes, as_json)
 
 
 def _numbers(flag: str, text: str | None, kind: type, check: Any) -> tuple[Any, ...]:
     """The numbers of a flag, each once, rising."""
     try:
-        found = {kind(part) for part in text.split(",")} if text else ()
+        values = {kind(part) for part in text.split(",")} if text else ()
     except ValueError:
         raise ValueError(f"{flag} {text}: expected numbers such as 1,2,4") from None
-    for value in found:
+    for value in values:
         check(**{flag: value})
-    return tuple(sorted(found))
+    return tuple(sorted(values))
 
 
-def _play(task: Any, file: Path, path: Path, as_json: bool) -> None:
-    from rich.console import Console
+def _play(task: Task, file: Path, path: Path, processes: int, as_json: bool) -> None:
+    import msgspec
 
     from locksfl._files import write_atomically
-    from locksfl.cli.progress import Bars
+    from locksfl.cli.progress import watching
     from locksfl.experiment.folder import held
-    from locksfl.experiment.tune import report, trials
+    from locksfl.grids.tune import report, trials
 
     tuned = file.with_name(f"{file.stem}-tuned.toml")
     if tuned.exists() and not (path / report.REPORT).is_file():
@@ -99,27 +104,16 @@ def _play(task: Any, file: Path, path: Path, as_json: bool) -> None:
     trials.begin(path, task)
     stopped = f"stopped; what is finished is in {path}, and the same command goes on"
     with held(path / trials.NAMED):
-        with Bars(Console(stderr=as_json), lambda: stopped, quiet=as_json) as bar:
-            line = bar.add_task("", total=None)
-
-            def counted(more: int, done: int) -> None:
-                bar.update(line, total=(bar.tasks[0].total or 0) + more, advance=done)
-
-            def say(text: str) -> None:
-                bar.update(line, description=text)
-
-            found = trials.tune(task, path, trials.Watch(counted, say, say_beside))
-        text = report.tuned_text(task, found)
+        with watching(lambda: stopped, as_json) as watch:
+            tuning = trials.tune(task, path, watch, say_beside, processes)
+        text = report.tuned_text(task, tuning)
         if tuned.exists() and tuned.read_text("utf-8") != text:
             raise ValueError(f"{tuned}: it was changed, and stays as it is; expected no such file")
-        write_atomically(path / report.REPORT, report.report_text(found).encode())
+        write_atomically(path / report.REPORT, report.report_text(tuning).encode())
         write_atomically(tuned, text.encode())
-    show(found, as_json, lambda told: _shown(told, path / report.REPORT, tuned))
-
-
-def _shown(found: dict[str, Any], file: Path, tuned: Path) -> Any:
-    from locksfl.experiment.tune.report import HEADS, notes, row
-
-    yield plain_table(HEADS, map(row, found["arms"]), left=1)
-    yield from notes(found)
-    yield f"tuned experiment: {tuned}  (report: {file})"
+    lines = (
+        plain_table(report.HEADS, map(report.row, tuning.arms), left=1),
+        *report.notes(tuning),
+        f"tuned experiment: {tuned}  (report: {path / report.REPORT})",
+    )
+    show(msgspec.to_builtins(tuning), as_json, lambda _: lines)

@@ -27,14 +27,14 @@ class File(msgspec.Struct, frozen=True):
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known about a data set without opening it."""
 
-    name: str
+    name: str  # as `data.name` has it
     about: str
     train: int  # samples
-    test: int
-    classes: int
-    licence: str
+    test: int  # held-out samples
+    classes: int  # how many there are
+    licence: str  # in words
     clients: int | None = None  # natural users to train on; None: it has none and needs a split
-    files: tuple[File, ...] = ()
+    files: tuple[File, ...] = ()  # those in its folder
     archive: File | None = None  # one address that holds all the files
     needs: tuple[str, ...] = ()  # other sets whose files it reads
     how: str = ""  # how to get the files that have no address

@@ -45,16 +45,16 @@ PARTS: dict[str, Callable[[Any], Matrix]] = {  # of a date, each near 0..1
 class Column:
     """What is done to one column."""
 
-    missing: float | str | None = None
-    mean: float | None = None
-    std: Positive | None = None
-    low: float | None = None
-    high: float | None = None
-    scale: str | None = None
-    categories: list[str] | str | None = None
-    other: bool = False
-    date: list[str] | None = None
-    format: str | None = None
+    missing: float | str | None = None  # what stands for a missing value, or "flag"
+    mean: float | None = None  # with std: (x - mean) / std
+    std: Positive | None = None  # see mean
+    low: float | None = None  # with high: values are cut to this range
+    high: float | None = None  # see low
+    scale: str | None = None  # "public" or "released": where mean and std come from
+    categories: list[str] | str | None = None  # one feature for each, or "public"
+    other: bool = False  # one feature more, for any other category
+    date: list[str] | None = None  # the parts of a date that become features: PARTS
+    format: str | None = None  # of a date; None: ISO 8601
     source: str | None = None  # of its statistics, once they are filled in
 
     def check(self, where: str) -> None:

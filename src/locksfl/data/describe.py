@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from base64 import b64encode
+from html import escape
+from io import BytesIO
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from locksfl.data import datasets, folder
+from locksfl._svg import svg_document
+from locksfl.data import datasets, npy_folder
 from locksfl.data.catalogue import CATALOGUE, NAMES
 from locksfl.data.origin import Preparation
 from locksfl.data.population import Population
@@ -25,38 +28,38 @@ def open_for_description(name: str, data_dir: datasets.Directory = None) -> Popu
     if not datasets.has_users(name):
         return datasets.open_population(name, 1, "iid", {}, 0, data_dir)
     if name not in NAMES:
-        folder.verify(datasets.find_folder(name, data_dir))
+        npy_folder.verify(datasets.find_folder(name, data_dir))
     return datasets.natural_population(name, data_dir)
 
 
 class Sizes(msgspec.Struct, frozen=True):
     """How many samples a client has."""
 
-    least: int
-    median: float
-    most: int
+    least: int  # samples of the smallest client
+    median: float  # of all clients
+    most: int  # samples of the largest
     histogram: list[tuple[int, int, int]]  # from so many samples to so many: so many clients
 
 
 class Description(msgspec.Struct, frozen=True):
     """What `locks data describe` shows; None where it is not known of this kind of set."""
 
-    name: str
+    name: str  # as `data.name` has it
     clients: int | None  # None: it has no users, and needs a split
-    samples: int
-    held_out: int
+    samples: int  # to train on
+    held_out: int  # samples that are held out
     features: str  # their type and shape
     classes: int  # classes, targets or tags
-    task: str
+    task: str  # classes, numbers or tags
     samples_of_class: list[int] | None  # numbers have none
-    held_out_of_class: list[int] | None
-    samples_a_client: Sizes | None = None
+    held_out_of_class: list[int] | None  # the same of held-out samples
+    samples_a_client: Sizes | None = None  # of a set with users
     licence: str | None = None  # of a named set
     class_names: list[str] | None = None  # this and the next ones: of an imported folder
-    feature_names: list[str] | None = None
-    recipe: Preparation | None = None
-    held_out_clients: int | None = None
-    held_out_public: bool | None = None
+    feature_names: list[str] | None = None  # of columns
+    recipe: Preparation | None = None  # how the features were made
+    held_out_clients: int | None = None  # whose samples are held out
+    held_out_public: bool | None = None  # whether they were declared public
 
 
 def description(name: str, data_dir: datasets.Directory = None) -> Description:
@@ -83,7 +86,7 @@ def description(name: str, data_dir: datasets.Directory = None) -> Description:
     )
     if name in NAMES:
         return about
-    header = folder.read_header(datasets.find_folder(name, data_dir))
+    header = npy_folder.read_header(datasets.find_folder(name, data_dir))
     return msgspec.structs.replace(
         about,
         class_names=header.class_names,
@@ -121,38 +124,70 @@ def lines(about: Description) -> list[str]:
     return out
 
 
-def picture(name: str, path: Path, data_dir: datasets.Directory = None) -> None:
-    """A PNG of examples, a few from each of the first clients: images, lines of text, or rows."""
-    from matplotlib.figure import Figure
-
+def picture(name: str, data_dir: datasets.Directory = None) -> str:
+    """Examples as SVG, a few from each of the first clients: images, lines of text, or rows."""
     population = open_for_description(name, data_dir)
     step = max(1, population.samples // EXAMPLES)
     rows = np.arange(0, population.samples, step)[:EXAMPLES]
     examples, labels = population.features[rows], population.labels[rows]
     if examples.ndim >= 3 and (examples.ndim == 3 or examples.shape[-1] in (1, 3, 4)):
-        figure = Figure(figsize=(10, 5))
-        for i, image in enumerate(examples):
-            axes = figure.add_subplot(4, 10, i + 1)
-            axes.imshow(image.squeeze(), cmap="gray" if image.squeeze().ndim == 2 else None)
-            axes.set_title(str(labels[i]), fontsize=8)
-            axes.set_axis_off()
-    elif population.features.dtype == np.uint8 and population.scale == 1.0:
-        figure = Figure(figsize=(10, 8))
-        for i, codes in enumerate(examples):
-            text = decode(codes).replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}")
-            text = text.replace("$", r"\$")
-            figure.text(0.01, 0.98 - 0.024 * i, text, family="monospace", fontsize=8, va="top")
-    else:
-        figure = Figure(figsize=(10, 5))
-        axes = figure.add_subplot()
-        table = examples.reshape(len(examples), -1).astype(np.float64)
-        spread = table.std(axis=0)
-        drawn = axes.imshow((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1))
-        axes.set_aspect("auto")
-        axes.set_xlabel("feature")
-        axes.set_ylabel("example")
-        figure.colorbar(drawn, label="standard deviations from the mean")
-    figure.savefig(path, format="png", dpi=100)
+        return _images(name, examples, labels)
+    if population.features.dtype == np.uint8 and population.scale == 1.0:
+        return _texts(name, examples)
+    return _rows(name, examples)
+
+
+def _images(name: str, examples: NDArray[Any], labels: NDArray[Any]) -> str:
+    parts = []
+    for number, (image, label) in enumerate(zip(examples, labels, strict=True)):
+        x, y = 16 + 92 * (number % 10), 16 + 106 * (number // 10)
+        where = f'class="small" text-anchor="middle" x="{x + 40}" y="{y}"'
+        parts.append(f"<text {where}>{label}</text>{_image(image, x, y + 6, 80, 80)}")
+    return svg_document("".join(parts), 940, 430, f"{name}: examples and their labels")
+
+
+def _texts(name: str, examples: NDArray[Any]) -> str:
+    parts = []
+    for number, codes in enumerate(examples):
+        text = decode(codes).replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}")
+        where = f'class="small" font-family="monospace" x="12" y="{22 + 18 * number}"'
+        parts.append(f'<text {where} xml:space="preserve">{escape(text)}</text>')
+    return svg_document("".join(parts), 940, 18 * len(examples) + 18, f"{name}: examples")
+
+
+def _rows(name: str, examples: NDArray[Any]) -> str:
+    table = examples.reshape(len(examples), -1).astype(np.float64)
+    spread = table.std(axis=0)
+    far = (table - table.mean(axis=0)) / np.where(spread > 0, spread, 1)  # of the feature's mean
+    words = (
+        "A row is an example, a column a feature: black is 3 standard deviations or more below its "
+        "mean, white 3 or more above."
+    )
+    text = f'<text class="soft small" x="12" y="432">{words}</text>'
+    drawn = _image(np.clip(far, -3, 3), 12, 12, 916, 400, ends=(-3, 3)) + text
+    return svg_document(drawn, 940, 446, f"{name}: examples", words)
+
+
+def _image(
+    pixels: NDArray[Any],
+    x: int,
+    y: int,
+    width: int,
+    height: int,
+    ends: tuple[float, float] | None = None,
+) -> str:
+    """Pixels as an element that shows each of them. Numbers are shown from black to white: from
+    one end to the other, or from the least to the largest."""
+    from PIL import Image
+
+    if pixels.dtype != np.uint8:
+        low, high = ends or (pixels.min(), pixels.max())
+        pixels = (255 * (pixels - low) / ((high - low) or 1)).astype(np.uint8)
+    file = BytesIO()
+    Image.fromarray(pixels.squeeze()).save(file, "PNG")
+    data = b64encode(file.getvalue()).decode()
+    place = f'x="{x}" y="{y}" width="{width}" height="{height}" preserveAspectRatio="none"'
+    return f'<image {place} style="image-rendering:pixelated" href="data:image/png;base64,{data}"/>'
 
 
 def _of_class(labels: NDArray[Any], population: Population) -> list[int] | None:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locksfl.data.columns import in_order, owners
-from locksfl.data.features import Features
 from locksfl.data.population import offsets_of
+from locksfl.data.table_features import Features
 from locksfl.data.tables import Table
 from locksfl.data.targets import Classes, Targets
 
@@ -25,8 +25,8 @@ class Part:
     """The training or the held-out rows: where they are, and who owns them."""
 
     prefix: str  # of its arrays
-    table: Table
-    counts: Counts
+    table: Table  # where its rows are
+    counts: Counts  # how many samples each client has there
     named: bool = True  # the table has the client column
 
 
@@ -37,7 +37,7 @@ class Reading:
 
     owner: str
     features: Features
-    targets: Classes | Targets | None
+    targets: Classes | Targets | None  # the label columns
 
     def columns(self, named: bool) -> Sequence[str]:
         """The columns that are needed; without the owner if the table does not name it."""

@@ -49,8 +49,8 @@ PER_COLUMN = 3  # numbers that a client adds to a release for each column, none 
 class Release:
     """Who pays for released statistics, and how much."""
 
-    population: str
-    epsilon: Positive
+    population: str  # whose journal is charged
+    epsilon: Positive  # what it costs
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Recipe:
 
     columns: dict[str, Column] = field(default_factory=dict)
     features: list[str] | None = None  # these columns, in this order; None: all others
-    public: str | None = None
-    release: Release | None = None
+    public: str | None = None  # the file of a public table
+    release: Release | None = None  # who pays for released statistics
 
     @classmethod
     def read(cls, given: Any) -> Recipe:

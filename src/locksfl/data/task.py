@@ -40,7 +40,7 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     [[0, 1]]
     """
 
-    kind: str = "classes"
+    kind: str = "classes"  # one of KINDS
     loss: str | None = None  # of numbers: squared, or huber, which is linear from one spread on
     center: tuple[float, ...] = ()
     spread: tuple[float, ...] = ()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from locksfl._tables import Settings, hints_of
+from locksfl._tables import Settings, hints_of, refuse_unknown
 from locksfl._validate import positive
 from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.methods import find_rule, typed_sampling
@@ -15,7 +15,7 @@ OF_SOME_RULES = ("floor", "norm_low", "norm_multiplier", "loss_bound", "gate")
 
 
 @dataclass(frozen=True)
-class ArmConfig(Settings, where="arm"):
+class ArmConfig(Settings, where="arm", public=True):
     """The settings of one arm as they were typed; `arm.Arm` says what each of them is."""
 
     name: str
@@ -39,7 +39,13 @@ class ArmConfig(Settings, where="arm"):
     sampling: str | None = None
     separation: int | None = None
     bands: int | None = None
-    denominator: Literal["expected"] | None = None  # files of version 0.1 spell out the only value
+    denominator: str | None = None  # files of version 0.1 spell out the only value, "expected"
+
+    def check(self) -> None:
+        """Refuse any other denominator: there is no such setting any more."""
+        if self.denominator not in (None, "expected"):
+            table = {"denominator": self.denominator}
+            refuse_unknown(table, SETTINGS, f"arm.{self.name}")
 
     def arm(self, clients: int, **experiment: Any) -> Arm:
         """The arm, not yet calibrated.

@@ -65,7 +65,7 @@ def _file_name(**settings: str) -> None:
 
 
 @dataclass(frozen=True)
-class SplitConfig(Settings, where="data.split"):
+class SplitConfig(Settings, where="data.split", public=True):
     """How samples are dealt to clients."""
 
     kind: Literal["iid", "shards", "dirichlet", "natural"] = "iid"
@@ -82,18 +82,18 @@ class SplitConfig(Settings, where="data.split"):
 
 
 @dataclass(frozen=True)
-class DataConfig(Settings, where="data"):
+class DataConfig(Settings, where="data", public=True):
     """Which records, dealt to how many clients. The split has a public seed of its own.
 
     A natural split brings its own number of clients: `parse_config` fills it in.
     """
 
-    name: str = "mnist-embedded"
+    name: str = "mnist-embedded"  # of the catalogue, or an imported folder
     clients: Count | None = None  # 100, or the users of a natural split
     split: SplitConfig = field(default_factory=lambda: SplitConfig("shards", classes=2))
-    split_seed: Whole = 0
+    split_seed: Whole = 0  # public
     unit: Literal["client", "record"] | None = None  # of privacy; "record": people are cut apart
-    dir: str | None = None
+    dir: str | None = None  # where data sets are kept
     min_samples: Count | None = None  # natural: clients with fewer are left out
     max_samples: Count | None = None  # clients with more keep their first ones
 
@@ -142,7 +142,7 @@ class DataConfig(Settings, where="data"):
 
 
 @dataclass(frozen=True)
-class ModelConfig(Settings, where="model"):
+class ModelConfig(Settings, where="model", public=True):
     """Which model: one of MODELS, or "package.module:function"; [model.options] is what it takes.
 
     `hidden` are the widths of an mlp's hidden layers.
@@ -165,7 +165,7 @@ class ModelConfig(Settings, where="model"):
 
 
 @dataclass(frozen=True)
-class FeaturesConfig(Settings, where="features"):
+class FeaturesConfig(Settings, where="features", public=True):
     """Fixed features to train on in place of the records: functions of one record each.
 
     `file`: the encoder, a .npy or .npz file of weights or "package.module:function".
@@ -180,7 +180,7 @@ class FeaturesConfig(Settings, where="features"):
 
 
 @dataclass(frozen=True)
-class LocalConfig(Settings, where="local"):
+class LocalConfig(Settings, where="local", public=True):
     """A client's own work in a round.
 
     Attributes:
@@ -236,7 +236,7 @@ class LocalConfig(Settings, where="local"):
 
 
 @dataclass(frozen=True)
-class OptimizerConfig(Settings, where="train.optimizer"):
+class OptimizerConfig(Settings, where="train.optimizer", public=True):
     """The server's step.
 
     Attributes:
@@ -257,18 +257,18 @@ class OptimizerConfig(Settings, where="train.optimizer"):
 
 
 @dataclass(frozen=True)
-class TrainConfig(Settings, where="train"):
+class TrainConfig(Settings, where="train", public=True):
     """Rounds, the clip norm, the lengths of contributions (`round.algorithm.clip_factor`) and the
     server's step; an arm may have its own clip, lengths and step."""
 
-    rounds: Annotated[Count, partial(at_most, MOST_ROUNDS)] = 100
-    clip_norm: Positive = 1.0
+    rounds: Annotated[Count, partial(at_most, MOST_ROUNDS)] = 100  # T
+    clip_norm: Positive = 1.0  # C
     lengths: Annotated[str, partial(one_of, CONTRIBUTION_LENGTHS)] | None = None  # clipped
     clip_quantile: Probability | None = None  # the clip norm adapts to it
-    clip_rate: Positive | None = None
+    clip_rate: Positive | None = None  # how fast it adapts
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    average_last: Whole = 0
-    evaluate_every: Count32 = 1
+    average_last: Whole = 0  # the model is the mean of so many last iterates; 0: the last one
+    evaluate_every: Count32 = 1  # rounds
     stop_after: Count | None = None  # evaluations in a row without a better accuracy
 
     def check(self) -> None:
@@ -288,7 +288,7 @@ class TrainConfig(Settings, where="train"):
 
 
 @dataclass(frozen=True)
-class PrivacyConfig(Settings, where="privacy"):
+class PrivacyConfig(Settings, where="privacy", public=True):
     """Who adds noise, and the total epsilon that every arm is given."""
 
     trust: Annotated[str, partial(one_of, TRUSTS)] = "central"
@@ -296,7 +296,7 @@ class PrivacyConfig(Settings, where="privacy"):
     delta: Probability = 1e-5
     accountant: Accountant = "pld"
     relation: Relation = "zero-out"
-    tuned_without_privacy: bool = False
+    tuned_without_privacy: bool = False  # settings were chosen by runs that no epsilon covers
     filter: bool = False  # epsilon is a budget that every client keeps for itself
     releases: Count | None = None  # rounds that a client's budget should last, with filter
     max_epsilon: Positive | None = None  # stop before the round that would pass it
@@ -389,7 +389,7 @@ class PrivacyConfig(Settings, where="privacy"):
 
 
 @dataclass(frozen=True)
-class DiagnosticsConfig(Settings, where="diagnostics"):
+class DiagnosticsConfig(Settings, where="diagnostics", public=True):
     """How often the clients' updates are compared, which only a simulation can do."""
 
     every: Whole = 0  # rounds; 0 is never
@@ -432,8 +432,8 @@ class PlanConfig(Settings, where="plan"):
 class Config(Settings):
     """A whole experiment."""
 
-    name: Annotated[str, _file_name] = "digits"
-    seed: Whole | None = None
+    name: Annotated[str, _file_name] = "digits"  # of run folders and pages
+    seed: Whole | None = None  # makes it a simulation; None: secret randomness
     engine: Annotated[str, partial(one_of, ENGINES)] | None = None  # by `locks federation`
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -478,9 +478,11 @@ class Config(Settings):
             self.plan.check_uploads(self.arms)
 
     def public(self) -> Config:
-        """What may be known of the settings: without seed and paths. A text is a word of the
-        program's, a name, or "package.module:name" of own code; options of own code leave if they
-        are numbers. Its own public form is the same."""
+        """What may be known of the settings: whole tables that say so, without seed and paths. A
+        text is a word of the program's, a name, or "package.module:name" of own code; options of
+        own code leave if they are numbers. Its own public form is the same."""
+        tables = {name: value for name, value in vars(self).items() if isinstance(value, Settings)}
+        hidden: dict[str, Any] = {k: None for k, value in tables.items() if not value.public_table}
         data = replace(self.data, dir=None)
         if data.name not in NAMES:
             data = replace(data, name=OWN_DATA)
@@ -494,12 +496,12 @@ class Config(Settings):
         return replace(
             self,
             seed=None,
-            plan=None,
             data=data,
             features=features,
             privacy=privacy,
             model=replace(self.model, options=options),
             arm=[replace(arm, denominator=None) for arm in self.arm],
+            **hidden,
         )
 
     @property

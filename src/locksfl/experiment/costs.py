@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from locksfl._tables import Record, or_null
+from locksfl._tables import or_null
 from locksfl._text import epsilon_text
 from locksfl.arm import Arm
 from locksfl.experiment.config import PrivacyConfig
+from locksfl.experiment.record import Cost as StatedCost
 from locksfl.methods.events import Rounds
 from locksfl.methods.releases import OBSERVERS
 from locksfl.privacy import Cost, epsilon_of, epsilons_after, guarantee
@@ -19,10 +20,10 @@ from locksfl.privacy import Cost, epsilon_of, epsilons_after, guarantee
 CURVE_POINTS = 100
 
 
-def epsilons_by_observer(costs: Sequence[Record], between: str = "/") -> list[str]:
+def epsilons_by_observer(costs: Sequence[StatedCost], between: str = "/") -> list[str]:
     """The cells of a table: for each observer, the epsilon of every relation."""
     return [
-        between.join(epsilon_text(c["epsilon"]) for c in costs if c["observer"] == observer)
+        between.join(epsilon_text(c.epsilon) for c in costs if c.observer == observer)
         for observer in OBSERVERS
     ]
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from locksfl._tables import Record
+from msgspec import structs
+
 from locksfl._text import epsilon_text
 from locksfl.arm import Arm
 from locksfl.experiment.config import Config
+from locksfl.experiment.record import Cost, Covers, Debit, JournalRun, PublicRun
+from locksfl.experiment.record import Run as RunRecord
 from locksfl.methods import TRUSTS
 from locksfl.privacy.population import (
     VARIABLE,
@@ -66,21 +69,19 @@ def debit(
         return journal.debit(run)
 
 
-def settle(config: Config, arms: Sequence[Arm], summary: Record) -> None:
-    """Charge a run that ended early (train.stop_after) for the rounds that it played, once it can
-    play no more. What is noted is the head of the journal that says so."""
-    told = summary["population"]
-    if told is None or config.train.stop_after is None:
-        return
-    run = _planned(config, ended(arms, summary["arms"]), told["run"], None)
+def settle(config: Config, arms: Sequence[Arm], played: Sequence[int], debit: Debit) -> Debit:
+    """Charge a run that may end early (train.stop_after) for the rounds that it played, once it can
+    play no more. Returns the debit with the head of the journal that says so."""
+    if config.train.stop_after is None:
+        return debit
+    run = _planned(config, ended(arms, played), debit.run, None)
     with _journal(config, run) as journal:
-        journal.check_noted(told["head"])
-        told["head"] = journal.settle(run)
+        journal.check_noted(debit.head)
+        return structs.replace(debit, head=journal.settle(run))
 
 
-def ended(arms: Sequence[Arm], summaries: Sequence[Record]) -> list[Arm]:
-    """The arms with the rounds that they played, by their summaries."""
-    played = (one.get("played_rounds") or one["rounds"] for one in summaries)
+def ended(arms: Sequence[Arm], played: Sequence[int]) -> list[Arm]:
+    """The arms with the rounds that they played."""
     return [replace(arm, rounds=rounds) for arm, rounds in zip(arms, played, strict=True)]
 
 
@@ -119,32 +120,46 @@ def _journal(config: Config, run: Run) -> PopulationJournal:
     return journal
 
 
-def covered(summary: Record) -> Record | None:
-    """What a statement says of other runs, as of now; None for a run that debits nothing."""
-    told = summary["population"]
-    if told is None:
-        return None
-    with PopulationJournal.find(told["id"]) as journal:
-        journal.check_noted(told["head"])
-        return {"run": Run(told["run"], summary["name"], ()).label, **journal.account()}
+def covered(run: RunRecord) -> PublicRun:
+    """The public run, with what the journal of its population says of other runs as of now."""
+    debit, public = run.secret.population, run.public
+    if debit is None:
+        return public
+    with PopulationJournal.find(debit.id) as journal:
+        journal.check_noted(debit.head)
+        account = journal.account()
+        others = (
+            JournalRun(run=one["run"], epsilon=one["epsilon"], share=one["share"])
+            for one in account["runs"]
+        )
+        covers = Covers(
+            run=Run(debit.run, public.settings.name, ()).label,
+            population=journal.population,
+            total=journal.total,
+            spent_so_far=account["spent_so_far"],
+            share=account["share"],
+            runs=tuple(others),
+            composed=tuple(Cost(**cost) for cost in account["composed"]),
+        )
+    return structs.replace(public, covers=covers)
 
 
-def covered_text(covers: Record | None) -> str:
+def covered_text(covers: Covers | None) -> str:
     """The same in words, for STATEMENT.md."""
     if covers is None:
         return "This page covers this run only: no other run, and no tuning."
-    total, names = covers["total"], ", ".join(run["run"] for run in covers["runs"])
-    told = f"delta {total['delta']:g}, {total['relation']}"
+    total, names = covers.total, ", ".join(run.run for run in covers.runs)
+    terms = f"delta {total.delta:g}, {total.relation}"
     both = "; ".join(
-        f"{cost['observer']} {cost['relation']} " + epsilon_text(cost["epsilon"], 3, "infinite")
-        for cost in covers["composed"]
+        f"{cost.observer} {cost.relation} {epsilon_text(cost.epsilon, 3, 'infinite')}"
+        for cost in covers.composed
     )
     return (
-        f"The table covers the run {covers['run']} alone. A journal adds up all runs on the "
-        f"population {covers['population']}. It allows them epsilon {total['epsilon']:g} in total "
-        f"against {total['observer']} ({told}, {total['filter']}). The runs so far ({names}) have "
-        f"together spent {covers['share']:.1%} of that. A run that would exceed the total is "
-        f"refused before it starts. The guarantee: {promise(covers['share'])}. If all these runs "
-        f"were chosen in advance, their epsilons together are: {both} (delta {total['delta']:g}). "
+        f"The table covers the run {covers.run} alone. A journal adds up all runs on the "
+        f"population {covers.population}. It allows them epsilon {total.epsilon:g} in total "
+        f"against {total.observer} ({terms}, {total.filter}). The runs so far ({names}) have "
+        f"together spent {covers.share:.1%} of that. A run that would exceed the total is "
+        f"refused before it starts. The guarantee: {promise(covers.share)}. If all these runs "
+        f"were chosen in advance, their epsilons together are: {both} (delta {total.delta:g}). "
         "Runs that are not in the journal are not covered."
     )

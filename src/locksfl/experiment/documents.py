@@ -27,7 +27,7 @@ from locksfl.experiment.record import (
     read,
 )
 from locksfl.experiment.records import traffic
-from locksfl.experiment.statement import statement_words, unit_text
+from locksfl.experiment.statement import unit_text
 from locksfl.methods import TRUSTS
 from locksfl.methods.events import Correlated, terms_to_json
 
@@ -74,6 +74,11 @@ def read_statement(path: Path) -> Statement:
 def folder_of(path: Path) -> Path:
     """A bundle's folder, from itself or from the statement in it."""
     return path if path.is_dir() else path.parent
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder is what `locks publish` made."""
+    return (path / STATEMENT).is_file()
 
 
 def is_page(path: Path) -> bool:
@@ -175,7 +180,6 @@ def as_document(run: PublicRun) -> Document:
     if run.covers:
         total = run.covers.total
         statement["covers"]["total"] |= {"observer": total.observer, "filter": total.filter}
-    statement["words"] = statement_words(statement, config)
     return {"statement": statement, "config": to_table(run.settings), "rounds": rounds}
 
 
@@ -232,8 +236,8 @@ def _line(run: PublicRun, arm: PublicArm, number: int, plan: Arm, name: str) -> 
     if one.counts is not None:
         counts = one.counts
         told |= {"cohort": counts.cohort, "uploads": counts.uploads, "exhausted": counts.exhausted}
-        told |= traffic(counts.cohort, counts.uploads, norms, run.parameters)
+        told |= traffic(counts.cohort, counts.uploads, norms, run.parameters)._asdict()
     elif TRUSTS[plan.trust].private:
         sent = traffic(one.expected_cohort, one.upload_estimate, norms, run.parameters)
-        told["bytes_up_estimate"] = sent["bytes_up"]
+        told["bytes_up_estimate"] = sent.bytes_up
     return told

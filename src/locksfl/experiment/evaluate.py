@@ -23,7 +23,7 @@ NAMES = {"r2": "R²", "auc": "AUC", "mae": "MAE", "rmse": "RMSE", "f1": "F1"}
 def evaluate_run(run: Path) -> list[Record]:
     """Every metric of each arm's model and, of a simulation, the spread over clients."""
     folder = RunFolder.open(run)
-    folder.summary()  # refuses a run that is not finished
+    folder.run()  # refuses one that is not finished
     population, model = open_task(folder.config)
     results = []
     for arm in folder.config.arms:

@@ -4,7 +4,7 @@
     summary.json       written last: a folder without                       and arm
                        it is not finished                diagnostics.jsonl  what only a simulation
                                                                             can see
-    model-ARM.npz      the model                         figure.png, .svg
+    model-ARM.npz      the model                         figure.svg
     environment.json   versions and devices              checkpoint.npz     state, ledger, secrets
     report.html        all of it, as a page for the server's own eyes
 
@@ -33,13 +33,13 @@ from locksfl._arrays import pack_arrays, unpack_arrays
 from locksfl._files import naming, write_atomically
 from locksfl._tables import Record
 from locksfl.experiment.config import Config, read_config, to_table
+from locksfl.experiment.record import Run, read
 
 try:
     import fcntl
 except ImportError:
     fcntl = None  # type: ignore[assignment]
 
-SINCE_0_1 = ("held_out", "classes_public", "released_statistics", "population", "task", "unit")
 LINES = ("rounds.jsonl", "diagnostics.jsonl")
 MADE_FIRST = ("config.toml", *LINES, "environment.json")  # before the first checkpoint
 HALF_WRITTEN = ".?*.????????"  # the temporary files of `write_atomically`
@@ -143,21 +143,22 @@ class RunFolder:
         with suppress(OSError):  # not ours to remove if something else is in it
             self.path.rmdir()
 
-    def summary(self) -> Record:
+    def run(self) -> Run:
         """What the run came to."""
-        if not self.finished:
-            raise ValueError(f"{self.path}: the run is not finished; continue it with --resume")
         path = self.path / "summary.json"
         try:
-            summary: Record = json.loads(path.read_text("utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path}: damaged ({error})") from None
-        if lacking := [name for name in SINCE_0_1 if name not in summary]:
+            table = json.loads(path.read_text("utf-8"))
+            if "secret" in table:
+                return read(Run, table)
+        except FileNotFoundError:
             raise ValueError(
-                f"{path}: of version 0.1, for it has no {lacking[0]}; expected a run of a later "
-                "version (of this one there is its ledger: locks privacy account)"
-            )
-        return summary
+                f"{self.path}: the run is not finished; continue it with --resume"
+            ) from None
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}: damaged ({error})") from None
+        from locksfl.experiment.old_runs import old_run  # it plans arms and charges them
+
+        return old_run(self.path, self.config, table, self.lines("rounds.jsonl"))
 
     def lines(self, name: str) -> list[Record]:
         """The lines of rounds.jsonl or diagnostics.jsonl."""
@@ -171,6 +172,17 @@ class RunFolder:
         """Replace a whole file, atomically."""
         write_atomically(self.path / name, text.encode())
 
+    @cached_property
+    def environment(self) -> Record | None:
+        """What the run began on and with; None if the file was deleted."""
+        path = self.path / "environment.json"
+        return json.loads(path.read_text("utf-8")) if path.is_file() else None
+
+    def write_environment(self, devices: list[str]) -> None:
+        """Note what it begins on and with."""
+        self.environment = environment(devices)
+        self.write_json("environment.json", self.environment)
+
     def write_json(self, name: str, value: Any) -> None:
         """Replace a whole JSON file, atomically."""
         self.write_text(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
@@ -182,28 +194,33 @@ class RunFolder:
         meta = {**meta, "bytes": sizes, "hashes": hashes}
         write_atomically(self.path / "checkpoint.npz", pack_arrays(meta, arrays), secret=True)
 
-    def load_checkpoint(self) -> tuple[Record, dict[str, np.ndarray]]:
-        """The last checkpoint; lines written after it are dropped. Those before it are what the
-        run goes on from (what rate control reads, when to stop): edited, they are refused."""
+    def load_checkpoint(self) -> tuple[Record, dict[str, np.ndarray], dict[str, list[Record]]]:
+        """The last checkpoint, and the lines of each file before it; those after it are dropped.
+        They are what the run goes on from (what rate control reads, when to stop): edited, they are
+        refused."""
         path = self.path / "checkpoint.npz"
         if not path.is_file():
             raise ValueError(f"{self.path}: nothing to resume (it has no checkpoint.npz)")
         meta, arrays = unpack_arrays(path)
         if not {"bytes", *CHECKPOINT} <= meta.keys():
             raise ValueError(f"{path}: damaged or not written by this program")
+        content = {}
         for name, size in meta["bytes"].items():
             lines = self.path / name
             if not lines.is_file() or lines.stat().st_size < size:
                 raise ValueError(f"{lines}: shorter than its checkpoint says; damaged")
-            self._hashes[name] = written = hashlib.sha256(lines.read_bytes()[:size])
-            if written.hexdigest() != meta.get("hashes", {}).get(name, written.hexdigest()):
+            written = lines.read_bytes()[:size]
+            self._hashes[name] = hashlib.sha256(written)
+            here = self._hashes[name].hexdigest()
+            if here != meta.get("hashes", {}).get(name, here):
                 raise ValueError(
                     f"{lines}: edited since the run wrote it; expected its own lines, or a new run"
                 )
+            content[name] = _records(written, lines)
             os.truncate(lines, size)
         for left in self.path.glob(HALF_WRITTEN):  # of a run that was killed: it may have secrets
             left.unlink()
-        return meta, arrays
+        return meta, arrays, content
 
 
 def _half_written(path: Path) -> set[Path]:
@@ -242,8 +259,12 @@ def read_lines(path: Path, *, resumed: bool = False) -> list[Record]:
         if not path.is_file():
             return []
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    return _records(path.read_bytes(), path)
+
+
+def _records(content: bytes, path: Path) -> list[Record]:
     try:
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        return [json.loads(line) for line in content.decode().splitlines()]
     except ValueError as error:
         raise ValueError(f"{path}: damaged ({error})") from None
 

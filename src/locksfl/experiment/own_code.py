@@ -42,12 +42,12 @@ def described(run: PublicRun) -> Config:
 
 
 def _stand_in(arm: ArmConfig, played: PublicArm, clients: int) -> ArmConfig:
-    rule, cohort = None, arm.cohort
+    rule, cohort, joint = None, arm.cohort, False
     if played.noise.ladder:
         events = [event for event, _ in played.terms["PUBLIC"] if isinstance(event, Chosen)]
-        joint = events and isinstance(events[0].choices[0], SampledTwice)
+        joint = bool(events) and isinstance(events[0].choices[0], SampledTwice)
         rule = "dpis" if joint else "coin"
-    if rule == "dpis":  # it asks everybody
+    if joint:  # it asks everybody
         cohort = None
     elif cohort is None and sampling_of(arm.given()).secret:
         cohort = clients

@@ -18,7 +18,7 @@ from locksfl.methods.events import EXACT, Rounds, Sampled, Terms
 from locksfl.privacy import gdp
 from locksfl.privacy.population import PopulationJournal, Run
 from locksfl.privacy.terms import PlannedArm
-from locksfl.round.noise import SYSTEM, Noise, add_noise, gaussian_std, grid_for
+from locksfl.round.noise import SYSTEM, NoiseSource, add_noise, gaussian_std, grid_for
 
 
 def from_table(
@@ -80,7 +80,7 @@ def from_table(
 
 
 def release(
-    rows: NDArray[np.float64], sensitivity: float, paid: Release, noise: Noise = SYSTEM
+    rows: NDArray[np.float64], sensitivity: float, paid: Release, noise: NoiseSource = SYSTEM
 ) -> tuple[NDArray[np.float64], float]:
     """The sum over clients with Gaussian noise, charged to the population's journal beforehand,
     and the standard deviation of that noise.

@@ -10,6 +10,7 @@ has, and the files that are functions of it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -21,15 +22,15 @@ import tomli_w
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from locksfl.experiment.config import to_table
+from locksfl.experiment.coverage import covered
 from locksfl.experiment.documents import CONFIG, PAGE, STATEMENT, TEXT
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.page import public_page
-from locksfl.experiment.public import public_models, public_run
+from locksfl.experiment.public import public_model
 from locksfl.experiment.record import PublicRun, plain
 from locksfl.experiment.records import untrained
 from locksfl.experiment.sealing import read_private_key, sealed
 from locksfl.experiment.statement import statement_text
-from locksfl.methods import TRUSTS
 
 
 def publish_folder(run: Path, target: Path, sign: Path | None = None) -> list[Path]:
@@ -37,13 +38,17 @@ def publish_folder(run: Path, target: Path, sign: Path | None = None) -> list[Pa
     Ed25519 key whose signature the statement is given."""
     key = None if sign is None else read_private_key(sign)
     folder = RunFolder.open(run)
-    folder.summary()  # an unfinished run is refused
+    known = folder.run()
     if target.exists():
         raise ValueError(f"{target}: already exists; expected a new folder")
-    if why := untrained(folder.lines("rounds.jsonl"), TRUSTS[folder.config.privacy.trust]):
+    if why := untrained(known):
         raise ValueError(f"{run}: {why}; expected a run in which devices trained")
-    models = public_models(folder)
-    return publish(public_run(folder, models), models, target, key)
+    public = covered(known)
+    models = {arm.name: public_model(run / arm.file, public.settings) for arm in public.arms}
+    for arm in public.arms:
+        if hashlib.sha256(models[arm.name]).hexdigest() != arm.model:
+            raise ValueError(f"{run / arm.file}: edited since the run wrote it; expected its model")
+    return publish(public, models, target, key)
 
 
 def publish(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -24,8 +24,8 @@ from msgspec import Meta, structs
 from locksfl._tables import or_null
 from locksfl.arm import MOST_ROUNDS, Noise
 from locksfl.experiment.config import Config, to_table
-from locksfl.methods.events import AnyEvent, Rounds
-from locksfl.methods.releases import Observer, Relation, as_float
+from locksfl.methods.events import AnyEvent, Rounds, whole
+from locksfl.methods.releases import OBSERVERS, ChargedBy, Observer, Relation, as_float
 from locksfl.privacy import Cost as CostFound
 from locksfl.privacy.population import Total
 
@@ -83,7 +83,7 @@ class Cost(Written, frozen=True, kw_only=True):
     relation: Relation
     epsilon: Epsilon
     delta: Delta
-    accountant: Literal["pld", "rdp", "gdp", "none"]
+    accountant: ChargedBy
 
     @classmethod
     def of(cls, costs: Iterable[CostFound]) -> tuple[Self, ...]:
@@ -91,7 +91,8 @@ class Cost(Written, frozen=True, kw_only=True):
         return tuple(cls(**vars(one) | {"epsilon": or_null(one.epsilon)}) for one in costs)
 
 
-Costs = Annotated[tuple[Cost, ...], Meta(min_length=4, max_length=4)]  # of all observers, relations
+# of all relations, and of the observers that the trust has terms for
+Costs = Annotated[tuple[Cost, ...], Meta(min_length=4, max_length=2 * len(OBSERVERS))]
 
 
 class Counts(Written, frozen=True, kw_only=True):
@@ -154,6 +155,17 @@ class TagMetrics(Metrics, frozen=True, kw_only=True, tag="tags"):
 
 
 AnyMetrics = ClassMetrics | NumberMetrics | TagMetrics
+METRICS: dict[str, type[AnyMetrics]] = {
+    "classes": ClassMetrics,
+    "numbers": NumberMetrics,
+    "tags": TagMetrics,
+}
+
+
+def metrics_of(task: str, measured: Mapping[str, Any]) -> AnyMetrics:
+    """The metrics of a task, of all that was measured (`experiment.metrics`)."""
+    kind = METRICS[task]
+    return kind(**{name: measured.get(name) for name in kind.__struct_fields__})
 
 
 class PublicRound(Written, frozen=True, kw_only=True):
@@ -185,7 +197,7 @@ class PublicArm(Written, frozen=True, kw_only=True):
         super().__post_init__()
         terms = {who: tuple(Rounds(*one) for one in seen) for who, seen in self.terms.items()}
         structs.force_setattr(self, "terms", terms)
-        if set(terms) != {"SERVER", "PUBLIC"} or not all(terms.values()):
+        if not whole(terms):
             raise ValueError("terms: expected what SERVER and what PUBLIC sees")
         for event, rounds in (one for seen in terms.values() for one in seen):
             if not 1 <= rounds <= MOST_ROUNDS:
@@ -313,11 +325,14 @@ class Statement(PublicRun, frozen=True, kw_only=True):
 
 
 class Releases(Written, frozen=True, kw_only=True):
-    """What a round released of sums and counts, with the noise that was charged."""
+    """What a round released, with the noise that was charged, and what follows from releases."""
 
     norm_sum: float | None = None
     used_norm_sum: float | None = None  # clamped, as the round used it
-    uploads: float | None = None
+    uploads: float | None = None  # a count
+    clip_norm: float | None = None  # that of the round, if it adapts
+    expected_cohort: float | None = None  # under rate control
+    counts: Counts | None = None  # where every client's messages carry their own noise
 
 
 class Tally(Written, frozen=True, kw_only=True):
@@ -325,27 +340,54 @@ class Tally(Written, frozen=True, kw_only=True):
 
     asked: Whole
     answered: Whole
-    rejected: Whole
+    rejected: Whole  # NaN, a wrong shape, too large, an error
     missing: Whole
-    refused: dict[str, int]
+    refused: dict[str, int]  # by the name of the code
+    flagged: tuple[int, ...] = ()  # clients, from this round on
 
 
 class SecretRound(Written, frozen=True, kw_only=True):
     """What the server alone knows of a round."""
 
     released: Releases
-    counts: Counts | None = None  # true ones; None: not even the server's log knows them
+    counts: Counts | None = None  # true ones; None: not even the server's log may have them
     scores: Scores | None = None  # on people's records
-    stages: dict[str, Tally] = {}
+    stages: dict[str, Tally] = {}  # of a federation
 
 
-class SecretArm(Written, frozen=True, kw_only=True):
-    """What the server alone knows of an arm."""
+class Line(Written, frozen=True, kw_only=True):
+    """A line of rounds.jsonl."""
 
+    arm: Name
+    round: Annotated[int, Meta(ge=1)]
+    public: PublicRound
+    secret: SecretRound
+
+    @property
+    def scores(self) -> Scores | None:
+        """How good the model is, whoever was held out; None: not evaluated."""
+        return self.public.scores or self.secret.scores
+
+    @property
+    def score(self) -> float | None:
+        """Accuracy or, for numbers, R^2."""
+        return None if self.scores is None else self.scores.score
+
+
+class Finished(Written, frozen=True, kw_only=True):
+    """What its last round leaves of an arm: all else follows from settings, ledger and lines."""
+
+    name: Name
+    model: Sha256  # of the public form of its file
     seconds: float
     compile_seconds: float
+    metrics: AnyMetrics  # whoever was held out
+
+
+class SecretArm(Finished, frozen=True, kw_only=True):
+    """What the server alone knows of an arm."""
+
     spent: tuple[Cost, ...]  # so far: never the guarantee
-    metrics: AnyMetrics  # of the last model, whoever was held out
     rounds: tuple[SecretRound, ...]
 
 
@@ -354,22 +396,21 @@ class Debit(Written, frozen=True, kw_only=True):
 
     id: Name
     run: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}(?![\s\S])")]
-    head: Sha256
+    head: str  # of the journal, with this run in it
 
 
 class SecretRun(Written, frozen=True, kw_only=True):
     """What the server alone knows of a run."""
 
-    experiment: Sha256  # of its settings
+    experiment: str | None  # a hash of its settings
     data: str  # the name of a folder
-    engine: str | None
     arms: tuple[SecretArm, ...]
     all_arms_spent: tuple[Cost, ...]
     population: Debit | None = None
 
 
 class Run(Written, frozen=True, kw_only=True):
-    """A run as its server has it."""
+    """A run as its server has it: summary.json."""
 
     public: PublicRun
     secret: SecretRun
@@ -381,6 +422,8 @@ Some = TypeVar("Some", bound=Written)
 def plain(record: Written) -> dict[str, Any]:
     """The one form of a record in JSON. Settings that are not set are left out, as in TOML."""
     table: dict[str, Any] = json.loads(msgspec.json.encode(record))
+    if isinstance(record, Run):
+        table["public"] = plain(record.public)
     if isinstance(record, PublicRun):
         table["settings"] = to_table(record.settings)
     return table

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from locksfl._tables import Record
 from locksfl._text import epsilon_text
 from locksfl.data.datasets import has_users
 from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered_text
-from locksfl.experiment.record import PublicRun
+from locksfl.experiment.own_code import described
+from locksfl.experiment.record import Cost, HeldOut, PublicArm, PublicRun
 from locksfl.methods import TRUSTS
+from locksfl.methods.releases import Observer
 from locksfl.privacy import delta_warning
 
 MEANING = (
@@ -61,18 +63,18 @@ RESERVATIONS = {
     "costs the same at the one order that was fixed beforehand, so the epsilons hold.",
     "adaptive_clipping": "adaptive clipping: the limit on the size of an update (clip norm) was "
     "adapted in every round to a number that was released, with noise, before: how many updates "
-    "were within the limit. The epsilons include these numbers; rounds.jsonl has the limits.",
+    "were within the limit. The epsilons include these numbers; statement.json has the limits.",
     "credit": "aggregation credit: where the epsilon against PUBLIC is below that against SERVER, "
     "the noise of the other clients is counted too. That holds only if they add their noise, and "
     "if neither they nor the server show PUBLIC what they sent. Against whoever has seen that, "
     "only the epsilon against SERVER holds.",
 }
-WARNINGS = {
-    "simulated": "simulated: a seed was given, so THIS RUN PROTECTS NOBODY. Its epsilons are what "
+WARNINGS = (
+    "simulated: a seed was given, so THIS RUN PROTECTS NOBODY. Its epsilons are what "
     "a run with secret random numbers would have.",
-    "tuned_without_privacy": "tuned_without_privacy: settings (clip norm, step or rule) were "
+    "tuned_without_privacy: settings (clip norm, step or rule) were "
     "chosen by looking at runs on these data. No epsilon on this page covers that choice.",
-}
+)
 OTHER_RUNS = (
     "**Other runs.** Every other model, statistic or run about the same people costs them more: "
     "epsilons add up. "
@@ -106,62 +108,69 @@ def unit_text(config: Config) -> str:
     )
 
 
-def statement_words(public: Record, config: Config) -> Record:
+@dataclass(frozen=True)
+class Words:
     """All that is said of a run's privacy, in sentences: the one source of STATEMENT.md and of
-    report.html. `**` marks what is bold.
+    report.html. `**` marks what is bold."""
 
-    Args:
-        public: what a bundle's statement.json tells; of a server's own run, the same fields.
-        config: the experiment.
-    """
-    played = {arm.get("played_rounds", arm["rounds"]) for arm in public["arms"]}
-    rounds = " or ".join(str(t) for t in sorted(played))
-    early = "; ".join(filter(None, map(ended_early, public["arms"])))
+    warnings: Sequence[str]  # what a reader must not miss
+    trust: str  # who is trusted with what
+    short: str  # the numbers to look for
+    sees: Mapping[Observer, str]  # what each observer sees
+    reservations: Sequence[str]  # what the epsilons rest on
+    scope: str  # the unit, rounds, and who was asked
+    delta: str  # how it was chosen
+    factor: str  # epsilon as a factor
+    meaning: Sequence[str]  # of the words
+    not_protected: Sequence[str]
+
+
+def statement_words(run: PublicRun, config: Config) -> Words:
+    """The words of a run; `config`: its settings, with nothing to import in them."""
+    rounds = " or ".join(str(t) for t in sorted({arm.played for arm in run.arms}))
+    early = "; ".join(filter(None, map(ended_early, run.arms)))
     trust = TRUSTS[config.privacy.trust]
-    return {
-        "warnings": _warnings(public, config),
-        "trust": trust.statement,
-        "short": _in_short(public),
-        "sees": {**trust.sees, "PUBLIC": _public_sees(public, config)},
-        "reservations": _reservations(public, config),
-        "scope": f"Unit of privacy: {public['unit']}. There are {config.clients} clients. "
+    return Words(
+        warnings=_warnings(run, config),
+        trust=trust.statement,
+        short=_in_short(run),
+        sees={**trust.sees, "PUBLIC": _public_sees(run, config)},
+        reservations=_reservations(run, config),
+        scope=f"Unit of privacy: {unit_text(config)}. There are {config.clients} clients. "
         f"Training took {rounds} rounds{f' ({early})' if early else ''}; {_who_was_asked(config)}",
-        "delta": _delta(config),
-        "factor": _factor(public, config),
-        "meaning": [
+        delta=_delta(config),
+        factor=_factor(run, config),
+        meaning=[
             MEANING,
-            f"{OBSERVERS}{CONDITIONS if _credited(public) else ''}.",
+            f"{OBSERVERS}{CONDITIONS if _credited(run) else ''}.",
             RELATIONS,
-            *([ARMS] if len(public["arms"]) > 1 else []),
+            *([ARMS] if len(run.arms) > 1 else []),
         ],
-        "not_protected": [
-            f"{OTHER_RUNS}{covered_text(public['covers'])}",
-            *_about_the_data(public, config),
+        not_protected=[
+            f"{OTHER_RUNS}{covered_text(run.covers)}",
+            *_about_the_data(run, config),
             *NOT_COVERED,
         ],
-    }
+    )
 
 
 def statement_text(run: PublicRun) -> str:
     """The text of STATEMENT.md."""
-    from locksfl.experiment.documents import as_document
-
-    public = as_document(run)["statement"]
-    words = public["words"]
-    first = (*words["warnings"], words["trust"], words["short"], *words["reservations"])
-    guaranteed = (words["scope"], words["delta"], *words["meaning"], words["factor"])
+    words = statement_words(run, described(run))
+    first = (*words.warnings, words.trust, words.short, *words.reservations)
+    guaranteed = (words.scope, words.delta, *words.meaning, words.factor)
     lines = [
-        f"# Privacy statement: {_escaped(public['name'])}",
+        f"# Privacy statement: {_escaped(run.settings.name)}",
         *_apart(first),
         "",
         "## What is protected, and from whom",
         *_apart(guaranteed),
         "",
-        *_table(public),
+        *_table(run),
         "",
         "## What is not protected",
         "",
-        *(f"* {_escaped(text)}" for text in words["not_protected"]),
+        *(f"* {_escaped(text)}" for text in words.not_protected),
     ]
     return "\n".join(lines) + "\n"
 
@@ -176,39 +185,39 @@ def _escaped(text: str) -> str:
     return re.sub(marks, lambda found: "".join(f"\\{mark}" for mark in found[0]), text)
 
 
-def _warnings(public: Record, config: Config) -> list[str]:
-    """What a reader must not miss."""
+def _warnings(run: PublicRun, config: Config) -> list[str]:
     said = []
-    if public["no_guarantee"]:
-        claimed = max(arm["claimed_epsilon"] for arm in public["arms"])
+    if config.privacy.accounting != "sound":
+        claimed = max(arm.claimed_epsilon or 0.0 for arm in run.arms)
         said.append(
             f"**NO GUARANTEE for the claimed epsilon of {claimed:.4g}**: it was computed as "
             "printed in the paper, which is wrong (each client adds the noise of a trusted server, "
             "and norms are not charged). The table below has the true cost."
         )
-    said += [text for key, text in WARNINGS.items() if public[key]]
+    holds = (run.simulated, config.privacy.tuned_without_privacy)
+    said += [text for text, true in zip(WARNINGS, holds, strict=True) if true]
     if TRUSTS[config.privacy.trust].private:
         said.append(delta_warning(config.privacy.delta, config.clients) or "")
     return [text for text in said if text]
 
 
-def _public_sees(public: Record, config: Config) -> str:
+def _public_sees(run: PublicRun, config: Config) -> str:
     trust, asked = TRUSTS[config.privacy.trust], _by_asking(config)
     told = [known + _of(names, asked) for (_, known), names in asked.items() if known]
     if trust.amplified and told:
         others = "; not who took part in other arms, nor how many" * (len(told) < len(asked))
         return f"{SUMS} {' and '.join(told)}{others}"
-    return CREDITED if _credited(public) else trust.sees["PUBLIC"]
+    return CREDITED if _credited(run) else trust.sees["PUBLIC"]
 
 
-def _credited(public: Record) -> bool:
-    """Whether an epsilon that is told counts on the noise of other clients: against the public it
+def _credited(run: PublicRun) -> bool:
+    """Whether an epsilon that is shown counts on the noise of other clients: against the public it
     is then below that against the server, and nothing else makes it so."""
-    told = [arm["privacy"] for arm in public["arms"]]
-    told += [arm["spent_so_far"] for arm in public["arms"] if ended_early(arm)]
+    lists = [arm.privacy for arm in run.arms]
+    lists += [arm.spent_so_far for arm in run.arms if arm.spent_so_far and ended_early(arm)]
     finite = (
-        {(c["observer"], c["relation"]): c["epsilon"] for c in costs if c["epsilon"] is not None}
-        for costs in told
+        {(c.observer, c.relation): c.epsilon for c in costs if c.epsilon is not None}
+        for costs in lists
     )
     return any(
         who == "PUBLIC" and epsilon < known.get(("SERVER", relation), 0.0)
@@ -217,24 +226,22 @@ def _credited(public: Record) -> bool:
     )
 
 
-def _factor(public: Record, config: Config) -> str:
+def _factor(run: PublicRun, config: Config) -> str:
     """What epsilon means as a factor: that of the experiment's own relation, against the observer
     from whom its trust protects."""
     who = "SERVER" if TRUSTS[config.privacy.trust].guards_server else "PUBLIC"
     mine = (who, config.privacy.relation)
-    composed = public["all_arms_composed"]
-    found = [cost for cost in composed if (cost["observer"], cost["relation"]) == mine]
-    if not found or found[0]["epsilon"] is None:  # none at all: of a forged document
+    cost = next((c for c in run.all_arms if (c.observer, c.relation) == mine), None)
+    if cost is None or cost.epsilon is None:  # none at all: of a forged document
         return ""
-    cost = found[0]
-    factor = math.exp(min(cost["epsilon"], 700.0))
-    told = f"{float(f'{factor:.2g}'):,.4g}" if factor < 1e4 else f"{float(f'{factor:.2g}'):,.0f}"
+    factor = math.exp(min(cost.epsilon, 700.0))
+    text = f"{float(f'{factor:.2g}'):,.4g}" if factor < 1e4 else f"{float(f'{factor:.2g}'):,.0f}"
     if factor > 1e12:
-        told = "a million millions or more"
-    promises = ", which promises little" if cost["epsilon"] > 10 else ""
+        text = "a million millions or more"
+    promises = ", which promises little" if cost.epsilon > 10 else ""
     return (
         f"Here epsilon is {_epsilon(cost)} ({who}, {config.privacy.relation}): a factor of "
-        f"about {told}{promises}."
+        f"about {text}{promises}."
     )
 
 
@@ -250,13 +257,14 @@ def _delta(config: Config) -> str:
     )
 
 
-def ended_early(arm: Record) -> str | None:
+def ended_early(arm: PublicArm) -> str | None:
     """What an arm played of its plan and has spent with that, if releases ended it early."""
-    if arm.get("played_rounds", arm["rounds"]) == arm["rounds"]:
+    if arm.played == arm.planned:
         return None
-    known = [c for c in arm["spent_so_far"] if c["observer"] == "PUBLIC" and c["epsilon"]]
+    costs = arm.spent_so_far or ()
+    known = [cost for cost in costs if cost.observer == "PUBLIC" and cost.epsilon]
     spent = f", which have spent {_protection(known)} against PUBLIC, no guarantee" if known else ""
-    return f"{arm['name']}: {arm['played_rounds']} of {arm['rounds']} planned rounds{spent}"
+    return f"{arm.name}: {arm.played} of {arm.planned} planned rounds{spent}"
 
 
 def _by_asking(config: Config) -> dict[tuple[str, str], list[str]]:
@@ -280,59 +288,60 @@ def _who_was_asked(config: Config) -> str:
     return f"in each, {'; '.join(told)}."
 
 
-def _in_short(public: Record) -> str:
+def _in_short(run: PublicRun) -> str:
     """The numbers of the table that a reader should look for, for each observer."""
-    composed = public["all_arms_composed"]
-    told = "; ".join(
-        f"against {who}, {_protection([cost for cost in composed if cost['observer'] == who])}"
-        for who in dict.fromkeys(cost["observer"] for cost in composed)
+    parts = "; ".join(
+        f"against {who}, {_protection([cost for cost in run.all_arms if cost.observer == who])}"
+        for who in dict.fromkeys(cost.observer for cost in run.all_arms)
     )
-    whole = ", for all arms together" if len(public["arms"]) > 1 else ""
-    return f"**In short{whole}:** {told}. Delta is {composed[0]['delta']:g}."
+    whole = ", for all arms together" if len(run.arms) > 1 else ""
+    return f"**In short{whole}:** {parts}. Delta is {run.all_arms[0].delta:g}."
 
 
-def _protection(costs: list[Record]) -> str:
-    if all(cost["epsilon"] is None for cost in costs):
+def _protection(costs: Sequence[Cost]) -> str:
+    if all(cost.epsilon is None for cost in costs):
         return "no protection"
-    return "epsilon " + " or ".join(f"{_epsilon(cost)} ({cost['relation']})" for cost in costs)
+    return "epsilon " + " or ".join(f"{_epsilon(cost)} ({cost.relation})" for cost in costs)
 
 
-def _epsilon(cost: Record) -> str:
-    return epsilon_text(cost["epsilon"], 3, "infinite")
+def _epsilon(cost: Cost) -> str:
+    return epsilon_text(cost.epsilon, 3, "infinite")
 
 
-def _reservations(public: Record, config: Config) -> list[str]:
-    ended = any(arm["rounds"] < arm["asked_rounds"] for arm in public["arms"])
-    chosen = any(arm.controlled and arm.private for arm in config.arms)
-    adapted = any(arm.clip_quantile is not None and arm.private for arm in config.arms)
-    schemes = dict.fromkeys(arm.scheme.reservation for arm in config.arms if arm.private)
-    said = {"max_epsilon": ended, "rate_control": chosen, "adaptive_clipping": adapted}
-    said["credit"] = _credited(public)
-    said["stop_after"] = any(map(ended_early, public["arms"]))
-    said["noise_follows"] = any(a.noise_follows and not a.noise_multiplier for a in config.arms)
-    holds = {**public, **said}
+def _reservations(run: PublicRun, config: Config) -> list[str]:
+    private = [arm for arm in config.arms if arm.private]
+    holds = {
+        "filter": config.privacy.filter,
+        "max_epsilon": any(arm.planned < config.train.rounds for arm in run.arms),
+        "stop_after": any(map(ended_early, run.arms)),
+        "rate_control": any(arm.controlled for arm in private),
+        "noise_follows": any(a.noise_follows and not a.noise_multiplier for a in config.arms),
+        "adaptive_clipping": any(arm.clip_quantile is not None for arm in private),
+        "credit": _credited(run),
+    }
+    schemes = dict.fromkeys(arm.scheme.reservation for arm in private)
     texts = *(text for key, text in RESERVATIONS.items() if holds[key]), *schemes
     return [text for text in texts if text]
 
 
-def _table(public: Record) -> list[str]:
+def _table(run: PublicRun) -> list[str]:
     rows = [
         "| arm | observer | relation | epsilon | delta | accountant |",
         "|---|---|---|---|---|---|",
     ]
-    arms = public["arms"]
-    if len(arms) > 1:
-        arms = [*arms, {"name": "all arms together", "privacy": public["all_arms_composed"]}]
-    for arm in arms:
-        for cost in arm["privacy"]:
-            cells = (_escaped(arm["name"]), cost["observer"], cost["relation"], _epsilon(cost))
-            rows.append(f"| {' | '.join(cells)} | {cost['delta']:g} | {cost['accountant']} |")
+    lists = [(arm.name, arm.privacy) for arm in run.arms]
+    if len(lists) > 1:
+        lists.append(("all arms together", run.all_arms))
+    for name, costs in lists:
+        for cost in costs:
+            cells = (_escaped(name), cost.observer, cost.relation, _epsilon(cost))
+            rows.append(f"| {' | '.join(cells)} | {cost.delta:g} | {cost.accountant} |")
     return rows
 
 
-def _about_the_data(public: Record, config: Config) -> list[str]:
+def _about_the_data(run: PublicRun, config: Config) -> list[str]:
     """What these data and their use leave open."""
-    said = [_held_out(public["held_out"])]
+    said = [_held_out(run.held_out)]
     if config.engine is None and config.data.leaves_out_people:
         said.append(
             f"**The number of clients** is that of people with at least {config.data.min_samples} "
@@ -344,19 +353,19 @@ def _about_the_data(public: Record, config: Config) -> list[str]:
             f"**How clients were made.** Split {config.data.split.kind!r} assigned records to "
             "clients by their labels. The epsilons do not cover what this reveals about a label."
         )
-    if not public["classes_public"]:
+    if not run.classes_public:
         said.append(
             "**The number of classes** was counted in the data, including the held-out ones, and "
             "can be read from the model. No epsilon covers that."
         )
-    for told in public["released_statistics"]:
+    for told in run.released_statistics:
         said.append(
             "**Statistics of the data.** The features were scaled with means and standard "
             f"deviations of these data, {told}. What the model reveals of them is not in the table "
             "above; the journal of that population has both."
         )
-    if not public["tuned_without_privacy"]:
-        charged = ", except for what runs in the journal released" if public["covers"] else ""
+    if not config.privacy.tuned_without_privacy:
+        charged = ", except for what runs in the journal released" if run.covers else ""
         said.append(
             "**Tuning.** Nobody declared that settings were chosen by looking at these data. If "
             "they were, that choice reveals something too, and no epsilon on this page covers it"
@@ -365,13 +374,13 @@ def _about_the_data(public: Record, config: Config) -> list[str]:
     return said
 
 
-def _held_out(held_out: Record) -> str:
-    if held_out["public"]:
+def _held_out(held_out: HeldOut) -> str:
+    if held_out.public:
         return (
             "**Held-out records.** Accuracy and loss were measured on records that are declared "
             "public. No epsilon covers these records."
         )
-    count = held_out["clients"]
+    count = held_out.clients
     who = "some people were" if count is None else "1 client was"
     if count is not None and count != 1:
         who = f"{count} clients were"

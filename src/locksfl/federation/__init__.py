@@ -1,5 +1,9 @@
 """The same round over Flower (flwr): a server, and devices that guard their own privacy.
 
+In: an experiment, a device's policy and data, and keys.
+Out: a run folder as `locks run` leaves it, and a ledger on every device.
+May not import: paper, cli. No other room imports flwr; `device/` starts without JAX.
+
     wire.py          what is asked and answered, and the network between; no Flower
     messages.py      questions and answers as Flower messages
     post.py          how a message travels: in one piece, by calls of our own
@@ -24,7 +28,7 @@
 
     flower.py        every import from Flower that Flower does not document
 
-Only this package imports flwr, and each module imports only what it uses: `rounds.py` needs none.
+Each module imports only what it uses: `rounds.py` needs no Flower.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 
 from locksfl.experiment.config import Config
 from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.record import Run
 from locksfl.experiment.run import run_experiment
 from locksfl.federation import settings
 from locksfl.federation.device.files import DeviceFiles
@@ -23,7 +24,7 @@ def simulate(
     home: Path,
     seconds: float,
     **options: Any,
-) -> dict[str, Any]:
+) -> Run:
     """Play the experiment on virtual nodes; each answers through a guard with its own files."""
     os.environ.update(settings(home))
     logging.getLogger("flwr").setLevel(logging.ERROR)

@@ -1,5 +1,9 @@
 """The building blocks of a round: rules, estimators, trusts and samplings, one file each.
 
+In: one client's own value, released numbers and public dials, as arrays of numpy or jax.numpy.
+Out: probabilities, weights and noise; statements of what is asked, released and bounded.
+May not import: any other room; nor JAX, since devices and accountants read these files.
+
 A method is one object that states, besides its functions, what it asks of a client, what it
 releases to whom, and the bounds that it keeps. Accountants, ledgers, the device's guard, the
 planner, the simulator and the docs read these statements and nothing else: no file compares names.
@@ -11,8 +15,7 @@ members (`jointly`, `settle_from_all`) see all of them, and only what the trust 
 private trust, released values. The round itself clamps the probability to the stated maximum and
 the contribution to the stated bound. A false statement then costs accuracy, never epsilon.
 
-No JAX here: devices and accountants read these files. Functions take the array namespace (numpy or
-jax.numpy) as their last argument, `xp`.
+Functions take the array namespace as their last argument, `xp`.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from locksfl._loading import load
+from locksfl._tables import Value
 from locksfl._validate import one_of
 from locksfl.methods import estimators, rules, samplings, trusts
 from locksfl.methods.estimators import Estimator
@@ -64,9 +68,9 @@ class Parts(NamedTuple):
 class Method:
     """The three choices that make a round, by name: what a program is compiled for."""
 
-    rule: str
-    estimator: str
-    trust: str
+    rule: str  # who uploads
+    estimator: str  # what is averaged
+    trust: str  # who adds the noise
 
     @property
     def parts(self) -> Parts:
@@ -93,11 +97,11 @@ def _find(known: dict[str, Kind], kind: type[Kind], name: str, setting: str) -> 
     return own
 
 
-def sampling_of(settings: Mapping[str, Any]) -> Sampling:
+def sampling_of(settings: Mapping[str, Value]) -> Sampling:
     """The sampling of the settings of an arm, or of its summary: the one that is named, or to which
     one of them belongs."""
     implied = (s.name for s in SAMPLINGS.values() for n in [*s.takes][:1] if settings.get(n))
-    return SAMPLINGS[settings.get("sampling") or next(implied, COINS)]
+    return SAMPLINGS[str(settings.get("sampling") or next(implied, COINS))]
 
 
 def typed_sampling(

@@ -21,8 +21,8 @@ class Ladder(NamedTuple):
     """The rungs between which the public number of a round chooses, an entry each."""
 
     shares: Any  # K' / (m C) from which on it is chosen, rising
-    noise_multipliers: Any
-    largest_probabilities: Any
+    noise_multipliers: Any  # of the updates
+    largest_probabilities: Any  # the most that the rule may give a client there
 
 
 class Dials(NamedTuple):

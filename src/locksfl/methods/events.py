@@ -28,7 +28,15 @@ from msgspec import Meta
 
 from locksfl._tables import Json
 from locksfl._validate import one_of
-from locksfl.methods.releases import Observer, Relation, as_count, as_float
+from locksfl.methods.releases import (
+    OBSERVERS,
+    PUBLIC,
+    SERVER,
+    Observer,
+    Relation,
+    as_count,
+    as_float,
+)
 
 Rate = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
@@ -82,7 +90,7 @@ class Exact(Event, frozen=True, tag="exact"):
 class Sampled(Event, frozen=True, tag="poisson-gaussian"):
     """A noised sum over the clients that independent secret coins draw."""
 
-    sampling_rate: Rate
+    sampling_rate: Rate  # the probability of a client's coin
     noise_multiplier: Positive
 
 
@@ -90,10 +98,10 @@ class SampledTwice(Event, frozen=True, tag="joint-poisson-gaussian"):
     """Two noised sums: over the clients that a first secret coin draws, then over those of them
     that a second one draws, whose rate is at most `second_rate`, whatever the first sum was."""
 
-    sampling_rate: Rate
-    first_multiplier: Positive
+    sampling_rate: Rate  # of the first coin
+    first_multiplier: Positive  # of the noise on the first sum
     second_rate: Rate
-    noise_multiplier: Positive
+    noise_multiplier: Positive  # of the noise on the second sum
 
 
 Coins = Sampled | SampledTwice
@@ -135,10 +143,10 @@ class Filtered(Event, frozen=True, tag="filtered-gaussian"):
     """A client's own noised values, a norm before each update, until its budget is spent."""
 
     update_multiplier: Positive
-    budget_epsilon: Positive
+    budget_epsilon: Positive  # what a client keeps for all its releases
     budget_delta: Rate
     budget_relation: Relation
-    norm_multiplier: Positive | None = None
+    norm_multiplier: Positive | None = None  # None: no norms are released
 
 
 Correlated = Turns  # the kinds that have a separation, bands and a strategy
@@ -188,6 +196,11 @@ def to_json(seen: Rounds) -> Json:
     table = msgspec.json.decode(msgspec.json.encode(seen.event))
     counted = {} if seen == EXACT else {"rounds": seen.rounds}
     return {name: value for name, value in table.items() if value is not None} | counted
+
+
+def whole(terms: Terms) -> bool:
+    """Whether these are the terms of observers that are known, server and public among them."""
+    return {SERVER, PUBLIC} <= terms.keys() <= OBSERVERS.keys() and all(terms.values())
 
 
 def terms_to_json(terms: Terms) -> Json:

@@ -23,6 +23,7 @@ Observer = Literal["SERVER", "PUBLIC"]
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)  # that a setting may name
+ChargedBy = Literal[Accountant, "gdp", "none"]  # whose bound an epsilon is
 SERVER: Observer = "SERVER"
 PUBLIC: Observer = "PUBLIC"
 # Whom epsilons are against, in words. A third observer is a name in `Observer`, a line here, and

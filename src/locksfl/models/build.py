@@ -35,23 +35,23 @@ Options = Mapping[str, Option]
 class Blueprint(NamedTuple):
     """What it takes to build a model again (`own.make_model`)."""
 
-    name: str
-    shape: tuple[int, ...]
-    classes: int
-    options: Options
+    name: str  # one of MODELS, or "package.module:function"
+    shape: tuple[int, ...]  # of a record
+    classes: int  # scores of a record, or of a position of it
+    options: Options  # what the function takes besides
 
 
 @dataclass(frozen=True)
 class Model:
     """A model on flat weights. Equal by identity: a compiled round belongs to one model."""
 
-    name: str
-    size: int
-    init: Callable[[Array], Array]
-    unravel: Callable[[Array], Any]
-    apply: Callable[[Any, Array], Array]
+    name: str  # in reports
+    size: int  # weights
+    init: Callable[[Array], Array]  # a key -> the initial vector
+    unravel: Callable[[Array], Any]  # a vector -> what `apply` takes
+    apply: Callable[[Any, Array], Array]  # that, and a batch of records -> scores
     dense: bool = False  # a stack of Linear layers with ReLU between them, at `.layers`
-    task: Task = CLASSES
+    task: Task = CLASSES  # what the scores mean
     blueprint: Blueprint | None = None  # None: nobody but its maker can build it again
 
     __eq__ = object.__eq__
@@ -237,8 +237,8 @@ def _built(
     name: str, shape: tuple[int, ...], classes: int, options: tuple[tuple[str, Any], ...]
 ) -> Model:
     """One model for equal settings: a compiled round belongs to one model."""
-    plan = Blueprint(name, shape, classes, dict(options))
-    return replace(MODELS[name](shape, classes, **plan.options), blueprint=plan)
+    blueprint = Blueprint(name, shape, classes, dict(options))
+    return replace(MODELS[name](shape, classes, **blueprint.options), blueprint=blueprint)
 
 
 def _frozen(value: Any) -> Any:

@@ -77,11 +77,11 @@ def reconstructed() -> list[dict[str, float]]:
 class HonestRow:
     """One reading of the paper's experiment: epsilons by relation; None is infinite."""
 
-    claimed_epsilon: float
-    noise_multiplier: float
+    claimed_epsilon: float  # by the paper
+    noise_multiplier: float  # as the paper prints it
     reading: str
-    server: dict[Relation, float | None]
-    public: dict[Relation, float | None]
+    server: dict[Relation, float | None]  # against SERVER
+    public: dict[Relation, float | None]  # against PUBLIC
 
 
 def honest_table() -> list[HonestRow]:

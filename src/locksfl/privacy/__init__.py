@@ -1,8 +1,9 @@
-"""What the releases cost: records of what was released, accountants, and calibration.
+"""What the releases cost: accountants, calibration, statements, ledgers and budgets.
 
-Events describe what an observer saw; `epsilon_of` says what they cost together, and
-`calibrate_central` and `calibrate_local` go the other way. Nothing here touches data or draws
-randomness, and every epsilon is an upper bound.
+In: events, which describe what an observer saw, and the noise of an arm.
+Out: what they cost together (`epsilon_of`), the noise that an epsilon needs (`calibrate_central`,
+    `calibrate_local`), and what was spent. Every epsilon is an upper bound.
+May not import: data, or anything that draws randomness; nor JAX, since devices read this room.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from locksfl.privacy.accountant import epsilon_of, epsilons_after
 from locksfl.privacy.budget import Budget
 from locksfl.privacy.calibration import calibrate, calibrate_central, calibrate_local
 from locksfl.privacy.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
-from locksfl.privacy.meter import Meter
-from locksfl.privacy.statement import (
+from locksfl.privacy.guarantees import (
     Cost,
     Counts,
     account,
@@ -29,6 +29,7 @@ from locksfl.privacy.statement import (
     most_rounds,
     spent,
 )
+from locksfl.privacy.meter import Meter
 
 __all__ = [
     "ACCOUNTANTS",

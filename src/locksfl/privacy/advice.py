@@ -49,8 +49,8 @@ class Gain:
     clip norm and epsilon: ratios below 1 are in its favour."""
 
     cohort: float  # clients that it asks in a round
-    noise: float
-    sampling_variance: float
+    noise: float  # ratio of its expected norm
+    sampling_variance: float  # ratio
     error: float  # noise and sampling together, root mean square
 
 
@@ -58,17 +58,17 @@ class Gain:
 class Advice:
     """Everything that `locks plan` says."""
 
-    question: Question
+    question: Question  # as it was asked
     verdict: str  # fine, hard or hopeless
     reach: float  # the signal of all rounds over their noise
-    reach_needed: float
+    reach_needed: float  # below it training is hopeless
     smallest_clients: int  # below so many it would be hopeless
     rule: str  # the one to take
-    reason: str
+    reason: str  # why that one, in words
     plans: dict[str, PlanNumbers]  # by rule
     full: PlanNumbers  # what every client in every round would give
-    frontier: list[AtTotal]
-    assumed: Assumed
+    frontier: list[AtTotal]  # the best plans by uploads in all
+    assumed: Assumed  # what is taken for granted
 
 
 def advise(question: Question) -> Advice:

@@ -52,7 +52,7 @@ class Expected:
     noise: float  # expected norm of the noise on the averaged update
     sampling: float  # root mean square of what the two samples alone add
     kept: float  # the share of the mean that arrives: 1 where the estimator is unbiased
-    uploads: float
+    uploads: float  # expected
 
     @property
     def error(self) -> float:

@@ -42,7 +42,7 @@ from locksfl._tables import Json
 from locksfl.arm import Arm
 from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
 from locksfl.privacy import old
-from locksfl.privacy.statement import Counts
+from locksfl.privacy.guarantees import Counts
 from locksfl.privacy.terms import LedgerArm
 
 VERSION = 3
@@ -55,9 +55,9 @@ COLUMNS = {"norms": np.int32, "uploads": np.int32, "open": np.int32, "shares": n
 class Entry:
     """One entry of the ledger."""
 
-    account: str
-    round: int
-    kind: Kind
+    account: str  # an arm or, on a device, a run
+    round: int  # of that account
+    kind: Kind  # what became of the round: reserved, or resolved in one of two ways
     clients: np.ndarray  # their numbers, increasing; or EVERYBODY
     uploaders: int = 1  # of a commitment: clients whose noise adds up (1 is the worst case)
     terms: str = ""  # on a device, in full; elsewhere they are in the header
@@ -80,11 +80,12 @@ class Entry:
 class Tally:
     """What was charged to each client under one set of terms."""
 
-    asks_norms: bool
-    clients: int
-    rounds: int = 0
+    asks_norms: bool  # whether a reservation charges a norm too
+    clients: int  # the length of the columns
+    rounds: int = 0  # that were reserved
     last: tuple[str, int] = ("", 0)  # account and round of the latest reservation
     latest: int = 0  # seconds since 1970
+    # of each client: norms, uploads, uploads not yet resolved, and its sum of 1/|Z|
     columns: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -129,13 +130,13 @@ class Header:
 
     experiment: str | None = None  # its identity (`experiment_id`)
     delta: float | None = None  # of the experiment's guarantee
-    relation: Relation | None = None
-    accountant: Accountant | None = None
+    relation: Relation | None = None  # likewise
+    accountant: Accountant | None = None  # likewise
     accounting: str = "sound"  # or "as-printed", for claims of the paper
-    trust: str | None = None
-    arms: tuple[LedgerArm, ...] = ()
+    trust: str | None = None  # of all arms
+    arms: tuple[LedgerArm, ...] = ()  # none in the ledger of a device or a population
     device: str | None = None  # a random name
-    population: str | None = None
+    population: str | None = None  # its id
     total: Mapping[str, str | float | None] | None = None  # of a population (`population.Total`)
     upgraded: str | None = None  # the head of the file of version 0.1 that this one replaced
 
@@ -225,9 +226,9 @@ class Books:
         self.header, self.written = header, header.as_dict() if written is None else written
         self.number, self.hash = 0, hashlib.sha256(_canonical(self.written)).hexdigest()
         self.began = self.head
-        self.plans = {arm.name: arm for arm in header.arms}
+        self.planned = {arm.name: arm for arm in header.arms}
         self.tallies = {
-            name: Tally(arm.asks_norms, arm.clients) for name, arm in self.plans.items()
+            name: Tally(arm.asks_norms, arm.clients) for name, arm in self.planned.items()
         }
 
     @classmethod
@@ -262,15 +263,15 @@ class Books:
     def tally(self, key: str) -> Tally:
         """The totals of an arm or, on a device, of a set of terms."""
         if key not in self.tallies:
-            if self.plans:
-                raise ValueError(f"arm = {key!r}: expected one of {', '.join(self.plans)}")
+            if self.planned:
+                raise ValueError(f"arm = {key!r}: expected one of {', '.join(self.planned)}")
             self.tallies[key] = Tally(bool(json.loads(key)["asks_norms"]), 1)
         return self.tallies[key]
 
     @property
     def arms(self) -> tuple[Counts, ...]:
         """Every arm, for the accountants."""
-        return tuple(map(self.counts, self.plans))
+        return tuple(map(self.counts, self.planned))
 
     def covers(self, other: Books) -> bool:
         """Whether it is about the same releases, and nothing is charged in another's totals that is
@@ -287,7 +288,7 @@ class Books:
         """What an arm's clients released; unresolved reservations are charged in full."""
         tally = self.tallies[arm]
         shares = tally.shares + tally.open
-        return Counts(self.plans[arm], tally.rounds, tally.norms, tally.uploads, shares)
+        return Counts(self.planned[arm], tally.rounds, tally.norms, tally.uploads, shares)
 
     def pack(self) -> tuple[Json, dict[str, np.ndarray]]:
         """Everything as a JSON table and arrays, with a checksum over both. Columns of zeros are

@@ -15,9 +15,9 @@ from pathlib import Path
 from locksfl._arrays import unpack_arrays
 from locksfl._tables import or_null
 from locksfl.privacy.budget import Budget, filtered
+from locksfl.privacy.guarantees import Cost, Counts, promised, spent
 from locksfl.privacy.journal import Books, same_experiment
 from locksfl.privacy.journal_file import Journal
-from locksfl.privacy.statement import Cost, Counts, promised, spent
 
 CHECKPOINT = "checkpoint.npz"
 LEDGER = "ledger.sqlite"
@@ -57,8 +57,8 @@ class ObserverCost:
     """What something costs against one observer."""
 
     epsilon: float | None  # under the experiment's relation; None: infinite
-    delta: float
-    relation: str
+    delta: float  # of the guarantee
+    relation: str  # that of the experiment
     accountant: str  # whose bound it is
     relations: dict[str, float | None]  # epsilon under each relation
 

@@ -52,18 +52,18 @@ Share = Annotated[float, _validate.rate]
 class Question(Settings):
     """What is fixed; the rest is planned. Limits are on expected numbers; None sets no limit."""
 
-    clients: Count
-    parameters: Count
-    epsilon: Positive
+    clients: Count  # n
+    parameters: Count  # d, of the model
+    epsilon: Positive  # of the whole run, norms included
     delta: Probability = 1e-5
-    trust: str = "central"
+    trust: str = "central"  # who adds the noise
     uploads: Positive | None = None  # a round
-    uploads_in_all: Positive | None = None
+    uploads_in_all: Positive | None = None  # of all rounds
     downloads: Positive | None = None  # a round: clients that are asked
-    downloads_in_all: Positive | None = None
+    downloads_in_all: Positive | None = None  # of all rounds
     rounds: Count | None = None  # the most
     norm_share: Share | None = None  # r, the mean clipped norm over the clip norm, if known
-    progress: Positive = PROGRESS
+    progress: Positive = PROGRESS  # A, the criterion's constant
     relation: Relation = "zero-out"
     accountant: Accountant = "pld"
 
@@ -156,9 +156,9 @@ class Plan:
     """An arm with its noise, and what to expect of it."""
 
     arm: Arm
-    expected: Expected
+    expected: Expected  # of a round on average
     error: float  # predicted
-    norm_share: float
+    norm_share: float  # the mean clipped norm over the clip norm, as assumed
 
     @property
     def uploads_in_all(self) -> float:
@@ -192,21 +192,21 @@ class Plan:
 class PlanNumbers:
     """A plan as a table shows it; lengths are in clip norms."""
 
-    rule: str
+    rule: str  # its name
     norm_share: float  # the mean clipped norm over the clip norm
     rounds: int
     cohort: float  # clients asked in a round
     uploads: float  # expected in a round
-    uploads_in_all: float
-    downloads_in_all: float
-    noise_multiplier: float
+    uploads_in_all: float  # expected in all rounds
+    downloads_in_all: float  # clients asked in all rounds
+    noise_multiplier: float  # of the updates
     norm_multiplier: float | None  # None: the rule releases no norms
     noise: float  # the expected norm of the noise on the averaged update
-    sampling_variance: float
+    sampling_variance: float  # of the averaged update, by the two samples alone
     kept: float  # the share of the mean that arrives
     error: float  # predicted, by the planner's criterion
-    bytes_up: float
-    bytes_down: float
+    bytes_up: float  # in all rounds
+    bytes_down: float  # in all rounds
 
 
 def predicted_error(expected: Expected, rounds: int, progress: float = PROGRESS) -> float:

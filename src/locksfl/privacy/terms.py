@@ -21,9 +21,10 @@ from locksfl.methods.events import (
     for_rounds,
     terms_from_json,
     terms_to_json,
+    whole,
     with_matrix,
 )
-from locksfl.methods.releases import OBSERVERS, PUBLIC, SERVER
+from locksfl.methods.releases import OBSERVERS, SERVER
 from locksfl.methods.trusts import Most
 
 
@@ -32,9 +33,9 @@ class PlannedArm:
     """What one arm will release, by observer."""
 
     name: str
-    clients: int
-    rounds: int
-    terms: Terms
+    clients: int  # n
+    rounds: int  # planned, or those that were played
+    terms: Terms  # what each observer sees, with the number of rounds of each event
 
     @classmethod
     def of(cls, arm: Arm) -> Self:
@@ -73,8 +74,7 @@ class LedgerArm(PlannedArm):
     def __post_init__(self) -> None:
         """Refuse what would be charged for less than it releases."""
         count(clients=self.clients, rounds=self.rounds)
-        known = {SERVER, PUBLIC} <= self.terms.keys() <= OBSERVERS.keys()
-        if not known or not all(self.terms.values()):
+        if not whole(self.terms):
             raise ValueError(f"terms: expected what each of {', '.join(OBSERVERS)} sees")
         if not (type(self.asks_norms) is type(self.credited) is bool):
             raise ValueError("asks_norms, credited: expected true or false")

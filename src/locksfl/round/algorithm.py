@@ -72,7 +72,7 @@ class Uploads(NamedTuple):
     """What stage 2 decides for each client, before anything is summed."""
 
     coefficient: Array  # multiplies the raw update u_i: clipping, weight and draw in one number
-    uploaded: Array
+    uploaded: Array  # whether it was drawn
     scale: Array  # norm bound of the contribution, the unit of its noise
     expected_weight: Array  # p_i times the weight: the share of g_i that arrives on average
     within_clip: Any = False  # whether |u_i| <= C: of every member, asked for if C adapts
@@ -89,9 +89,9 @@ class WeightedSum(NamedTuple):
 class RoundResult(NamedTuple):
     """What a round passes to the server's optimiser, and what may be logged."""
 
-    update: Array
-    released_norm_sum: Array
-    used_norm_sum: Array
+    update: Array  # the noisy sum, divided
+    released_norm_sum: Array  # K~
+    used_norm_sum: Array  # K'
     signal: Array  # norm of the noiseless update: only a simulation can know it
     noise: Array  # expected norm of its noise
     released_count: Array  # the number of uploads as released; NaN if the rule releases none
@@ -522,7 +522,7 @@ class GivenClients:
 class Round(NamedTuple):
     """A round that was played."""
 
-    result: RoundResult
+    result: RoundResult  # what is released, and what may be logged
     uploads: Uploads  # of every member: a secret, unless every member adds its own noise
     norms: Any  # the true norms, a secret; None in a secret run
 

@@ -60,7 +60,7 @@ class LocalWork:
 class Records(NamedTuple):
     """Every client's samples, flat: client i owns rows starts[i] to starts[i] + sizes[i]."""
 
-    features: Array
+    features: Array  # as they are stored
     labels: Array  # as in data.population
     starts: Array
     sizes: Array
@@ -342,8 +342,8 @@ ROUNDING = 2.0**-18  # 64 units of float32's rounding; dot products of 20,000 te
 class DenseTrace(NamedTuple):
     """For each layer, its input and the derivative of the loss by its output. [c, rows, width]"""
 
-    inputs: tuple[Array, ...]
-    errors: tuple[Array, ...]
+    inputs: tuple[Array, ...]  # of each layer
+    errors: tuple[Array, ...]  # the derivative of the loss by each layer's output
 
 
 def uses_errors(model: Model, rows: int, work: LocalWork) -> bool:

@@ -124,7 +124,7 @@ def contribution_steps(updates: Array, coefficient: Array, bounds: Array, steps:
     return jnp.where(fits[:, None], whole, 0)
 
 
-class Noise(NamedTuple):
+class NoiseSteps(NamedTuple):
     """The noise of a round, in steps (`draws.SecretDraws`): the server's own, or one row for each
     member."""
 
@@ -138,7 +138,7 @@ class Noise(NamedTuple):
 class ExactSums(NamedTuple):
     """The `Arithmetic` of whole numbers. What only a simulation can see is left out."""
 
-    noise: Noise
+    noise: NoiseSteps
     grid: Grid  # with the steps of every rung until K' is released, and of its own from then on
     everyone: Everyone = one_device
 

@@ -46,7 +46,7 @@ LARGEST = 2**53  # integers up to here are exact floats
 BLOCK = 2**16  # draws at once: a model of any size takes little memory beside its own
 
 
-class Noise(Protocol):
+class NoiseSource(Protocol):
     """The source of noise: `SYSTEM` on a device; a test passes its own."""
 
     def steps(self, std: float, grid: float, size: int) -> Steps:
@@ -127,7 +127,7 @@ def gaussian_std(multiplier: float, bound: float) -> float:
 def add_noise(
     values: npt.NDArray[np.float64],
     std: float,
-    noise: Noise,
+    noise: NoiseSource,
     kind: type[np.float32] | type[np.float64] = np.float64,
 ) -> npt.NDArray[Any]:
     """The values, truncated to the grid, with noise: multiples of the grid, each an exact float64,

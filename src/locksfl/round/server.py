@@ -80,9 +80,9 @@ class Server:
 class ServerState(NamedTuple):
     """The state passed from one round to the next."""
 
-    weights: Array
-    optimizer: Any
-    average: Array
+    weights: Array  # of the model
+    optimizer: Any  # optax's own state
+    average: Array  # of the last iterates, if they are averaged
     clip_norm: Any = None  # of the next round, if it adapts
     last: Any = None  # the last released update, if the rule asks about it
     control: Any = None  # of a control variate (control.py)

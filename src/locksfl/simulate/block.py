@@ -43,7 +43,7 @@ from locksfl.round.client import (
 )
 from locksfl.round.control import control_of
 from locksfl.round.draws import Grid, Members, correlate, draw_members, draw_server
-from locksfl.round.exact import ExactSums, Noise, Words, carried, safe_norms
+from locksfl.round.exact import ExactSums, NoiseSteps, Words, carried, safe_norms
 from locksfl.round.facts import Visited, measure_facts
 from locksfl.round.floats import FloatSums
 from locksfl.round.randomness import Purpose, client_keys, draw_key
@@ -60,16 +60,16 @@ ROUNDS_A_CALL = 64  # the most rounds per call; how many actually run is an argu
 class Program:
     """The settings that a compiled block depends on; arms with equal settings share the program."""
 
-    method: Method
+    method: Method  # rule, estimator and trust
     model: Model
-    work: LocalWork
-    server: Server
-    layout: Layout
-    evaluate_every: int
+    work: LocalWork  # of a client
+    server: Server  # its optimiser
+    layout: Layout  # the slots for a cohort
+    evaluate_every: int  # rounds from one evaluation to the next
     exact: bool = False  # a secret run: integers, and nothing leaves that is not released
     filtered: bool = False  # clients have a budget; without one nothing is carried for it
     strategy: tuple[float, ...] = ()  # correlates the noise of rounds (methods/cyclic.py)
-    together: int = 1  # settings of a sweep that are played at once
+    at_once: int = 1  # settings of a sweep that are played at once
     keep_bytes: int = 0  # most bytes that stage 1 keeps per device; beyond, stage 2 recomputes
 
 
@@ -78,7 +78,7 @@ class Secrets(NamedTuple):
     members in the slots that they have on each device. All is whole numbers."""
 
     coins: Array  # [rounds, devices, slots, 2]
-    noise: Noise  # [rounds, ...] each; of members, [rounds, devices, slots, ...]
+    noise: NoiseSteps  # [rounds, ...] each; of members, [rounds, devices, slots, ...]
     grid: Grid
 
 
@@ -86,15 +86,15 @@ class Log(NamedTuple):
     """The log of a block, one row per round. A secret run fills in released numbers only."""
 
     norms: Array  # true norms, a secret; NaN for a client whose update was not finite
-    uploaded: Array
-    released_norm_sum: Array
-    used_norm_sum: Array
-    signal: Array
-    noise: Array
+    uploaded: Array  # whether each member uploaded
+    released_norm_sum: Array  # K~
+    used_norm_sum: Array  # K'
+    signal: Array  # the norm of the update without noise, which only a simulation can know
+    noise: Array  # the expected norm of the noise on it
     released_count: Array  # NaN if the rule releases none
     expected_weight: Array  # of a cohort member, on average
     accuracy: Array  # or the task's other score; NaN where the model was not evaluated
-    loss: Array
+    loss: Array  # on the held-out records
     clip_norm: Array  # C of the round
     refined: Array  # [rounds, refinements, 2] the sums by which the rule refined its public number
 
@@ -128,7 +128,7 @@ class ChunkedClients:
         """The norms and facts of all members and, if memory allows, the trace of each chunk."""
         shapes_of = [self._visit_shapes(number) for number in range(len(self.program.layout))]
         size = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(shapes_of))
-        keeps = size * self.program.together <= self.program.keep_bytes
+        keeps = size * self.program.at_once <= self.program.keep_bytes
         norms, kept = jnp.zeros(self.members.present.shape), []
         seen = (norms, dict.fromkeys(facts, norms))
         for number, shapes in enumerate(shapes_of):
@@ -180,7 +180,7 @@ class ChunkedClients:
 
     def _rounded_alike(self, function: Callable[..., Any], *places: Array) -> Any:
         """function(*places); in a secret run, what it rounds is rounded alike in every program."""
-        return _alone(function, *places) if self.program.exact else function(*places)
+        return _compiled_apart(function, *places) if self.program.exact else function(*places)
 
     def _recall(self, number: int, k: Array, start: Array, kept: Any) -> Visit:
         """What stage 1 kept of a chunk, or the same computed again."""
@@ -230,7 +230,7 @@ class ChunkedClients:
         # up to the last chunk with a client; a filter can leave empty ones before it
         used = jnp.any(present.reshape(bucket.chunks, bucket.chunk), axis=1)
         live = jnp.max(jnp.where(used, jnp.arange(1, bucket.chunks + 1), 0))
-        if self.program.together > 1:
+        if self.program.at_once > 1:
             live = jax.lax.pmax(live, SETTINGS)  # one loop for all settings
         return jax.lax.fori_loop(
             0, live, lambda k, carry: step(k, first + k * bucket.chunk, carry), carry
@@ -268,7 +268,7 @@ def sent_by(members: Members, sent: Any) -> Any:
     return jax.lax.all_gather((clients, updates), AXIS, tiled=True)
 
 
-def _alone(function: Callable[..., Any], *places: Array) -> Any:
+def _compiled_apart(function: Callable[..., Any], *places: Array) -> Any:
     """function(*places), of places >= 0, compiled by itself: what a client contributes is rounded
     alike whatever else the program does. (XLA turns a product and a sum into one operation, rounded
     once, where it likes, and its barriers do not prevent that. But it fuses nothing across the edge
@@ -324,7 +324,7 @@ def play_block(
     weights: Array,
     dials: Dials,
     arm_key: Array,
-    plan: Array,
+    seats: Array,
     first_round: Array,
     rounds: Array,
     spending: Spending | None,
@@ -332,13 +332,13 @@ def play_block(
 ) -> tuple[ServerState, Log]:
     """Play `rounds` rounds from `first_round` on, on one device of the mesh.
 
-    plan [most rounds, 1, slots]: the client in each slot of this device, -1 if empty.
+    seats [most rounds, 1, slots]: the client in each slot of this device, -1 if empty.
     weights [n]: the public weights of the clients, or one number for all.
     spending: with a filter, what was spent before. A client that cannot pay for a whole round is
         not asked; this is decided in every round, so results do not depend on the block length.
     secrets: the draws of a secret run; without them, a simulation draws from `arm_key`.
     """
-    plan = plan[:, 0]
+    seats = seats[:, 0]
 
     def total(values: Array) -> Array:
         return everyone(jnp.sum(values))
@@ -369,7 +369,7 @@ def play_block(
         t = first_round + r
         if control is not None:
             dials = control.dials_of(program.work, dials, t)
-        clients = plan[r]
+        clients = seats[r]
         if program.filtered:
             clients = jnp.where(can_pay(spending, clients, asks_norms), clients, -1)
         mine = weights[clients] if weights.ndim else jnp.broadcast_to(weights, clients.shape)
@@ -431,7 +431,7 @@ def play_block(
             spending = charge(spending, members, uploads.uploaded, asks_norms)
         return state, jax.tree.map(lambda whole, now: whole.at[r].set(now), log, row), spending
 
-    most, slots = plan.shape
+    most, slots = seats.shape
     per_slot = jnp.zeros((most, 1, slots))
     a_round = jnp.zeros(most)
     log = Log(per_slot, per_slot > 1, *[*[a_round] * 9, jnp.zeros((most, *sums))])

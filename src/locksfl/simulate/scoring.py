@@ -24,9 +24,9 @@ class TestData(NamedTuple):
     """Held-out records that belong to no client, split over the devices. Padding has no label
     (`Task.filler`), nor have some positions of a sequence."""
 
-    features: Any
-    labels: Any
-    scale: Any
+    features: Any  # [batches, rows, ...], as they are stored
+    labels: Any  # [batches, rows, ...]
+    scale: Any  # what stored features are multiplied by
     means: Any = None  # of numbers, [targets]: their means, and ...
     shares: Any = None  # ... 1 / the sum of squares around them
 

@@ -31,7 +31,7 @@ from locksfl.privacy.terms import PlannedArm
 from locksfl.round.client import NO_LIMIT, LocalWork, Records, SizeClass, uses_errors
 from locksfl.round.control import check_arm, control_of, first_state
 from locksfl.round.draws import SecretDraws, cohort_of, grid_of
-from locksfl.round.exact import Noise
+from locksfl.round.exact import NoiseSteps
 from locksfl.round.randomness import Randomness
 from locksfl.round.rates import RateControl
 from locksfl.round.server import Server, ServerState
@@ -77,18 +77,18 @@ SHARE = 24  # bytes of memory per float held: 1/6 of memory going forward, as mu
 @dataclass(frozen=True)
 class RoundLog:
     """What was seen in one round. Norms and the cohort are secrets of the server or of the clients:
-    a secret run tells none that was not released, a simulation says what it shows."""
+    in a secret run they are left out unless they were released; a simulation has all of them."""
 
-    round: int
-    released_norm_sum: float
-    used_norm_sum: float
-    noise: float
+    round: int  # counted from 0
+    released_norm_sum: float  # K~
+    used_norm_sum: float  # K'
+    noise: float  # the expected norm of the noise on the averaged update
     accuracy: float | None  # or the task's other score
-    loss: float | None
+    loss: float | None  # on the held-out records
     cohort: np.ndarray | None = None  # client numbers; None: a secret
     uploaded: np.ndarray | None = None  # whether each of them uploaded
     norms: np.ndarray | None = None  # true ones before clipping; NaN for what was not finite
-    signal: float = math.nan
+    signal: float = math.nan  # the norm of the update without noise: a secret
     expected_weight: float = math.nan  # of a member: 1 if the estimator is unbiased
     clip_norm: float | None = None  # C of the round, known to everybody
     exhausted: int | None = None  # clients that could not pay, with a filter
@@ -138,7 +138,7 @@ class Simulator:
 
     def play(
         self,
-        plan: Arm,
+        arm: Arm,
         work: LocalWork,
         server: Server,
         randomness: Randomness,
@@ -154,7 +154,7 @@ class Simulator:
         """Play an arm's rounds from `first_round` on, block by block.
 
         Args:
-            plan: the arm.
+            arm: the arm.
             work: how a client computes its update.
             server: the server's optimiser and the number of rounds.
             randomness: the source of all draws.
@@ -172,38 +172,38 @@ class Simulator:
         Yields:
             The blocks, each with its rounds and the state after it.
         """
-        check_arm(work, plan)
+        check_arm(work, arm)
         self.check_control(work)
         kept = None
-        if plan.budget is not None:
-            kept = Filter(PlannedArm.of(plan), *(released or ()))
+        if arm.budget is not None:
+            kept = Filter(PlannedArm.of(arm), *(released or ()))
         control = None
-        if plan.controlled:
+        if arm.controlled:
             if len(counts) != first_round:
                 raise ValueError(f"counts = {len(counts)} numbers: expected {first_round}")
-            control = RateControl(plan, counts)
-        asked, pause_every = plan, 1 if control else pause_every
+            control = RateControl(arm, counts)
+        asked, pause_every = arm, 1 if control else pause_every
         secret = (
-            SecretRounds(randomness, plan, self.model.size) if is_secret(randomness, plan) else None
+            SecretRounds(randomness, arm, self.model.size) if is_secret(randomness, arm) else None
         )
         classes, class_of = self.classes(work, secret is not None)
         shared, exact = shared and secret is None, secret is not None
         layout_at = functools.cache(
             lambda rate: self.layout(classes, class_of, rate, work, exact=exact, shared=shared)
         )
-        layout = layout_at(self.shared_rate(plan, work) if shared else plan.sampling_rate)
+        layout = layout_at(self.shared_rate(arm, work) if shared else arm.sampling_rate)
         most = secret.rounds_a_call if secret else 1 if control else ROUNDS_A_CALL
-        public = self._replicate(plan.scaled_weights())
-        key, dials = self.replicate_tree((randomness.arm_key(plan.name), plan.dials()))
+        public = self._replicate(arm.scaled_weights())
+        key, dials = self.replicate_tree((randomness.arm_key(arm.name), arm.dials()))
         if state is None:
             first = self.model.init(randomness.model_key())
-            state = first_state(server, first, plan, work)
+            state = first_state(server, first, arm, work)
         state = self.replicate_tree(state)
         t, length = first_round, 1
         while t < server.rounds:
             if control is not None:
                 asked = control.arm
-                layout = layout_at(min(plan.sampling_rate, usual_rate(asked.sampling_rate)))
+                layout = layout_at(min(arm.sampling_rate, usual_rate(asked.sampling_rate)))
                 dials = self.replicate_tree(asked.dials())
             length = min(length, most, server.rounds - t)
             if pause_every:
@@ -214,7 +214,7 @@ class Simulator:
             ]
             layout = self.fit(layout, cohorts, class_of)
             program = Program(
-                plan.method,
+                arm.method,
                 self.model,
                 work,
                 server,
@@ -222,8 +222,8 @@ class Simulator:
                 evaluate_every,
                 exact=secret is not None,
                 filtered=kept is not None,
-                strategy=plan.strategy,
-                keep_bytes=self._publicly_kept(plan) if secret else self.keep_bytes,
+                strategy=arm.strategy,
+                keep_bytes=self._publicly_kept(arm) if secret else self.keep_bytes,
             )
             slots = self.slots(cohorts, class_of, layout)
             arguments = (self.records, self.test, public, dials, key, self.put_slots(slots, most))
@@ -235,7 +235,7 @@ class Simulator:
             seconds = time.perf_counter() - began
             rounds = read_log(t, slots, log)
             if secret is not None:
-                rounds = [released_only(played, plan) for played in rounds]
+                rounds = [released_only(played, arm) for played in rounds]
             if kept is not None:
                 rounds = [_asked(played, kept) for played in rounds]
             if control is not None:
@@ -285,7 +285,7 @@ class Simulator:
     def _lower(self, program: Program, *arguments: Any) -> Any:
         block: Any = functools.partial(play_block, program)
         slots, split = P(None, AXIS), P(AXIS)
-        if program.together > 1:
+        if program.at_once > 1:
             axes = (0, None, None, None, 0, 0, 0, None, None, None, None)
             block, slots = jax.vmap(block, axes, axis_name=SETTINGS), P(None, None, AXIS)
         logs: Any = Log(*[slots] * 2, *[P()] * 10)  # type: ignore[arg-type]
@@ -293,7 +293,7 @@ class Simulator:
         secrets = None
         if program.exact:  # noise of the server is everywhere, that of members in their slots
             noise = slots if program.method.parts.trust.clients_add_noise else P()
-            noises: Any = Noise(noise, noise, *[P()] * 3)  # type: ignore[arg-type]
+            noises: Any = NoiseSteps(noise, noise, *[P()] * 3)  # type: ignore[arg-type]
             secrets = Secrets(slots, noises, P())  # type: ignore[arg-type]
         mapped = jax.shard_map(
             block,
@@ -329,7 +329,7 @@ class Simulator:
             spec = P(None, AXIS) if in_slots else P()
             return jax.device_put(room, NamedSharding(self.mesh, spec))
 
-        noise = Noise(
+        noise = NoiseSteps(
             norm=put("norm_noise", secret.each),
             update=put("update_noise", secret.each),
             counted=put("count_noise", False),
@@ -355,18 +355,18 @@ class Simulator:
         class_of: np.ndarray,
         rate: float,
         work: LocalWork,
-        together: int = 1,
+        at_once: int = 1,
         exact: bool = False,
         shared: bool = False,
     ) -> Layout:
-        """Slots for the cohorts that a round is likely to have; `together`: settings at once. In a
+        """Slots for the cohorts that a round is likely to have; `at_once`: settings. In a
         secret run (`exact`) the size of a chunk is a public constant, whoever is in the class. If
         smaller cohorts share the layout, chunks are small, so that most empty ones are skipped."""
         layout = []
         for number, shape in enumerate(classes):
             members = int(np.sum(class_of == number))
             on_device = -(-likely_count(members, rate) // self.mesh.size)
-            most = max(1, self.most_at_once(shape, work, exact) // together)
+            most = max(1, self.most_at_once(shape, work, exact) // at_once)
             if exact:
                 usual = -(-usual_count(self.population.clients, rate) // self.mesh.size)
                 chunk = self.chunk or min(most, usual)
@@ -384,13 +384,13 @@ class Simulator:
         """Whether a round is so short that compiling takes longer than playing many of them."""
         return work.update == "gradient" and self.model.size <= SMALL_MODEL
 
-    def shared_rate(self, plan: Arm, work: LocalWork) -> float:
+    def shared_rate(self, arm: Arm, work: LocalWork) -> float:
         """The rate that slots are made for where arms of similar cohorts share a program: that of
         the next power of four, unless stage 1 could not keep that many updates."""
-        slots = SHARED_SLOTS * 4 ** max(0, math.ceil(math.log(plan.cohort / SHARED_SLOTS, 4)))
+        slots = SHARED_SLOTS * 4 ** max(0, math.ceil(math.log(arm.cohort / SHARED_SLOTS, 4)))
         if not self.is_small(work) or 4 * self.model.size * slots > self.keep_bytes:
-            return plan.sampling_rate
-        return min(1.0, slots / plan.clients)
+            return arm.sampling_rate
+        return min(1.0, slots / arm.clients)
 
     def most_at_once(self, shape: SizeClass, work: LocalWork, exact: bool = False) -> int:
         """The number of clients to process at a time, to keep a core's caches or a GPU busy.
@@ -419,10 +419,10 @@ class Simulator:
         """The bytes that stage 1 may keep for stage 2."""
         return KEEP_BYTES if self.on_cpu else self._memory // 8
 
-    def _publicly_kept(self, plan: Arm) -> int:
+    def _publicly_kept(self, arm: Arm) -> int:
         """The same for a secret run: all or nothing, decided by public numbers. Whether an update
         is kept or computed again must not depend on the sizes of others."""
-        likely = likely_count(plan.clients, plan.sampling_rate) // self.mesh.size + 1
+        likely = likely_count(arm.clients, arm.sampling_rate) // self.mesh.size + 1
         return 2**62 if 4 * self.model.size * likely <= self.keep_bytes else 0
 
     def fit(self, layout: Layout, cohorts: list[np.ndarray], class_of: np.ndarray) -> Layout:
@@ -471,6 +471,7 @@ class Simulator:
         return jax.make_array_from_single_device_arrays(np.shape(array), everywhere, copies)
 
     def replicate_tree(self, tree: Any) -> Any:
+        """A tree of arrays on every device."""
         return jax.device_put(tree, NamedSharding(self.mesh, P()))
 
 

@@ -38,7 +38,7 @@ LOG_BYTES = 2**30  # that the slots and logs of a call may take
 class Setting(NamedTuple):
     """A method with its numbers, and where its draws come from."""
 
-    plan: Arm
+    arm: Arm
     randomness: Randomness
 
 
@@ -46,7 +46,7 @@ class Played(NamedTuple):
     """All rounds of a setting, and the model after them."""
 
     rounds: list[RoundLog]
-    weights: np.ndarray
+    weights: np.ndarray  # of the model
 
 
 def play_sweep(
@@ -73,14 +73,14 @@ def play_sweep(
             how = functools.partial(play_alone, evaluate_every=evaluate_every, shared=brief)
             played = [how(simulator, *group[0], work, server)]
         else:
-            played = _together(simulator, group, room, work, server, evaluate_every, brief)
+            played = _play_at_once(simulator, group, room, work, server, evaluate_every, brief)
         results |= zip(numbers, played, strict=True)
     return [results[number] for number in range(len(settings))]
 
 
 def play_alone(
     simulator: Simulator,
-    plan: Arm,
+    arm: Arm,
     randomness: Randomness,
     work: LocalWork,
     server: Server,
@@ -93,7 +93,7 @@ def play_alone(
     `shared`: see `Simulator.play`."""
     rounds: list[RoundLog] = []
     for block in simulator.play(
-        plan, work, server, randomness, evaluate_every=evaluate_every, shared=shared
+        arm, work, server, randomness, evaluate_every=evaluate_every, shared=shared
     ):
         rounds += block.rounds
         for log in block.rounds:
@@ -109,13 +109,13 @@ def _groups(
     rates follow what they release."""
     alike: dict[Any, list[int]] = {}
     for number, setting in enumerate(settings):
-        plan, alone = setting.plan, number if _plays_alone(setting) else None
-        rate = plan.sampling_rate if simulator.on_cpu else simulator.shared_rate(plan, work)
-        adapts = plan.clip_quantile is not None
-        key = (plan.method, rate, adapts, plan.strategy, len(plan.ladder), alone)
+        arm, alone = setting.arm, number if _plays_alone(setting) else None
+        rate = arm.sampling_rate if simulator.on_cpu else simulator.shared_rate(arm, work)
+        adapts = arm.clip_quantile is not None
+        key = (arm.method, rate, adapts, arm.strategy, len(arm.ladder), alone)
         alike.setdefault(key, []).append(number)
     for (_, rate, *_), numbers in alike.items():
-        most = at_once or _most_together(simulator, rate, work)
+        most = at_once or _most_at_once(simulator, rate, work)
         pieces = -(-len(numbers) // most)
         size = -(-len(numbers) // pieces)  # equal pieces share a compiled program
         for first in range(0, len(numbers), size):
@@ -123,12 +123,12 @@ def _groups(
 
 
 def _plays_alone(setting: Setting) -> bool:
-    plan, source = setting
-    own = plan.budget is not None or plan.weights is not None or is_secret(source, plan)
-    return own or plan.controlled
+    arm, source = setting
+    own = arm.budget is not None or arm.weights is not None or is_secret(source, arm)
+    return own or arm.controlled
 
 
-def _most_together(simulator: Simulator, rate: float, work: LocalWork) -> int:
+def _most_at_once(simulator: Simulator, rate: float, work: LocalWork) -> int:
     """The number of settings whose typical cohorts fit in memory together."""
     if simulator.on_cpu:
         return 1
@@ -151,7 +151,7 @@ def _room(simulator: Simulator, settings: int, work: LocalWork) -> int:
     return next(size for size in ROOMS if size >= settings)
 
 
-def _together(
+def _play_at_once(
     simulator: Simulator,
     settings: list[Setting],
     room: int,
@@ -163,22 +163,22 @@ def _together(
     """Like `Simulator.play`, with a leading axis of settings on everything that differs between
     them."""
     group = [*settings, *[settings[-1]] * (room - len(settings))]  # the last one fills the room
-    (plan, _), model = group[0], simulator.model
+    (arm, _), model = group[0], simulator.model
     classes, class_of = simulator.classes(work)
-    rate, shared = plan.sampling_rate, not simulator.on_cpu
+    rate, shared = arm.sampling_rate, not simulator.on_cpu
     if shared:
-        rate = simulator.shared_rate(plan, work)
+        rate = simulator.shared_rate(arm, work)
     layout = simulator.layout(classes, class_of, rate, work, len(group), shared=shared)
-    arm_keys = {(plan.name, source): source.arm_key(plan.name) for plan, source in group}
-    keys = jnp.stack([arm_keys[plan.name, source] for plan, source in group])
-    dials = jax.tree.map(lambda *values: np.stack(values), *(plan.dials() for plan, _ in group))
+    arm_keys = {(arm.name, source): source.arm_key(arm.name) for arm, source in group}
+    keys = jnp.stack([arm_keys[arm.name, source] for arm, source in group])
+    dials = jax.tree.map(lambda *values: np.stack(values), *(arm.dials() for arm, _ in group))
     models = {source: model.init(source.model_key()) for source in {one[1] for one in group}}
     first = jnp.stack([models[source] for _, source in group])
     clips = None
-    if plan.clip_quantile is not None:
+    if arm.clip_quantile is not None:
         clips = jnp.stack([jnp.float32(p.clip_norm) for p, _ in group])
     simulator.check_control(work)
-    begin = functools.partial(first_state, server, arm=plan, work=work)
+    begin = functools.partial(first_state, server, arm=arm, work=work)
     state = jax.vmap(lambda weights, clip: begin(weights, clip_norm=clip))(first, clips)
     keys, dials, state = simulator.replicate_tree((keys, dials, state))
     public = simulator.replicate_tree(jnp.float32(1.0))
@@ -192,14 +192,14 @@ def _together(
         cohorts = [_cohorts(group[draws.index(one)], t, length) for one in unique]
         layout = simulator.fit(layout, [one for each in cohorts for one in each], class_of)
         program = Program(
-            plan.method,
+            arm.method,
             model,
             work,
             server,
             layout,
             evaluate_every,
-            strategy=plan.strategy,
-            together=len(group),
+            strategy=arm.strategy,
+            at_once=len(group),
             keep_bytes=simulator.keep_bytes,
         )
         slots = np.stack([simulator.slots(each, class_of, layout) for each in cohorts])
@@ -229,5 +229,5 @@ def _together(
 
 
 def _cohorts(setting: Setting, first: int, length: int) -> list[np.ndarray]:
-    plan, randomness = setting
-    return [cohort_of(randomness, plan, t) for t in range(first, first + length)]
+    arm, randomness = setting
+    return [cohort_of(randomness, arm, t) for t in range(first, first + length)]

@@ -131,7 +131,7 @@ def test_a_round_that_may_not_begin_is_not_drawn_not_asked_and_not_charged(tmp_p
     with pytest.raises(Stopped):
         played(folder, good, ready, draw=drawing)
     assert drawn == [0, 1]
-    assert len(folder.lines("rounds.jsonl")) == charged(folder) == 2
+    assert len(small_runs.lines(folder.path)) == charged(folder) == 2
 
 
 def test_a_cohort_that_its_coins_leave_empty_is_a_round_like_any_other(tmp_path):
@@ -147,7 +147,7 @@ def test_a_cohort_that_its_coins_leave_empty_is_a_round_like_any_other(tmp_path)
     folder = RunFolder.create(tmp_path / "run", CONFIG)
     played(folder, good, Watched.check_willing, draw=drawing)
     assert drawn == list(range(ROUNDS))
-    asked = [line["stages"]["norm"]["asked"] for line in folder.lines("rounds.jsonl")]
+    asked = [line["stages"]["norm"]["asked"] for line in small_runs.lines(folder.path)]
     assert asked == [0, CLIENTS, CLIENTS, CLIENTS]
 
 
@@ -223,7 +223,7 @@ def test_a_run_ends_when_every_device_refuses(tmp_path):
     folder = RunFolder.create(tmp_path / "run", CONFIG)
     with pytest.raises(Unwilling, match=r"every device refuses \(BUDGET 3, MODEL 3\)"):
         played(folder, refusing(Refusal.BUDGET, Refusal.MODEL), Watched.check_willing)
-    assert len(folder.lines("rounds.jsonl")) == 1
+    assert len(small_runs.lines(folder.path)) == 1
     summary = played(folder, good, Watched.check_willing, resume=True)
     assert summary["arms"][0]["answered"]["norm"] == (ROUNDS - 1) / ROUNDS
 
@@ -254,10 +254,10 @@ def test_it_ends_for_nothing_less(tmp_path, say, seen, gone, ends):
         played(folder, say, Watched.check_willing, seen, gone)
     except Unwilling:
         assert ends
-        assert len(folder.lines("rounds.jsonl")) == 1
+        assert len(small_runs.lines(folder.path)) == 1
     else:
         assert not ends
-        assert len(folder.lines("rounds.jsonl")) == ROUNDS
+        assert len(small_runs.lines(folder.path)) == ROUNDS
 
 
 @pytest.mark.parametrize("early", [True, False])

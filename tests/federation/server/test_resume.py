@@ -122,11 +122,11 @@ def test_a_federated_run_fills_a_run_folder(whole):
     folder, summary, _ = whole
     assert [arm["name"] for arm in summary["arms"]] == ["full", "locks"]
     assert summary["simulated"] is False
-    lines = folder.lines("rounds.jsonl")
+    lines = small_runs.lines(folder.path)
     assert len(lines) == 2 * ROUNDS
     assert all(line["stages"]["update"]["missing"] == 0 for line in lines)
     assert folder.lines("diagnostics.jsonl") == []  # a server cannot see such things
-    assert (folder.path / "figure.png").is_file()
+    assert (folder.path / "figure.svg").is_file()
     with ServerLedger.open_for(folder.path / LEDGER, summary["experiment"]) as journal:
         for arm in journal.books.arms:
             kept = counts_of(folder)[arm.arm.name]
@@ -174,7 +174,7 @@ def test_a_killed_server_goes_on_and_asks_nobody_twice(tmp_path, whole, killed_b
     assert len(asked) == len(set(asked))
     norms = [a[1:] for a in asked if a[0] == "norm"]
     assert len(norms) == len(set(norms))
-    lines = folder.lines("rounds.jsonl")
+    lines = small_runs.lines(folder.path)
     assert [(line["arm"], line["round"]) for line in lines] == [
         (arm, t + 1) for arm in ("full", "locks") for t in range(ROUNDS)
     ]
@@ -230,7 +230,7 @@ def test_released_norms_are_paid_for_even_if_the_update_never_arrives(tmp_path):
 
     folder = new_folder(tmp_path)
     summary = run(folder, Lossy(devices_in(tmp_path), "lossy"))
-    lines = folder.lines("rounds.jsonl")
+    lines = small_runs.lines(folder.path)
     full = [line for line in lines if line["arm"] == "full"]
     assert all(line["uploads"] == 3 and line["stages"]["update"]["missing"] == 3 for line in full)
     counts = counts_of(folder)["full"]
@@ -250,7 +250,7 @@ def test_a_refusal_is_reported_and_not_charged_as_an_update(tmp_path):
 
     folder = new_folder(tmp_path)
     run(folder, Refusing(devices_in(tmp_path), "refusing"))
-    line = folder.lines("rounds.jsonl")[0]
+    line = small_runs.lines(folder.path)[0]
     assert line["stages"]["update"]["refused"] == {"BUDGET": 1}
     assert line["uploads"] == CLIENTS - 1
     assert counts_of(folder)["full"].uploads[2] == 0
@@ -285,7 +285,7 @@ def test_a_killed_central_round_is_not_drawn_again(tmp_path):
     run(folder, second, config, resume=True)
     (stopped,) = {number for stage, number, _ in first.asked if number > ROUNDS + 1}
     assert stopped not in {number for _, number, _ in second.asked}
-    lines = folder.lines("rounds.jsonl")
+    lines = small_runs.lines(folder.path)
     assert [line["cohort"] == 0 for line in lines].index(True) == stopped - 1
     assert len(lines) == 2 * ROUNDS
 

@@ -16,7 +16,6 @@ from rule_checks import (
     cohort_of_all,
     has_sound_edges,
     has_the_vectors_of_the_paper,
-    sees_released_values_only,
     stage_one,
     unbiased_where_stated,
     variance,
@@ -82,7 +81,3 @@ def test_no_other_probabilities_have_less_variance():
 )
 def test_its_mean(estimator, trust):
     unbiased_where_stated("ocs", estimator, trust)
-
-
-def test_under_local_trust_it_sees_released_values_only():
-    sees_released_values_only("ocs", "settle_from_all")

@@ -16,7 +16,7 @@ from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.documents import read_document
 from locksfl.experiment.report import notes
-from locksfl.experiment.verify import document_faults, verify
+from locksfl.experiment.verify import run_faults, statement_of, verify
 from locksfl.methods import SAMPLINGS
 from locksfl.methods.events import from_json, to_json
 from locksfl.privacy import account, calibrate
@@ -133,19 +133,19 @@ def test_a_run_goes_on_as_if_it_had_not_stopped_and_its_bundle_holds(name, capsy
     assert arm.scheme.reservation in statement
     for fault, change in FORGED.items():
         forged = copy.deepcopy(read_document(bundle))
-        if change(forged["statement"]["arms"][0]):
-            assert document_faults(forged)[1], fault
+        if change(forged["arms"][0]["terms"]["PUBLIC"][0][0]):
+            run, faults = statement_of(forged)
+            assert faults or run_faults(run)[1], fault
 
 
-def less_noise(arm):
-    arm["terms"]["PUBLIC"][0]["noise_multiplier"] *= 1.05
+def less_noise(event):
+    event["noise_multiplier"] *= 1.05
     return True
 
 
-def more_matrix(arm):
-    (term,) = arm["terms"]["PUBLIC"]
-    if there := bool(term.get("strategy")):
-        term["strategy"] = [1.0, *term["strategy"][1:]]
+def more_matrix(event):
+    if there := bool(event.get("strategy")):
+        event["strategy"] = [1.0, *event["strategy"][1:]]
     return there
 
 

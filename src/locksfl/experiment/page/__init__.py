@@ -4,14 +4,14 @@ One file that needs no network, no server and no program but a browser. There ar
 
 * the server's page stands in the run folder and has its secrets in it;
 * the public page is a part of the bundle, and a function of what the bundle tells
-  (`publish.public_document`) and of nothing else: the same document gives the same bytes.
+  (a `record.Statement`) and of nothing else: the same document gives the same bytes.
 
 `story` reads either, `sections` and `server` say it in blocks, `sheet` puts all into the template;
 the charts are drawn by `locksfl._svg`.
 """
 
-from locksfl.experiment.page.server import draw_page, server_page
+from locksfl.experiment.page.server import ServerFacts, draw_page, server_page
 from locksfl.experiment.page.several import several_page
 from locksfl.experiment.page.sheet import public_page
 
-__all__ = ["draw_page", "public_page", "server_page", "several_page"]
+__all__ = ["ServerFacts", "draw_page", "public_page", "server_page", "several_page"]

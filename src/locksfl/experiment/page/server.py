@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
+from pathlib import Path
 
 import numpy as np
 
 from locksfl._charts import Chart, Line, level
 from locksfl._files import write_atomically
 from locksfl._tables import Record
+from locksfl.experiment.config import Config
 from locksfl.experiment.documents import PAGE
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.page import sections
@@ -25,7 +27,8 @@ from locksfl.experiment.page.blocks import (
     number_text,
 )
 from locksfl.experiment.page.sheet import again, render, sheet_of
-from locksfl.experiment.page.story import Story, of_run
+from locksfl.experiment.page.story import Story
+from locksfl.privacy.journal import Books
 from locksfl.privacy.ledger import read_run
 
 SECRET = (
@@ -40,28 +43,49 @@ UNSEEN = (
 )
 
 
-def draw_page(folder: RunFolder, summary: Record) -> None:
+@dataclass(frozen=True)
+class ServerFacts:
+    """What a server has beside a run's summary."""
+
+    config: Config
+    books: Books | str  # the ledger, or why it could not be read
+    seen: Sequence[Record]  # the lines of diagnostics.jsonl
+    environment: Record | None
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> ServerFacts:
+        """Those of a finished run; some of its files may have been deleted."""
+        books: Books | str
+        try:
+            books = read_run(folder.path)
+        except (OSError, ValueError) as error:
+            books = str(error)
+        there = (folder.path / "diagnostics.jsonl").is_file()
+        seen = folder.lines("diagnostics.jsonl") if there else []
+        return cls(folder.config, books, seen, folder.environment)
+
+
+def draw_page(folder: Path, story: Story, facts: ServerFacts) -> None:
     """Write report.html. Whatever is wrong with it, the run is not lost: a warning says so."""
     try:
-        write_atomically(folder.path / PAGE, server_page(folder, summary).encode())
+        write_atomically(folder / PAGE, server_page(story, facts).encode())
     except Exception as error:
         warnings.warn(
-            f"{folder.path / PAGE} was not written ({error!r}); once its cause is gone, locks "
-            f"report {folder.path} writes it",
+            f"{folder / PAGE} was not written ({error!r}); once its cause is gone, locks "
+            f"report {folder} writes it",
             RuntimeWarning,
             stacklevel=2,
         )
 
 
-def server_page(folder: RunFolder, summary: Record | None = None) -> str:
-    """The page of a run folder; of one that is about to be finished, with its summary."""
-    story = of_run(folder, folder.summary() if summary is None else summary)
+def server_page(story: Story, facts: ServerFacts) -> str:
+    """The page of a run, for its server."""
     more = [
-        _with_more(sections.asked([story]), _true_counts(folder, story)),
-        _with_more(sections.budget([story]), _ledger(folder)),
-        _norms(folder, story),
-        sections.configuration(story.config),
-        *_environment(folder),
+        _with_more(sections.asked([story]), _true_counts(story)),
+        _with_more(sections.budget([story]), _ledger(facts.books)),
+        _norms(facts.seen, story),
+        sections.configuration(facts.config),
+        *_environment(facts.environment),
         _again(story),
     ]
     about = "Report of a training run, for whoever ran it"
@@ -72,34 +96,36 @@ def _with_more(section: Section, blocks: list[Block]) -> Section:
     return replace(section, blocks=[*section.blocks, *blocks])
 
 
-def _true_counts(folder: RunFolder, story: Story) -> list[Block]:
+def _true_counts(story: Story) -> list[Block]:
     """What a simulation counted, where that would be secret; of a federation, who answered."""
-    lines = folder.lines("rounds.jsonl")
     blocks: list[Block] = []
-    if story.statement["simulated"] and any(line.get("public") for line in lines):
+    known = [(arm.name, arm.true_counts) for arm in story.arms]
+    if story.run.simulated and not story.exact and all(counts for _, counts in known):
         rows = [
-            (arm["name"], *(number_text(round(arm[name])) for name in ("cohort", "uploads")))
-            for arm in story.arms
+            (
+                name,
+                f"{sum(one.cohort for one in counts):,}",
+                f"{sum(one.uploads for one in counts):,}",
+            )
+            for name, counts in known
         ]
         blocks += [
             Text("What this simulation counted in all rounds, released to nobody:"),
             Table(("arm", "asked", "uploaded"), rows),
         ]
-    answered = [
-        f"**{arm['name']}**: {share:.1%} of the {stage}s that were asked for were answered."
+    said = [
+        f"**{arm.name}**: {share:.1%} of the {stage}s that were asked for were answered."
         for arm in story.arms
-        for stage, share in (arm.get("answered") or {}).items()
+        for stage, share in arm.answered.items()
     ]
-    few = [f"**{arm['name']}**: {said}" for arm in story.arms if (said := arm.get("few_uploads"))]
-    return [*blocks, *([Listing([*answered, *few])] if answered or few else [])]
+    said += [f"**{arm.name}**: {arm.few_uploads}" for arm in story.arms if arm.few_uploads]
+    return [*blocks, *([Listing(said)] if said else [])]
 
 
-def _ledger(folder: RunFolder) -> list[Block]:
+def _ledger(books: Books | str) -> list[Block]:
     """What was entered before anything was released."""
-    try:
-        books = read_run(folder.path)
-    except (OSError, ValueError) as error:
-        return [Text(f"The ledger could not be read: {error}.")]
+    if isinstance(books, str):
+        return [Text(f"The ledger could not be read: {books}.")]
     rows = []
     for counts in books.arms:
         arm, uploads = counts.arm, counts.uploads
@@ -118,21 +144,14 @@ def _ledger(folder: RunFolder) -> list[Block]:
     ]
 
 
-def _norms(folder: RunFolder, story: Story) -> Section:
+def _norms(seen: Sequence[Record], story: Story) -> Section:
     """Norms, clipping, signal and noise: what a simulation knows, or what was released."""
-    by_arm = _by_arm(folder, "diagnostics.jsonl", story)
+    by_arm = {arm.name: [one for one in seen if one.get("arm") == arm.name] for arm in story.arms}
     blocks: list[Block] = [Text(UNSEEN)]
     if any(by_arm.values()):
         only = "**Seen by this simulation only, released to nobody.** No epsilon covers it."
         blocks = [Text(only), *_seen(by_arm, story)]
-    return Section("Norms, clipping, and signal to noise", [*blocks, *_released(folder, story)])
-
-
-def _by_arm(folder: RunFolder, name: str, story: Story) -> dict[str, list[Record]]:
-    """The lines of a file that may have been deleted."""
-    lines = folder.lines(name) if (folder.path / name).is_file() else []
-    names = [arm["name"] for arm in story.arms]
-    return {arm: [line for line in lines if line.get("arm") == arm] for arm in names}
+    return Section("Norms, clipping, and signal to noise", [*blocks, *_released(story)])
 
 
 def _seen(by_arm: dict[str, list[Record]], story: Story) -> list[Block]:
@@ -143,7 +162,7 @@ def _seen(by_arm: dict[str, list[Record]], story: Story) -> list[Block]:
         low, middle, high = ([found[share] for _, found in there if found] for share in BAND)
         if rounds:
             norms.append(Line(name, rounds, middle, style, low=low, high=high))
-    clips = {float(arm["clip_norm"]) for arm in story.arms if arm.get("last_clip_norm") is None}
+    clips = {arm.plan.clip_norm for arm in story.arms if arm.points[-1].clip_norm is None}
     levels = [level("clip norm", clip, norms) for clip in sorted(clips)] if norms else []
     charts = [
         (
@@ -177,9 +196,15 @@ def _field(by_arm: dict[str, list[Record]], field: str) -> list[Line]:
     return found
 
 
-def _released(folder: RunFolder, story: Story) -> list[Block]:
+def _released(story: Story) -> list[Block]:
     """What was released of norms: their noisy sums, and clip norms that follow from releases."""
-    sums = _field(_by_arm(folder, "rounds.jsonl", story), "released_norm_sum")
+    sums = []
+    for style, arm in enumerate(story.arms):
+        rounds = () if arm.secret is None else arm.secret.rounds
+        numbers = [(i, one.released.norm_sum) for i, one in enumerate(rounds, 1)]
+        if known := [(i, value) for i, value in numbers if value is not None]:
+            xs, ys = zip(*known, strict=True)
+            sums.append(Line(arm.name, xs, ys, style))
     adapted = story.lines(sections.ROUND, attrgetter("clip_norm"))
     blocks: list[Block] = []
     if sums:
@@ -191,20 +216,18 @@ def _released(folder: RunFolder, story: Story) -> list[Block]:
     return blocks
 
 
-def _environment(folder: RunFolder) -> list[Section]:
+def _environment(facts: Record | None) -> list[Section]:
     """Versions and devices."""
-    path = folder.path / "environment.json"
-    if not path.is_file():  # it may have been deleted
+    if facts is None:
         return []
-    told = json.loads(path.read_text("utf-8"))
-    rows = [(name, told[name]) for name in ("python", "platform")]
-    rows += [("devices", ", ".join(told["devices"])), *told["packages"].items()]
+    rows = [(name, facts[name]) for name in ("python", "platform")]
+    rows += [("devices", ", ".join(facts["devices"])), *facts["packages"].items()]
     return [Section("Environment", [Table(("", "version"), rows, left=2)])]
 
 
 def _again(story: Story) -> Section:
     """What another run gives depends on who has the random numbers."""
-    if story.statement["simulated"]:
+    if story.run.simulated:
         said = (
             "config.toml has the seed: the same versions on the same kind of machine give the same "
             "rounds, models and figures."

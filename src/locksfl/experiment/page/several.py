@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
-from locksfl._tables import Record
 from locksfl._text import epsilon_text
+from locksfl.experiment.config import to_table
 from locksfl.experiment.page import sections
 from locksfl.experiment.page.blocks import Block, Listing, Section, Table, Text, number_text
 from locksfl.experiment.page.sheet import Sheet, render
 from locksfl.experiment.page.story import Story
+from locksfl.experiment.record import Cost
 
 SECRET = (
     "**The server's own page: do not pass it on.** It was made from run folders. With **--public** "
@@ -43,25 +45,26 @@ def _warnings(stories: Sequence[Story]) -> list[str]:
     """That they are not at equal epsilon, if so; then what each has to warn of."""
     said = []
     for name in ("epsilon", "delta"):
-        found = sorted({_rounded(cost[name]) for story in stories for cost in _compared(story)})
-        if len(found) > 1:
+        costs = (cost for story in stories for cost in _compared(story))
+        values = sorted({_rounded(getattr(cost, name)) for cost in costs})
+        if len(values) > 1:
             said.append(
                 f"**Not at equal {name}**: against the public the arms on this page have "
-                f"{', '.join(found)}. Less noise is no better method, so their lines cannot be "
+                f"{', '.join(values)}. Less noise is no better method, so their lines cannot be "
                 "compared as they are."
             )
-    if len({story.config["privacy"].get("relation", "zero-out") for story in stories}) > 1:
+    if len({story.config.privacy.relation for story in stories}) > 1:
         said.append("**Not the same relation**: their epsilons compare different things.")
     for story in stories:
-        said += [f"**{story.label}**: {text}" for text in story.statement["words"]["warnings"]]
+        said += [f"**{story.label}**: {text}" for text in story.words.warnings]
     return said
 
 
-def _compared(story: Story) -> list[Record]:
+def _compared(story: Story) -> list[Cost]:
     """The cost of each arm against the public, under the relation of its experiment."""
-    relation = story.config["privacy"].get("relation", "zero-out")
-    costs = [cost for arm in story.arms for cost in arm["privacy"]]
-    return [c for c in costs if (c["observer"], c["relation"]) == ("PUBLIC", relation)]
+    kind = ("PUBLIC", story.config.privacy.relation)
+    costs = [cost for arm in story.run.arms for cost in arm.privacy]
+    return [cost for cost in costs if (cost.observer, cost.relation) == kind]
 
 
 def _rounded(value: float | None) -> str:
@@ -72,40 +75,31 @@ def _rounded(value: float | None) -> str:
 
 def _differences(stories: Sequence[Story]) -> Section:
     """The settings in which the runs are not alike."""
-    flat = [_flat(story.config) for story in stories]
+    flat = [dict(_flat(to_table(story.settings))) for story in stories]
     names = list(dict.fromkeys(name for table in flat for name in table))
-    rows = [
-        (name, *(_setting(table, name) for table in flat))
-        for name in names
-        if len({_setting(table, name) for table in flat}) > 1
-    ]
+    cells = [(name, *(table.get(name, "not set") for table in flat)) for name in names]
+    rows = [row for row in cells if len(set(row[1:])) > 1]
     alike = Text("Their configurations are the same.")
     heads = ("setting", *(story.label for story in stories))
     return Section("What differs", [Table(heads, rows, left=1 + len(stories)) if rows else alike])
 
 
-def _flat(table: Record, prefix: str = "") -> Record:
-    """A configuration as one level of names: arms by their own."""
-    flat: Record = {}
-    for name, value in table.items():
-        if name == "arm" and isinstance(value, list):
-            for arm in value:
-                flat |= _flat(arm, f"arm.{arm.get('name', '')}.")
-        elif isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
-
-
-def _setting(table: dict[str, object], name: str) -> str:
-    return number_text(table[name]) if name in table else "not set"
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """A configuration as one level of names, arms by their own."""
+    if isinstance(value, dict):
+        for inner, one in value.items():
+            yield from _flat(one, f"{name}.{inner}".lstrip("."))
+    elif name == "arm":
+        for arm in value:
+            yield from _flat(arm, f"arm.{arm['name']}")
+    else:
+        yield name, number_text(value)
 
 
 def _promises(stories: Sequence[Story]) -> Section:
     """For each run, all its epsilons and what its statement says in short."""
     blocks: list[Block] = []
     for story in stories:
-        told = [story.statement["words"][name] for name in ("trust", "short", "scope")]
-        blocks += [Text(f"**{story.label}**"), Listing(told), sections.costs_table(story)]
+        words = [story.words.trust, story.words.short, story.words.scope]
+        blocks += [Text(f"**{story.label}**"), Listing(words), sections.costs_table(story)]
     return Section("What each of them promises", blocks)

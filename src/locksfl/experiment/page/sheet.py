@@ -14,10 +14,10 @@ from typing import Any
 from locksfl._svg import STYLE, svg_in_page
 from locksfl._tables import Record
 from locksfl.experiment.config import OWN_DATA
-from locksfl.experiment.documents import ELEMENT, as_document
+from locksfl.experiment.documents import ELEMENT
 from locksfl.experiment.page import sections
 from locksfl.experiment.page.blocks import Code, Figure, Section, Summary, Text, pieces
-from locksfl.experiment.page.story import Story, of_document
+from locksfl.experiment.page.story import Story, of_public
 from locksfl.experiment.record import Statement, plain
 
 COMMANDS = {  # by engine: what plays an experiment, and with what
@@ -31,6 +31,7 @@ COMMANDS = {  # by engine: what plays an experiment, and with what
         "With --nodes, --rounds, --trust and --epsilon as the configuration has them. ",
     ),
 }
+DRAWING = ("_charts.py", "_svg.py", "_svg.css")  # beside the rooms: what draws charts
 TO_FILL_IN = "Where the data lie is not public: set data.name to their folder. "
 AGAIN = (
     "A seed, if there was one, is not public: another run has other random numbers and other "
@@ -53,36 +54,32 @@ class Sheet:
 
 def public_page(statement: Statement) -> str:
     """The page of a public bundle: a function of its statement, to the byte."""
-    return render(replace(_public_sheet(statement), document=plain(statement)))
-
-
-def _public_sheet(statement: Statement) -> Sheet:
-    story = of_document(as_document(statement))
+    story = of_public(statement)
     more = [
         sections.asked([story]),
         sections.budget([story]),
-        sections.configuration(story.config),
+        sections.configuration(story.settings),
         again(story, AGAIN),
     ]
-    return sheet_of(story, "Report of a private training run, for the public", more)
+    sheet = sheet_of(story, "Report of a private training run, for the public", more)
+    return render(replace(sheet, document=plain(statement)))
 
 
 def sheet_of(story: Story, subtitle: str, more: Sequence[Section]) -> Sheet:
     """The page of one run: what everybody wants to know first, and more."""
-    statement = story.statement
     return Sheet(
-        title=statement["name"],
+        title=story.name,
         subtitle=subtitle,
         summaries=[sections.summary_box(story)],
-        warnings=statement["words"]["warnings"],
+        warnings=story.words.warnings,
         sections=[*sections.promise(story), sections.results([story]), *more],
     )
 
 
 def again(story: Story, said: str, options: str = "") -> Section:
     """One command, what it takes, and what it gives."""
-    command, given = COMMANDS[story.config.get("engine")]
-    if story.config["data"]["name"] == OWN_DATA:
+    command, given = COMMANDS[story.config.engine]
+    if story.config.data.name == OWN_DATA:
         given += TO_FILL_IN
     return Section("To play it again", [Code(f"{command}{options}"), Text(f"{given}{said}")])
 
@@ -108,8 +105,8 @@ def generator() -> str:
     """What draws pages here: another version, or other sources of this one, draw other bytes."""
     drawing, package = sha256(), resources.files("locksfl")
     page = sorted((package / "experiment" / "page").iterdir(), key=lambda file: file.name)
-    for file in (package / "_charts.py", package / "_svg.py", *page):
-        if file.name.endswith((".py", ".html")):
+    for file in (*(package / name for name in DRAWING), *page):
+        if file.name.endswith((".py", ".html", ".css")):
             drawing.update(file.read_bytes())
     return f"locks-fl {metadata.version('locks-fl')} ({drawing.hexdigest()[:12]})"
 

@@ -1,21 +1,31 @@
-"""What a page tells of one run, in one form: of a public document, or of a server's run folder."""
+"""A run in one form for whoever shows it, in a table, a figure or a page: of a bundle, or of its
+server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from functools import cached_property
 
 from locksfl._charts import Line
-from locksfl._tables import Record
-from locksfl.experiment.config import Config, to_table
+from locksfl.arm import Arm
+from locksfl.experiment.config import Config
 from locksfl.experiment.coverage import covered
-from locksfl.experiment.documents import STATEMENT
-from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.records import score_of, shown
-from locksfl.experiment.statement import statement_words
+from locksfl.experiment.own_code import described
+from locksfl.experiment.record import (
+    AnyMetrics,
+    Cost,
+    Counts,
+    NumberMetrics,
+    PublicArm,
+    PublicRun,
+    Run,
+    Scores,
+    SecretArm,
+    SecretRun,
+)
+from locksfl.experiment.records import Traffic, few_uploads, traffic
+from locksfl.experiment.statement import Words, statement_words
 from locksfl.methods import TRUSTS
 
 
@@ -28,7 +38,6 @@ class Point:
     epsilon: float | None
     asked: float
     uploads: float
-    bytes_up: float | None
     sent: float  # by all clients so far, in MB
     clip_norm: float | None  # that of the round, if it adapts
 
@@ -37,132 +46,190 @@ Pick = Callable[[Point], float | None]
 
 
 @dataclass(frozen=True)
-class Story:
-    """A run as a page tells it. `label` tells it from the others on a page."""
+class ArmStory:
+    """One arm; what is secret of it, and shown, is there on its server's own page only."""
 
-    label: str
-    statement: Record  # as in statement.json; of a server's own run, with more in it
-    config: Record
-    points: dict[str, list[Point]]  # by arm
-    exact: bool  # whether counts are true ones
+    public: PublicArm
+    plan: Arm  # its settings; something of the program's stands in for code of the operator's own
+    parameters: int  # of the model
+    secret: SecretArm | None = None
 
     @property
-    def arms(self) -> list[Record]:
-        """What each arm came to."""
-        return self.statement["arms"]
+    def name(self) -> str:
+        """What the user called it."""
+        return self.public.name
+
+    @property
+    def metrics(self) -> AnyMetrics | None:
+        """Of the last model, where they may be shown."""
+        return self.public.metrics if self.secret is None else self.secret.metrics
+
+    @property
+    def exact(self) -> bool:
+        """Whether the counts that are shown are true ones."""
+        return self._counts(0) is not None
+
+    def _counts(self, number: int) -> Counts | None:
+        if self.secret is None or TRUSTS[self.plan.trust].amplified:
+            return self.public.rounds[number].counts
+        return self.public.rounds[number].counts or self.secret.rounds[number].counts
+
+    def scores(self, number: int) -> Scores | None:
+        """Of a round, where they may be shown; -1 is the last."""
+        hidden = None if self.secret is None else self.secret.rounds[number].scores
+        return self.public.rounds[number].scores or hidden
+
+    @property
+    def score(self) -> float | None:
+        """Accuracy or R^2 of the last round."""
+        scores = self.scores(-1)
+        return None if scores is None else scores.score
+
+    @cached_property
+    def traffic(self) -> list[Traffic]:
+        """What was sent in each round, as it may be shown."""
+        norms = self.plan.releases_norms or self.public.noise.norm_multiplier is not None
+        found = []
+        for number, one in enumerate(self.public.rounds):
+            counts = self._counts(number)
+            members, uploads = one.expected_cohort, one.upload_estimate
+            if counts is not None:
+                members, uploads = counts.cohort, counts.uploads
+            found.append(traffic(members, uploads, norms, self.parameters))
+        return found
+
+    @property
+    def total(self) -> Traffic:
+        """Of all rounds. The noise of a released count averages out over rounds, so that only the
+        sum is kept from falling below 0."""
+        return Traffic(*(max(0, sum(each)) for each in zip(*self.traffic, strict=True)))
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """The rounds."""
+        sent, points = 0.0, []
+        for number, (one, taken) in enumerate(zip(self.public.rounds, self.traffic, strict=True)):
+            sent += taken.bytes_up / 1e6
+            scores = self.scores(number)
+            score = None if scores is None else scores.score
+            counts = (taken.cohort, taken.uploads)
+            points.append(Point(number + 1, score, one.epsilon, *counts, sent, one.clip_norm))
+        return points
+
+    @property
+    def exhausted(self) -> int | None:
+        """Clients that could not pay in the last round, with a filter."""
+        counts = self.public.rounds[-1].counts
+        return None if counts is None else counts.exhausted
+
+    @property
+    def true_counts(self) -> list[Counts]:
+        """Those of every round, if the server knows them."""
+        rounds = () if self.secret is None else self.secret.rounds
+        return [one.counts for one in rounds if one.counts is not None]
+
+    @property
+    def few_uploads(self) -> str | None:
+        """Why far fewer clients uploaded than were asked for, if the server knows it."""
+        if self.secret is None:
+            return None
+        return few_uploads(self.plan, self.total.uploads, self.exhausted, self.secret.rounds)
+
+    @property
+    def answered(self) -> dict[str, float]:
+        """For each stage of a federation's rounds, the share of the questions that was answered."""
+        rounds = () if self.secret is None else self.secret.rounds
+        shares = {}
+        for stage in dict.fromkeys(name for one in rounds for name in one.stages):
+            all_ = [one.stages[stage] for one in rounds if stage in one.stages]
+            asked = max(1, sum(tally.asked for tally in all_))
+            shares[stage] = sum(tally.answered for tally in all_) / asked
+        return shares
+
+
+@dataclass(frozen=True)
+class Story:
+    """A run; `label` tells it from the others on a page."""
+
+    label: str
+    run: PublicRun
+    config: Config  # the settings, in public with stand-ins for own code
+    words: Words
+    arms: Sequence[ArmStory]
+    secret: SecretRun | None = None
+
+    @property
+    def name(self) -> str:
+        """That of the experiment."""
+        return self.config.name
+
+    @property
+    def settings(self) -> Config:
+        """The settings as they may be shown."""
+        return self.run.settings if self.secret is None else self.config
 
     @property
     def score_name(self) -> str:
         """Accuracy, or for numbers R²."""
-        return "R²" if "r2" in self.arms[0] else "accuracy"
+        return "R²" if isinstance(self.arms[0].metrics, NumberMetrics) else "accuracy"
+
+    @property
+    def task(self) -> str | None:
+        """The kind of the labels, where it is known."""
+        metrics = self.arms[0].metrics
+        return None if metrics is None else str(metrics.__struct_config__.tag)
+
+    @property
+    def baseline(self) -> float | None:
+        """The score of a constant answer, where it is known."""
+        metrics = self.arms[0].metrics
+        return None if metrics is None else metrics.baseline
 
     @property
     def scored(self) -> bool:
         """Whether any round may tell how good its model is."""
-        return any(point.score is not None for line in self.points.values() for point in line)
-
-    def lines(
-        self,
-        x: Pick,
-        y: Pick,
-        first: int = 0,
-        named: str = "",
-        **look: Any,
-    ) -> list[Line]:
-        """A line for each arm that has both; `first` is the style of the first."""
-        found = []
-        for number, arm in enumerate(self.arms):
-            points = self.points[arm["name"]]
-            pairs = [(a, b) for p in points if (a := x(p)) is not None and (b := y(p)) is not None]
-            if pairs:
-                label = f"{self.label}{arm['name']}{named}"
-                xs, ys = zip(*pairs, strict=True)
-                found.append(Line(label, xs, ys, style=first + number, **look))
-        return found
+        return any(point.score is not None for arm in self.arms for point in arm.points)
 
     @property
-    def counts_bytes(self) -> bool:
-        """Whether every round tells what was sent."""
-        return all(p.bytes_up is not None for points in self.points.values() for p in points)
+    def exact(self) -> bool:
+        """Whether counts are true ones."""
+        return self.arms[0].exact
+
+    def lines(
+        self, x: Pick, y: Pick, first: int = 0, named: str = "", thin: bool = False
+    ) -> list[Line]:
+        """A line for each arm that has both; `first` is the style of the first."""
+        lines = []
+        for style, arm in enumerate(self.arms, first):
+            both = [(x(point), y(point)) for point in arm.points]
+            pairs = [(a, b) for a, b in both if a is not None and b is not None]
+            if pairs:
+                xs, ys = zip(*pairs, strict=True)
+                label = f"{self.label}{arm.name}{named}"
+                lines.append(Line(label, xs, ys, style=style, thin=thin))
+        return lines
 
 
-def _points(
-    arms: Sequence[Record], lines: Sequence[Record], counts_of: Callable[[Record], Record]
-) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {arm["name"]: [] for arm in arms}
-    for line in lines:
-        counts, mine = counts_of(line), found[line["arm"]]
-        point = Point(
-            line["round"],
-            score_of(line),
-            line["epsilon"],
-            counts["cohort"],
-            counts["uploads"],
-            counts["bytes_up"],
-            (mine[-1].sent if mine else 0) + (counts["bytes_up"] or 0) / 1e6,
-            line.get("clip_norm"),
-        )
-        mine.append(point)
-    return found
+def of_public(run: PublicRun, label: str = "") -> Story:
+    """What anybody may know."""
+    config = described(run)
+    pairs = zip(run.arms, config.arms, strict=True)
+    arms = [ArmStory(*pair, run.parameters) for pair in pairs]
+    return Story(label, run, config, statement_words(run, config), arms)
 
 
-@contextmanager
-def understood() -> Iterator[None]:
-    """Whatever a document lacks: one line, and no page."""
+def of_run(run: Run, config: Config, label: str = "") -> Story:
+    """What the server knows; `config`: its own settings."""
     try:
-        yield
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ValueError(f"not what a public bundle of this program tells ({error!r})") from None
-
-
-def of_document(document: Record, label: str = "") -> Story:
-    """What a public document tells."""
-    statement = document["statement"]
-
-    def counts_of(line: Record) -> Record:
-        return {
-            "cohort": line.get("cohort", line["expected_cohort"]),
-            "uploads": line.get("uploads", line["upload_estimate"]),
-            "bytes_up": line.get("bytes_up", line.get("bytes_up_estimate")),
-        }
-
-    points = _points(statement["arms"], document["rounds"], counts_of)
-    exact = TRUSTS[document["config"]["privacy"]["trust"]].guards_server
-    return Story(label, statement, document["config"], points, exact)
-
-
-def of_run(folder: RunFolder, summary: Record, label: str = "") -> Story:
-    """What the server knows. Counts are still those that may be shown: it is the sections of the
-    server alone that have true ones."""
-    config = folder.config
-    points = _points(summary["arms"], folder.lines("rounds.jsonl"), shown)
-    statement = own_statement(config, summary)
-    exact = not TRUSTS[config.privacy.trust].amplified
-    return Story(label, statement, to_table(config), points, exact)
-
-
-def own_statement(config: Config, summary: Record) -> Record:
-    """A run's summary with the fields and the words of a public statement."""
-    try:
-        covers, lost = covered(summary), None
+        public, lost = covered(run), None
     except (OSError, ValueError) as error:  # the journal is on another machine
-        covers, lost = None, f"The journal of the population could not be read ({error})."
-    told = {**summary, "covers": covers}
-    words = statement_words(told, config)
+        public, lost = run.public, f"The journal of the population could not be read ({error})."
+    words = statement_words(public, config)
     if lost:
-        words["warnings"].append(lost)
-    return {**told, "words": words}
-
-
-def read_run(path: Path) -> tuple[RunFolder, Record]:
-    """The folder of a finished run, and its summary."""
-    folder = RunFolder.open(path)
-    return folder, folder.summary()
-
-
-def is_bundle(path: Path) -> bool:
-    """Whether a folder is what `locks publish` made."""
-    return (path / STATEMENT).is_file()
+        words = replace(words, warnings=[*words.warnings, lost])
+    trios = zip(public.arms, config.arms, run.secret.arms, strict=True)
+    arms = [ArmStory(one, plan, public.parameters, hidden) for one, plan, hidden in trios]
+    return Story(label, public, config, words, arms, run.secret)
 
 
 def labelled(stories: Sequence[Story]) -> list[Story]:
@@ -172,3 +239,8 @@ def labelled(stories: Sequence[Story]) -> list[Story]:
         replace(story, label=name if names.count(name) == 1 else f"{name} ({number})")
         for number, (name, story) in enumerate(zip(names, stories, strict=True), 1)
     ]
+
+
+def against(costs: Sequence[Cost], observer: str) -> list[Cost]:
+    """Those against one observer."""
+    return [cost for cost in costs if cost.observer == observer]

@@ -32,7 +32,7 @@ from locksfl.federation.device.update import (
 from locksfl.federation.device.view import rounds_left
 from locksfl.federation.device.witness import Witness
 from locksfl.federation.wire import Answer, Kept, Later, Question
-from locksfl.round.noise import SYSTEM, Entropy, Noise
+from locksfl.round.noise import SYSTEM, Entropy, NoiseSource
 
 log = logging.getLogger(__name__)
 KEPT, KEPT_ROUND = "clipped", "round"
@@ -120,7 +120,7 @@ class Device:
     update: LocalUpdate
     policy: Policy
     ledger: Witness
-    noise: Noise = SYSTEM
+    noise: NoiseSource = SYSTEM
     entropy: Entropy = os.urandom
     clock: Callable[[], float] = time.monotonic
     wait: Callable[[float], None] = time.sleep

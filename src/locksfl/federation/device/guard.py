@@ -52,7 +52,7 @@ from locksfl.federation.device.terms import (
 from locksfl.federation.device.update import clip
 from locksfl.methods.events import Event
 from locksfl.privacy.budget import charges
-from locksfl.round.noise import SYSTEM, Noise, add_noise, gaussian_std
+from locksfl.round.noise import SYSTEM, NoiseSource, add_noise, gaussian_std
 
 log = logging.getLogger(__name__)
 LARGEST_BOUND = 1e6  # of a contribution, over the clip norm: 1 / p is never that large
@@ -61,12 +61,12 @@ LARGEST_BOUND = 1e6  # of a contribution, over the clip norm: 1 / p is never tha
 class Guard:
     """One device's guard; one object for one thread. Use as a context manager, or `close` it."""
 
-    def __init__(self, policy: Policy, ledger: DeviceLedger, noise: Noise = SYSTEM) -> None:
+    def __init__(self, policy: Policy, ledger: DeviceLedger, noise: NoiseSource = SYSTEM) -> None:
         self.policy, self.ledger, self._noise = policy, ledger, noise
         self._budget = policy.budget
 
     @classmethod
-    def open(cls, policy: Policy, ledger: Path, noise: Noise = SYSTEM) -> Guard:
+    def open(cls, policy: Policy, ledger: Path, noise: NoiseSource = SYSTEM) -> Guard:
         """A guard with an existing ledger (`DeviceLedger.create` makes one): a missing ledger is a
         ValueError, because a new one would be a new budget. Without a `Witness`, an old copy of it
         is refused only by the head that lies next to it."""

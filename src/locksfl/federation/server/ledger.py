@@ -64,7 +64,7 @@ class ServerLedger(Journal):
     def charges_each(self, arm: str) -> bool:
         """Whether an arm's clients are charged one by one (`LedgerArm.charges_each`)."""
         self.books.tally(arm)  # refuses an unknown one
-        return self.books.plans[arm].charges_each
+        return self.books.planned[arm].charges_each
 
     def reserve(self, arm: str, round_number: int, clients: npt.ArrayLike) -> np.ndarray:
         """Reserve a whole round, norm and upload, for these clients (increasing numbers) in local
@@ -110,7 +110,7 @@ class ServerLedger(Journal):
         return None if kept is None else kept.unable()
 
     def _filter(self, arm: str) -> Filter | None:
-        planned = self.books.plans[arm]
+        planned = self.books.planned[arm]
         if planned.filtered is None:
             return None
         if arm not in self._filters:
@@ -125,10 +125,10 @@ class ServerLedger(Journal):
             raise ValueError(
                 f"arm = {arm!r}: trust {trust!r} releases nothing that this method records"
             )
-        return self.books.plans[arm]
+        return self.books.planned[arm]
 
     def _check_round(self, arm: str, round_number: int, clients: np.ndarray) -> None:
-        planned, (_, last) = self.books.plans[arm].rounds, self.books.tallies[arm].last
+        planned, (_, last) = self.books.planned[arm].rounds, self.books.tallies[arm].last
         if not 1 <= round_number <= planned:
             raise ValueError(f"round = {round_number}: expected 1 to {planned}, as planned")
         if np.isin(clients, self.reserved(arm, round_number)).any():

@@ -6,16 +6,15 @@ import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from locksfl.arm import Arm
 from locksfl.data.population import Population
 from locksfl.experiment.config import Config, to_table
 from locksfl.experiment.folder import RunFolder
-from locksfl.experiment.records import score_of
+from locksfl.experiment.record import Line, Run, plain
 from locksfl.experiment.run import Prepared, run_experiment
 from locksfl.federation import logs, settings
 from locksfl.federation.logs import log, logging_to
@@ -33,7 +32,7 @@ PULL_SECONDS = 0.2
 SAY_SECONDS = 60.0
 IN_VAIN = 10  # rounds without any release, after which an operator should look
 Say = Callable[[str], None]
-OnRound = Callable[[dict[str, Any]], None]
+OnRound = Callable[[Line], None]
 
 
 def as_federation(config: Config, engine: str = "flower") -> Config:
@@ -100,10 +99,10 @@ def serve(
     *,
     prepared: Prepared | None = None,
     resume: bool = False,
-    on_round: OnRound = lambda record: None,
+    on_round: OnRound = lambda line: None,
     say: Say = lambda text: None,
     started: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+) -> Run:
     """Play the experiment on the registered nodes. `started` is called when nodes can connect."""
     home = folder.path / "flower"
     home.mkdir(mode=0o700, exist_ok=True)
@@ -124,16 +123,18 @@ def serve(
         return {i: "left" if key in left else "revoked" for i, key in enumerate(keys) if i in away}
 
     devices: Watched
-    without = 0  # rounds in a row
+    without, playing = 0, False  # rounds in a row; whether devices are asked by now
 
-    def tell(record: dict[str, Any]) -> None:
+    def tell(line: Line) -> None:
         nonlocal without
-        logs.say(round_line(record, config.train.rounds), **record)
-        released = any(tally["answered"] for tally in record["stages"].values())
+        on_round(line)
+        if not playing:  # a round of before, which this run goes on from
+            return
+        logs.say(round_line(line, config.train.rounds), **plain(line))
+        released = any(tally.answered for tally in line.secret.stages.values())
         without = 0 if released else without + 1
         if without == IN_VAIN:
             log.warning("nothing was released in %d rounds: see locks federation status", without)
-        on_round(record)
 
     with logging_to(place.log_format, home / "server.log"), _kept_if_begun(folder, home):
         keys = place.members(config.data.clients, home / "members.json")
@@ -153,7 +154,8 @@ def serve(
                     )
 
                 def watched(size: int) -> Watched:
-                    nonlocal devices
+                    nonlocal devices, playing
+                    playing = True
                     mail, names = Mail(link.call, run, size), list(keys.values())
                     local = TRUSTS[config.privacy.trust].guards_server
                     patience = Patience(place.quorum, link.seen if local else None)
@@ -172,7 +174,7 @@ def serve(
                     credits=False,
                     ready=ready,
                 )
-                summary = run_experiment(
+                played = run_experiment(
                     config,
                     folder,
                     prepared=prepared,
@@ -182,20 +184,21 @@ def serve(
                     engine=engine,
                 )
         logs.say("the run is finished")
-        return summary
+        return played
 
 
-def round_line(record: Mapping[str, Any], rounds: int) -> str:
+def round_line(line: Line, rounds: int) -> str:
     """A round in one line: for each stage what became of its questions, and the score."""
     told = []
-    for stage, tally in record["stages"].items():
-        refused = [f"{count} refused {code}" for code, count in tally["refused"].items()]
-        others = [f"{tally[name]} {name}" for name in ("rejected", "missing") if tally[name]]
-        answered = f"{stage} {tally['answered']} of {tally['asked']} answered"
+    for stage, tally in line.secret.stages.items():
+        refused = [f"{count} refused {code}" for code, count in tally.refused.items()]
+        unsound = (("rejected", tally.rejected), ("missing", tally.missing))
+        others = [f"{count} {name}" for name, count in unsound if count]
+        answered = f"{stage} {tally.answered} of {tally.asked} answered"
         told.append(", ".join([answered, *refused, *others]))
-    if (score := score_of(dict(record))) is not None:
-        told.append(f"score {score:.3f}")
-    return f"round {record['round']} of {rounds} of {record['arm']}: {'; '.join(told)}"
+    if line.score is not None:
+        told.append(f"score {line.score:.3f}")
+    return f"round {line.round} of {rounds} of {line.arm}: {'; '.join(told)}"
 
 
 @contextmanager

@@ -62,7 +62,7 @@ class Sampling:
 
     Words, for a statement and a page: `asked` how it is decided whether "{}" is asked, `known` what
     the public sees of that, `reservation` what the epsilons assume, `counts` how the numbers of
-    clients are known, `noise` what is said of an arm's noise; `story(summary)` one sentence on what
+    clients are known, `noise` what is said of an arm's noise; `story(arm)` one sentence on what
     an arm has done, of its summary.
     """
 
@@ -85,7 +85,7 @@ class Sampling:
     known: str = ""
     reservation: str = ""
     noise: str = ""
-    story: Callable[[Mapping[str, int]], str] = lambda summary: ""
+    story: Callable[[Arm], str] = lambda arm: ""
 
     def rate(self, arm: Arm) -> float:
         """The probability with which each client who may take part does."""

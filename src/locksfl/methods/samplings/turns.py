@@ -120,12 +120,11 @@ def shortened(arm: Arm, clients: int) -> Settings:
     return {**few, "cohort": group, "uploads": group}
 
 
-def story(summary: Mapping[str, int]) -> str:
+def story(arm: Arm) -> str:
     """How often they were asked."""
-    bands = summary["bands"]
-    noise = f"; noise correlated over {bands} rounds" if bands > 1 else ""
+    noise = f"; noise correlated over {arm.bands} rounds" if arm.bands > 1 else ""
     return (
-        f"clients took turns, every {summary['separation']} rounds, in public; nothing is "
+        f"clients took turns, every {arm.separation} rounds, in public; nothing is "
         f"amplified{noise}."
     )
 

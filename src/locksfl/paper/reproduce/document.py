@@ -6,18 +6,21 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from locksfl._charts import Chart, Line
 from locksfl._files import write_atomically
+from locksfl._svg import svg_file
 from locksfl._text import epsilon_text, markdown_table, size_text
 from locksfl.experiment.costs import epsilons_by_observer
-from locksfl.experiment.figures import draw_band, legend_below, plotting, save_figure
 from locksfl.experiment.report import SECRET, likeness_figure
 from locksfl.paper.as_printed import honest_table
-from locksfl.paper.reproduce.results import Row, Runs, conclusion, table_of
+from locksfl.paper.reproduce.results import Row, conclusion, table_of
+from locksfl.paper.reproduce.runs import Runs
 from locksfl.paper.reproduce.settings import (
     EPSILONS,
     HONEST,
@@ -49,22 +52,24 @@ def write_report(
 ) -> tuple[list[Row], list[str]]:
     """Write every file of the report; returns the rows and the conclusion."""
     rows, differences = table_of(by_panel)
-    said = conclusion(differences, rows)
+    sentences = conclusion(differences, rows)
     for model in scale.models:
-        draw_accuracy(path, scale, model, by_panel)
+        accuracy = accuracy_figure(scale, model, by_panel)
+        write_atomically(path / f"figure-{model}.svg", accuracy.encode())
         silent = Panel(HONEST, model, math.inf)
         clips = {row.method: row.clip_norm for row in rows if row.panel == silent}
-        figure = likeness_figure(alike[model], clips)
-        figure.suptitle(f"{model}, epsilon infinity: exact; {SECRET}", x=0.01, ha="left")
-        save_figure(figure, path / f"likeness-{model}")
+        likeness = likeness_figure(
+            alike[model], clips, f"{model}, epsilon infinity: exact; {SECRET}"
+        )
+        write_atomically(path / f"likeness-{model}.svg", likeness.encode())
     table = {
         "rows": [row.as_dict() for row in rows],
         "differences": [{**asdict(d), "panel": d.panel.label} for d in differences],
-        "conclusion": said,
+        "conclusion": sentences,
     }
     write_atomically(path / "table.json", (json.dumps(table, indent=2) + "\n").encode())
-    write_atomically(path / "report.md", report_text(scale, rows, said).encode())
-    return rows, said
+    write_atomically(path / "report.md", report_text(scale, rows, sentences).encode())
+    return rows, sentences
 
 
 def _command(scale: Scale) -> str:
@@ -75,7 +80,7 @@ def _command(scale: Scale) -> str:
     return f"locks reproduce{quick}{seeds}{first}"
 
 
-def report_text(scale: Scale, rows: list[Row], said: list[str]) -> str:
+def report_text(scale: Scale, rows: list[Row], sentences: list[str]) -> str:
     """Returns report.md."""
     parts = [
         f"# The paper's experiment, {scale.name}",
@@ -85,16 +90,16 @@ def report_text(scale: Scale, rows: list[Row], said: list[str]) -> str:
         "Not in the paper, and reconstructed:",
         "\n".join(f"* {name}: {what}" for name, what in RECONSTRUCTED.items()),
         "## Conclusion",
-        "\n".join(f"* {line}" for line in said),
+        "\n".join(f"* {line}" for line in sentences),
     ]
     for model in scale.models:
-        parts += [f"## {model}", f"![accuracy by round](figure-{model}.png)"]
+        parts += [f"## {model}", f"![accuracy by round](figure-{model}.svg)"]
         for version in VERSIONS:
             mine = [r for r in rows if (r.panel.model, r.panel.version) == (model, version)]
             parts += [EXPLAINED[version], markdown_table(HEADS, map(cells, mine))]
         parts += [
             f"How alike the clients are, without privacy ({SECRET}):",
-            f"![norms, dissimilarity, drift, cosine, angle, correlation](likeness-{model}.png)",
+            f"![norms, dissimilarity, drift, cosine, angle, correlation](likeness-{model}.svg)",
         ]
     readings = []
     for row in honest_table():
@@ -126,29 +131,25 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def draw_accuracy(path: Path, scale: Scale, model: str, by_panel: Mapping[Panel, Runs]) -> None:
-    """Accuracy by round with a band: one panel per epsilon, one row per version."""
-    figure, grid = plotting().subplots(2, 3, figsize=(10, 6), sharex=True, sharey=True)
-    for version, line in zip(VERSIONS, grid, strict=True):
-        for epsilon, axes in zip(EPSILONS, line, strict=True):
-            runs = by_panel[Panel(version, model, epsilon)]
-            for number, method in enumerate(METHODS):
-                curves = np.array([run["arms"][method]["accuracy"] for run in runs])
-                rounds = np.arange(1, curves.shape[1] + 1)
-                low, middle, high = curves.min(axis=0), curves.mean(axis=0), curves.max(axis=0)
-                draw_band(axes, rounds, low, middle, high, number, label=method)
-            stamp = {
-                PRINTED: f"claimed ε = {epsilon:g}, NO GUARANTEE",
-                HONEST: f"ε = {epsilon:g} against PUBLIC",
-            }[version]
-            axes.set_title("ε = ∞" if math.isinf(epsilon) else stamp, fontsize=9)
-        line[0].set_ylabel(f"{version}\n\naccuracy on held-out data")
-    for axes in grid[1]:
-        axes.set_xlabel("round")
-    legend_below(figure, grid[0, 0])
+def accuracy_figure(scale: Scale, model: str, by_panel: Mapping[Panel, Runs]) -> str:
+    """Accuracy by round with a band, as SVG: one panel per epsilon, one row per version."""
+    charts = []
+    for version, epsilon in product(VERSIONS, EPSILONS):
+        runs = by_panel[Panel(version, model, epsilon)]
+        lines = []
+        for number, method in enumerate(METHODS):
+            curves = np.array([run.scores for run in runs[method].outcomes])
+            low, middle, high = curves.min(axis=0), curves.mean(axis=0), curves.max(axis=0)
+            rounds = range(1, len(middle) + 1)
+            lines.append(Line(method, rounds, middle, number, low=low, high=high))
+        stamp = {
+            PRINTED: f"claimed ε = {epsilon:g}, NO GUARANTEE",
+            HONEST: f"ε = {epsilon:g} against PUBLIC",
+        }[version]
+        title = f"{version}: {'ε = ∞' if math.isinf(epsilon) else stamp}"
+        charts.append(Chart("round", "accuracy on held-out data", lines, title=title))
     title = (
         f"Uniform against LOCKS, {scale.data}, {model}: mean and range of "
         f"{len(scale.seeds)} seeds (simulated, reconstructed settings)"
     )
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-    save_figure(figure, path / f"figure-{model}")
+    return svg_file(charts, title, columns=3, width=1000, height=190, same_y=True)

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from scipy import stats
 
 from locksfl._tables import Record
+from locksfl.experiment.record import Cost
+from locksfl.paper.reproduce.runs import Runs
 from locksfl.paper.reproduce.settings import EPSILONS, HONEST, METHODS, PRINTED, Panel
 from locksfl.paper.reproduce.tune import edges, last_tenth
 
 CONFIDENCE = 0.95
 SHARE = 0.8  # of the best final accuracy of the panel: the bar for "rounds to"
 
-Runs = list[Record]  # of one panel, one record per seed
 
-
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One method of one panel, over its seeds."""
 
     panel: Panel
@@ -38,7 +38,7 @@ class Row:
     bytes_up: float
     noise_multiplier: float | None
     claimed_epsilon: float | None
-    privacy: list[Record]
+    privacy: tuple[Cost, ...]
 
     @property
     def rounds_text(self) -> str:
@@ -47,7 +47,7 @@ class Row:
 
     def as_dict(self) -> Record:
         """For JSON, which has no infinity."""
-        return {**asdict(self), "panel": self.panel.label}
+        return {**msgspec.to_builtins(self), "panel": self.panel.label}
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Difference:
 
 def finals(runs: Runs, method: str) -> np.ndarray:
     """Final accuracy of each seed."""
-    return np.array([last_tenth(run["arms"][method]["accuracy"]) for run in runs])
+    return np.array([last_tenth(run.scores) for run in runs[method].outcomes])
 
 
 def rows_of(panel: Panel, runs: Runs) -> list[Row]:
@@ -91,21 +91,24 @@ def rows_of(panel: Panel, runs: Runs) -> list[Row]:
     bar = SHARE * max(finals(runs, method).mean() for method in METHODS)
     rows = []
     for method in METHODS:
-        arms = [run["arms"][method] for run in runs]
-        final = finals(runs, method)
-        reached = np.flatnonzero(np.mean([arm["accuracy"] for arm in arms], axis=0) >= bar)
-        error = final.std(ddof=1) / math.sqrt(len(final)) if len(final) > 1 else None
-        alike = ("clip_norm", "step", "noise_multiplier", "claimed_epsilon", "privacy")
+        (tuned, mine), final = runs[method], finals(runs, method)
+        reached = np.flatnonzero(np.mean([run.scores for run in mine], axis=0) >= bar)
+        error = float(final.std(ddof=1)) / math.sqrt(len(final)) if len(final) > 1 else None
+        one = mine[0]
         rows.append(
             Row(
                 panel=panel,
                 method=method,
-                accuracy=final.mean(),
+                clip_norm=tuned.clip_norm,
+                step=tuned.step,
+                accuracy=float(final.mean()),
                 error=error,
                 rounds_to=int(reached[0]) + 1 if reached.size else None,
-                uploads=np.mean([arm["uploads"] for arm in arms]),
-                bytes_up=np.mean([arm["bytes_up"] for arm in arms]),
-                **{name: arms[0][name] for name in alike},
+                uploads=float(np.mean([run.uploads for run in mine])),
+                bytes_up=float(np.mean([run.bytes_up for run in mine])),
+                noise_multiplier=one.noise.noise_multiplier,
+                claimed_epsilon=one.reported.claimed_epsilon if one.reported else None,
+                privacy=one.reported.privacy if one.reported else (),
             )
         )
     return rows
@@ -116,20 +119,20 @@ def difference(panel: Panel, runs: Runs) -> Difference:
     uniform, locks = (finals(runs, method) for method in METHODS)
     apart = locks.mean() - uniform.mean()
     # one seed, or methods that do nothing: no spread, no interval
-    if len(runs) == 1 or np.ptp(uniform) + np.ptp(locks) < 1e-9:
-        return Difference(panel, apart, None, None, len(runs))
-    found = stats.ttest_ind(locks, uniform, equal_var=False).confidence_interval(CONFIDENCE)
-    return Difference(panel, apart, found.low, found.high, len(runs))
+    if len(uniform) == 1 or np.ptp(uniform) + np.ptp(locks) < 1e-9:
+        return Difference(panel, apart, None, None, len(uniform))
+    mean = stats.ttest_ind(locks, uniform, equal_var=False).confidence_interval(CONFIDENCE)
+    return Difference(panel, apart, mean.low, mean.high, len(uniform))
 
 
 def conclusion(differences: list[Difference], rows: list[Row]) -> list[str]:
     """What can be said of the paper's two claims and in sum, drawn from the numbers."""
-    said = [found.sentence() for found in differences]
+    sentences = [one.sentence() for one in differences]
     for version, terms in ((PRINTED, "in the paper's own terms"), (HONEST, "at equal epsilon")):
         mine = [d for d in differences if d.panel.version == version]
         silent = [d for d in mine if math.isinf(d.panel.epsilon)]
         noisy = [d for d in mine if d.panel.epsilon == min(EPSILONS)]
-        said += [
+        sentences += [
             f'"Mild speed-ups" without noise, {terms}: {_speed(silent, rows)} (of the mean '
             "over seeds; no interval).",
             f'"Better for high-noise / high-privacy cases", {terms}: {_count(noisy)}.',
@@ -137,29 +140,31 @@ def conclusion(differences: list[Difference], rows: list[Row]) -> list[str]:
         ]
     chance = (1 - CONFIDENCE) * len(differences)
     beyond = sum(bool(edges(row.clip_norm, row.step)) for row in rows)
-    said += [
+    sentences += [
         f"Of {len(differences)} intervals at {CONFIDENCE:.0%}, about {chance:.1f} miss by chance. "
         "They are over the coins and the noise of the seeds: one split, one clip and step.",
         f"Of {len(rows)} tuned pairs of clip and step, {beyond} lie at an end of the grid, where a "
         "better one may lie beyond it.",
     ]
-    return said
+    return sentences
 
 
-def _count(found: list[Difference]) -> str:
-    ahead = [d.ahead for d in found]
+def _count(differences: list[Difference]) -> str:
+    ahead = [d.ahead for d in differences]
     locks, uniform = ahead.count("LOCKS"), ahead.count("uniform")
-    even = len(found) - locks - uniform
-    return f"of {len(found)}, LOCKS is ahead in {locks}, uniform in {uniform}, neither in {even}"
+    even = len(differences) - locks - uniform
+    return (
+        f"of {len(differences)}, LOCKS is ahead in {locks}, uniform in {uniform}, neither in {even}"
+    )
 
 
-def _speed(found: list[Difference], rows: list[Row]) -> str:
+def _speed(differences: list[Difference], rows: list[Row]) -> str:
     """Rounds to the bar, of each model."""
-    said = []
-    for one in found:
+    sentences = []
+    for one in differences:
         uniform, locks = (row.rounds_text for row in rows if row.panel == one.panel)
-        said.append(f"{one.panel.model} {uniform} rounds with uniform, {locks} with LOCKS")
-    return "; ".join(said)
+        sentences.append(f"{one.panel.model} {uniform} rounds with uniform, {locks} with LOCKS")
+    return "; ".join(sentences)
 
 
 def table_of(by_panel: Mapping[Panel, Runs]) -> tuple[list[Row], list[Difference]]:

@@ -11,9 +11,9 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
-from locksfl._tables import Record
 from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import (
     Config,
@@ -96,7 +96,7 @@ def config_for(
     scale: Scale, panel: Panel, tuned: Mapping[str, Tuned], data_dir: str | None = None
 ) -> Config:
     """The panel as an experiment: one arm per method."""
-    arms = [ArmConfig(**_arm(panel, method, tuned[method])) for method in METHODS]
+    arms = [_arm(panel, method, tuned[method]) for method in METHODS]
     return Config(
         name=panel.label,
         data=DataConfig(scale.data, CLIENTS, SplitConfig("shards", classes=2), dir=data_dir),
@@ -119,21 +119,20 @@ def _privacy(panel: Panel) -> PrivacyConfig:
     )
 
 
-def _arm(panel: Panel, method: str, tuned: Tuned) -> Record:
+def _arm(panel: Panel, method: str, tuned: Tuned) -> ArmConfig:
     """As printed: (1/b) times the sum, no 1/p, norms noised and charged nothing. Honest: the mean
     of the clipped updates, norms charged, and a clamp of the norm sum that pays with privacy."""
     printed, private = panel.version == PRINTED, not math.isinf(panel.epsilon)
     noise = MULTIPLIERS[panel.epsilon] if printed and private else None
-    # of a uniform cohort nobody is left out: "capped" is the same as "literal"
-    uniform: Record = {"rule": "uniform", "estimator": "capped", "cohort": UPLOADS}
-    locks: Record = {
-        "rule": "norm",
-        "estimator": "literal" if printed else "capped",
-        "cohort": COHORT,
-        "uploads": UPLOADS,
-        "floor": 0.0 if printed else None,
-        "norm_low": 0.9 if private and not printed else None,
-        "norm_multiplier": noise,
-    }
-    mine = dict(zip(METHODS, (uniform, locks), strict=True))[method]
-    return {"name": method, "noise_multiplier": noise, **tuned._asdict(), **mine}
+    arm = partial(ArmConfig, name=method, noise_multiplier=noise, **tuned._asdict())
+    if method == METHODS[0]:  # of a uniform cohort nobody is left out: "capped" is "literal"
+        return arm(rule="uniform", estimator="capped", cohort=UPLOADS)
+    return arm(
+        rule="norm",
+        estimator="literal" if printed else "capped",
+        cohort=COHORT,
+        uploads=UPLOADS,
+        floor=0.0 if printed else None,
+        norm_low=0.9 if private and not printed else None,
+        norm_multiplier=noise,
+    )

@@ -7,30 +7,27 @@ the last tenth of the rounds, averaged over seeds and on held-out data that no r
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import tomllib
 from collections.abc import Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import tomli_w
 
 from locksfl._files import write_atomically
-from locksfl._tables import Record
 from locksfl._validate import positive
-from locksfl.experiment.comparison.runner import Cell, Run, play_grid
-from locksfl.experiment.plan import plan_arms
-from locksfl.paper.reproduce.runs import Bench, OnRun
+from locksfl.grids.drive import NOBODY, Case, Executor, Play, Plays, Watch, batches, drive
+from locksfl.grids.search import Pair, Searched, searched
+from locksfl.paper.reproduce.runs import Stage, Table
 from locksfl.paper.reproduce.settings import METHODS, Panel, Scale, Tuned, panels
 
 CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0)
 REACHES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 SEEDS = (1000, 1001)
-GRID = [Tuned(clip, reach / clip) for clip in CLIPS for reach in REACHES]
-
-Table = dict[Panel, dict[str, Tuned]]
 
 
 def text_of(file: Path | None) -> str:
@@ -40,17 +37,30 @@ def text_of(file: Path | None) -> str:
     return resources.files("locksfl.paper.reproduce").joinpath("tuned.toml").read_text("utf-8")
 
 
+class Entry(msgspec.Struct, frozen=True):
+    """What was chosen for a method of a panel: a table of tuned.toml."""
+
+    scale: str
+    version: str
+    model: str
+    epsilon: float
+    method: str
+    clip_norm: float
+    step: float
+    accuracy: float  # of the choice, over the seeds
+    at_edge_of_grid: list[str]
+
+
 def stored(scale: Scale, text: str, file: Path | str) -> Table:
     """What the text of such a file has for every method of every panel."""
     table: Table = {panel: {} for panel in panels(scale)}
     try:
-        for entry in tomllib.loads(text)["tuned"]:
-            panel = Panel(entry["version"], entry["model"], float(entry["epsilon"]))
-            if entry["scale"] == scale.name and panel in table:
-                pair = Tuned(entry["clip_norm"], entry["step"])
-                positive(**pair._asdict())
-                table[panel][entry["method"]] = pair
-    except (KeyError, ValueError, TypeError) as error:
+        for one in msgspec.convert(tomllib.loads(text)["tuned"], list[Entry]):
+            panel = Panel(one.version, one.model, one.epsilon)
+            if one.scale == scale.name and panel in table:
+                positive(clip_norm=one.clip_norm, step=one.step)
+                table[panel][one.method] = Tuned(one.clip_norm, one.step)
+    except (KeyError, ValueError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{file}: not a file that --tune wrote ({why})") from None
     for panel, method in itertools.product(table, METHODS):
@@ -62,59 +72,45 @@ def stored(scale: Scale, text: str, file: Path | str) -> Table:
     return table
 
 
-def tune(path: Path, bench: Bench, on_run: OnRun) -> Table:
-    """Try the grid for every method of every panel, and keep the best in tuned.toml. Noise does not
-    depend on clip or step: one calibration serves all tries of a method."""
+def tune(path: Path, stage: Stage, executor: Executor, watch: Watch = NOBODY) -> Table:
+    """Try the grid for every method of every panel, and keep the best in tuned.toml."""
+    every = list(itertools.product(panels(stage.scale), METHODS))
+    cases = {
+        number: Case(f"tuning {panel.label}", partial(_search, stage, panel, method))
+        for number, (panel, method) in enumerate(every)
+    }
+    searches = drive(cases, executor, path / "tuning.jsonl", watch).whole()
     entries, table = [], Table()
-
-    def on_cell(cell: Cell) -> None:
-        for _ in GRID:
-            on_run(f"tuning {cell.key['panel']}")
-
-    for panel in panels(bench.scale):
-        config = bench.config(panel, dict.fromkeys(METHODS, GRID[0]))
-        cells = []
-        for arm in plan_arms(config):
-            tries = [dataclasses.replace(arm, **pair._asdict()) for pair in GRID]
-            runs = list(itertools.product(tries, SEEDS))
-            cells.append(Cell({"panel": panel.label, "method": arm.name}, runs))
-        table[panel], file = {}, path / "tuning.jsonl"
-        simulator = bench.simulator(config, tuning=True)
-        for line in play_grid(simulator, config, cells, file, line=_scores, on_cell=on_cell):
-            method, scores = line["method"], line["scores"]
-            if len(scores) != len(GRID):
-                raise ValueError(f"{file}: {len(scores)} tries, expected the grid's {len(GRID)}")
-            best = int(np.argmax(scores))
-            table[panel][method] = GRID[best]
-            entries.append(_entry(bench.scale, panel, method, best, scores))
+    for (panel, method), search in zip(every, searches, strict=True):
+        clip, reach = search.best
+        table.setdefault(panel, {})[method] = Tuned(clip, reach / clip)
+        step, accuracy = round(reach / clip, 6), round(search.tried[search.best], 4)
+        entries.append(Entry(stage.scale.name, *panel, method, clip, step, accuracy, search.edge))
     text = "# Clip and step of every method, chosen without privacy: locks reproduce --tune\n\n"
-    content = text + tomli_w.dumps({"tuned": entries})
+    content = text + tomli_w.dumps({"tuned": msgspec.to_builtins(entries)})
     write_atomically(path / "tuned.toml", content.encode())
     return table
 
 
-def _scores(runs: Sequence[Run]) -> Record:
-    """The score of every pair of the grid: the mean over its seeds."""
-    finals = [last_tenth(run.outcome()["accuracy"]) for run in runs]
-    return {"scores": np.reshape(finals, (len(GRID), len(SEEDS))).mean(axis=1).tolist()}
+def _search(stage: Stage, panel: Panel, method: str) -> Plays[Searched[float]]:
+    """The grid of a method, each pair under every seed."""
+
+    def tries(pairs: list[Pair], _: float | None) -> Plays[list[float]]:
+        plays = []
+        for clip, reach in pairs:
+            config = stage.config(panel, dict.fromkeys(METHODS, Tuned(clip, reach / clip)))
+            arm = next(arm for arm in config.arms if arm.name == method)
+            plays += [Play(config, arm, seed, "tuning") for seed in SEEDS]
+        outcomes = yield plays
+        curves = batches(outcomes, len(SEEDS))
+        return [float(np.mean([last_tenth(one.scores) for one in mine])) for mine in curves]
+
+    return (yield from searched((CLIPS, REACHES), tries, lambda score: (score,), widen=0))
 
 
-def last_tenth(curve: list[float]) -> float:
+def last_tenth(curve: Sequence[float]) -> float:
     """Returns the mean accuracy over the last tenth of the rounds."""
     return float(np.mean(curve[-max(1, len(curve) // 10) :]))
-
-
-def _entry(scale: Scale, panel: Panel, method: str, best: int, scores: list[float]) -> Record:
-    clip, step = GRID[best]
-    return {
-        "scale": scale.name,
-        **panel._asdict(),
-        "method": method,
-        "clip_norm": clip,
-        "step": round(step, 6),
-        "accuracy": round(scores[best], 4),
-        "at_edge_of_grid": edges(clip, step),
-    }
 
 
 def edges(clip_norm: float, step: float) -> list[str]:

@@ -110,7 +110,7 @@ class Bound:
     """The right-hand side, term by term."""
 
     form: str  # "printed", or "path", "clip" or "dissimilarity" for the corrected one
-    terms: dict[str, float]
+    terms: dict[str, float]  # by their meaning
     alpha_kappa: float | None = None  # printed only
     phi: float | None = None  # printed only: everything but the first term
 
@@ -124,9 +124,9 @@ class Bound:
 class Condition:
     """Something that must hold, and the step or the uploads at which it begins to."""
 
-    name: str
-    holds: bool
-    largest_step: float
+    name: str  # with its value, for a refusal
+    holds: bool  # for the given constants
+    largest_step: float  # at which it holds
     least_uploads: float | None  # None: uploads have no part in it
 
 

@@ -162,18 +162,18 @@ class Row:
     """One case, measured, beside both bounds; None: the bound does not apply, `why` says why."""
 
     case: str
-    rounds: int
-    seeds: int
+    rounds: int  # T
+    seeds: int  # how many paths
     before: float  # |grad F(w_0)|^2: a bound above it says nothing
     least: float  # min over t of the mean over seeds
     weighted: float  # mean over seeds of the weighted mean over t
-    standard_error: float
+    standard_error: float  # of `weighted`
     worst_seed: float  # the largest weighted mean of one seed
     uploads: float  # of a round, on average
     path_variance: float  # of a round, in the mean by eta_t^2
-    corrected: float | None
+    corrected: float | None  # the corrected bound
     along_path: float | None  # the same with the rates along the path
-    printed: float | None
+    printed: float | None  # the bound as printed
     why: str
     paths_hold: bool  # the inequality of a path, on each
 

@@ -70,20 +70,20 @@ def dissimilarity(gradient: npt.ArrayLike, clients: npt.ArrayLike) -> tuple[floa
 class Estimates:
     """What the bounds take, as seen on the paths; see the module's words on each."""
 
-    smoothness_seen: float
-    smoothness_known: float | None
+    smoothness_seen: float  # L, from below
+    smoothness_known: float | None  # L of softmax regression
     gap: float  # at most F(w_0)
     gap_seen: float  # F(w_0) less the smallest F on the way
-    sample_spread: float
-    dissimilarity: float
-    client_spread: float
-    worst_dissimilarity: float
-    worst_client_spread: float
-    clip_bias: float
-    worst_clip_bias: float
-    fewest_samples: int
-    most_samples: int
-    parameters: int
+    sample_spread: float  # sigma_L
+    dissimilarity: float  # A of the mean over clients
+    client_spread: float  # sigma_G of the mean over clients
+    worst_dissimilarity: float  # A of the worst client
+    worst_client_spread: float  # sigma_G of the worst client
+    clip_bias: float  # c_nu of the mean
+    worst_clip_bias: float  # c_nu of the worst client
+    fewest_samples: int  # K_min
+    most_samples: int  # K_max
+    parameters: int  # d
     scale: float = 1.0  # gradients in an update
 
     @property
@@ -107,12 +107,12 @@ class Study:
     """An arm's paths, looked at, and what the bounds say of them."""
 
     arm: str
-    seeds: tuple[int, ...]
-    estimates: Estimates
+    seeds: tuple[int, ...]  # of the paths
+    estimates: Estimates  # over all paths
     steps: Floats  # eta_t
     gradient: Floats  # [seeds, T] |grad F(w_t)|^2
     corrected: list[float] | None  # after 1, 2, ... T rounds
-    printed: list[float] | None
+    printed: list[float] | None  # the same of the bound as printed
     reasons: dict[str, str]  # why there is no bound
 
     def weighted(self) -> Floats:

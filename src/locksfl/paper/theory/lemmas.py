@@ -20,7 +20,7 @@ import numpy as np
 
 from locksfl import _validate
 from locksfl._arrays import Floats
-from locksfl.paper.theory.coins import (
+from locksfl.paper.theory.fixed_clients import (
     FixedClients,
     Outcomes,
     arm_for,
@@ -36,15 +36,15 @@ ERRORS = 5.0  # standard errors that a true claim may be off
 class Finding:
     """A claim beside what came out."""
 
-    lemma: int
+    lemma: int  # its number
     claim: str
     claimed: float  # the value that the claim means
     measured: float  # at the paper's size, by Monte Carlo
-    standard_error: float
+    standard_error: float  # of `measured`
     exact_claimed: float  # the same for a few clients, over every outcome
-    exact: float
+    exact: float  # what came out
     at_most: bool  # the claim is an upper bound
-    why: str
+    why: str  # the claim holds, or does not
 
     @property
     def holds(self) -> bool:
@@ -98,12 +98,12 @@ def weighted_variance(fixed: FixedClients, coins: float) -> float:
 class Claim:
     """What is said, of which round, and why it holds or does not."""
 
-    lemma: int
-    text: str
+    lemma: int  # its number
+    text: str  # the claim
     settings: Settings  # of the arm
-    measure: Measure
+    measure: Measure  # what is compared
     why: str
-    at_most: bool = False
+    at_most: bool = False  # an upper bound is claimed, not a value
     alike: bool = False  # all norms are C
     divisions: int = 0  # of the coin that sends b, by k = m/b
     lemma_3: bool = False  # rates b p_i / n, the sum times n/b: as printed

@@ -64,7 +64,7 @@ class PrintedOptimum:
     """The paper's program, solved."""
 
     relative: float  # p_i, the same for every client
-    objective: float
+    objective: float  # of the program, there
     allowed: float  # the most that the mean of 1/p_i may be
     scale: float  # C_1
 

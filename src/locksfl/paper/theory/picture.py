@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from locksfl._arrays import Floats
-from locksfl.experiment.figures import (
-    COLOURS,
-    draw_band,
-    draw_line,
-    legend_below,
-    plotting,
-    save_figure,
-)
+from locksfl._charts import Chart, Line
+from locksfl._svg import svg_file
 from locksfl.paper.theory.bound import by_round, corrected, each_bound, printed
 from locksfl.paper.theory.check import cases, measure
 from locksfl.paper.theory.estimate import Study
 
-MEASURED, PRINTED, CORRECTED = range(3)  # looks of lines
+MEASURED, PRINTED, CORRECTED = range(3)  # styles of lines
 
 
-def draw_study(study: Study, name: str, path: Path) -> None:
-    """An arm's paths under its bounds."""
-    figure, axes = plotting().subplots(figsize=(6.4, 4.2))
+def study_figure(study: Study, name: str) -> str:
+    """An arm's paths under its bounds, as SVG."""
     bounds = {"corrected": study.corrected, "printed": study.printed}
-    _panel(axes, study.gradient, study.weighted(), bounds, study.reasons)
-    axes.set_title(f"{name}, arm {study.arm}", fontsize=10, loc="left")
-    legend_below(figure, axes, fontsize=8)
+    title = f"{name}, arm {study.arm}"
+    chart = _panel(title, study.gradient, study.weighted(), bounds, study.reasons)
     words = "Seen by a simulation, released to nobody: it reads every client's data."
-    _finish(figure, words, path)
+    return svg_file([chart], width=800, height=320, note=words)
 
 
-def draw_known(seeds: int, path: Path) -> None:
+def known_figure(seeds: int) -> str:
     """Three problems whose constants are known: sampling only, one where the printed bound says
     nothing, one where it fails."""
     wanted = (
@@ -43,50 +32,43 @@ def draw_known(seeds: int, path: Path) -> None:
         "logistic: uniform, trust none, step 5",
         "all alike",
     )
-    shown = [next(c for c in cases() if name in c.arm.name) for name in wanted]
-    figure, panels = plotting().subplots(1, len(shown), figsize=(9.2, 3.6))
-    for case, axes in zip(shown, panels, strict=True):
+    charts = []
+    for name in wanted:
+        case = next(c for c in cases() if name in c.arm.name)
         _, descent = measure(case, seeds)
         bounds, reasons = each_bound(
             corrected=partial(by_round, corrected, case.constants),
             printed=partial(by_round, printed, case.printed_constants),
         )
-        _panel(axes, descent.gradient, descent.weighted(), bounds, reasons)
-        axes.set_title(case.arm.name, fontsize=8, loc="left")
-    legend_below(figure, panels[0], fontsize=8, ncols=3)
-    _finish(figure, f"Known constants, {seeds} seeds: mean, and the range of all seeds.", path)
+        title = case.arm.name.replace(", trust", ",\ntrust")
+        charts.append(_panel(title, descent.gradient, descent.weighted(), bounds, reasons))
+    words = f"Known constants, {seeds} seeds: mean, and the range of all seeds."
+    return svg_file(charts, columns=len(charts), width=1000, note=words)
 
 
 def _panel(
-    axes: Any,
+    title: str,
     gradient: Floats,
     weighted: Floats,
-    bounds: dict[str, list[float] | None],
-    reasons: dict[str, str],
-) -> None:
-    t = np.arange(1, gradient.shape[1] + 1)
+    bounds: Mapping[str, Sequence[float] | None],
+    reasons: Mapping[str, str],
+) -> Chart:
+    t = range(1, gradient.shape[1] + 1)
     mean = gradient.mean(axis=0)
-    axes.plot(t, mean, color=COLOURS[MEASURED], lw=0.8, label="measured |∇F(w)|²")
     low, middle, high = weighted.min(axis=0), weighted.mean(axis=0), weighted.max(axis=0)
-    draw_band(axes, t, low, middle, high, MEASURED, label="its weighted mean so far")
-    axes.axhline(mean[0], color="black", lw=0.8, ls=":", label="before the first round")
+    lines = [
+        Line("measured |∇F(w)|²", t, mean, MEASURED, thin=True),
+        Line("its weighted mean so far", t, middle, MEASURED, low=low, high=high),
+        Line("before the first round", (t[0], t[-1]), (mean[0], mean[0])),
+    ]
     missing = []
     for name, number, label in (
         ("corrected", CORRECTED, "corrected bound"),
         ("printed", PRINTED, "bound as printed"),
     ):
         if (values := bounds[name]) is not None:
-            draw_line(axes, t, values, number, label=label)
+            lines.append(Line(label, t, values, number))
         else:
             missing.append(f"{label}: none ({reasons[name].partition(',')[0]})")
-    if missing:
-        where = {"transform": axes.transAxes, "va": "top", "fontsize": 7}
-        axes.text(0.03, 0.98, "\n".join(missing), **where)
-    axes.set_yscale("log")
-    axes.set_xlabel("rounds")
-    axes.set_ylabel("squared gradient norm")
-
-
-def _finish(figure: Any, words: str, path: Path) -> None:
-    figure.text(0.01, 0.01, words, fontsize=8, color="#555555")
-    save_figure(figure, path, only_png=True, rect=(0, 0.03, 1, 1))
+    title = "\n".join([title, *missing])
+    return Chart("rounds", "squared gradient norm", lines, log_y=True, title=title)

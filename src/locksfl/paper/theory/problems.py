@@ -37,16 +37,16 @@ from locksfl.round.server import Server
 class Problem:
     """A mean of losses, one per client, and the constants that it has for certain."""
 
-    name: str
+    name: str  # in tables
     start: Floats  # w_0
     gradients: Callable[[Array], Array]  # of every client at w: [n, d]
-    clients: int
+    clients: int  # n
     smoothness: float  # L of the mean
     gap: float  # F(w_0) - min F
     client_spread: float  # sigma_G with A = 0, of the mean over clients
-    clip_norm: float
+    clip_norm: float  # C
     worst_client_spread: float  # of every client, as the paper assumes, with A:
-    worst_dissimilarity: float = 0.0
+    worst_dissimilarity: float = 0.0  # A
     clip_bias: float = 0.0  # c_nu of the mean gradient, wherever the paths can go
     worst_clip_bias: float = 0.0  # of every client
     sample_spread: float = 0.0  # sigma_L of one record; clients use all of theirs in every round
@@ -156,9 +156,9 @@ def running_mean(steps: Floats, gradient: Floats) -> Floats:
 class Descent:
     """Paths of many seeds, [seeds, rounds] each."""
 
-    steps: Step
-    smoothness: float
-    gap: float
+    steps: Step  # of all rounds
+    smoothness: float  # L
+    gap: float  # F(w_0) - min F
 
     @property
     def gradient(self) -> Floats:
