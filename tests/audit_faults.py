@@ -24,6 +24,7 @@ from msgspec import structs
 
 from locksfl.arm import Arm
 from locksfl.experiment import costs, own_data, public
+from locksfl.experiment.record import Counts
 from locksfl.federation.server import rounds
 from locksfl.methods import ESTIMATORS, RULES, TRUSTS
 from locksfl.methods.events import Sampled, Sent
@@ -165,7 +166,8 @@ def half_the_norms(self: Any, asked: Any, uploaded: Any) -> None:
 
 
 def counted(real: Any, line: Any, *rest: Any) -> Any:
-    return {**real(line, *rest), **{name: line[name] for name in public.COUNTED}}
+    counts = Counts(**{name: line[name] for name in Counts.__struct_fields__})
+    return structs.replace(real(line, *rest), counts=counts)
 
 
 def largest_arm(arms: Any, *rest: Any) -> Any:
@@ -327,7 +329,7 @@ FAULTS = [
     ),
     Fault(
         "exact central counts published",
-        lambda: wrapped(public.public_round, counted),
+        lambda: wrapped(public._round, counted),
         "experiment/test_publish.py::test_central_trust_shows_no_secret",
         why="the audit publishes nothing",
     ),

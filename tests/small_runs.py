@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 from locksfl.cli.main import main
-from locksfl.data import folder
+from locksfl.data import npy_folder
 from locksfl.data.importing import Request, import_table
 from locksfl.data.population import Population
 from locksfl.experiment import run as experiment
@@ -245,13 +245,13 @@ def imported(test: bool = False, **options: Any) -> Path:
 
 def saved(place: Path, people: Population) -> Path:
     """A population in a folder, as an import makes it."""
-    with folder.new_folder(place) as building:
-        for name in folder.ARRAYS:
+    with npy_folder.new_folder(place) as building:
+        for name in npy_folder.ARRAYS:
             np.save(building / f"{name}.npy", getattr(people, name))
-        told = {name: getattr(people, name) for name in folder.FACTS}
+        told = {name: getattr(people, name) for name in npy_folder.FACTS}
         sizes = {"samples": people.samples, "tests": len(people.test_labels)}
-        header = folder.Header(kind="table", clients=people.clients, **sizes, **told)
-        folder.finish(building, header)
+        header = npy_folder.Header(kind="table", clients=people.clients, **sizes, **told)
+        npy_folder.finish(building, header)
     return place
 
 

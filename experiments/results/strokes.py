@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from locksfl.models.features import scattering
+from locksfl.models.public_features import scattering
 
 # Guessed before the first run, never tuned.
 SIDE, IMAGES = 28, 1000

@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from locksfl._tables import Json
+
 Floats = NDArray[np.float64]
 
 ALIGNMENT = 64  # bytes; what XLA asks for
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy of it, at an address that XLA takes as it is. Any other array it would
-    copy, once for each device; NumPy's large ones are 16 bytes off, those of a mapped file fit."""
+    """The array itself if XLA can use it where it lies, else a copy that XLA can use. XLA copies an
+    array that is not aligned, once for each device. Large arrays of NumPy are 16 bytes off; those
+    of a mapped file are aligned."""
     if array.ctypes.data % ALIGNMENT == 0 and array.flags.c_contiguous:
         return array
     room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
@@ -28,7 +31,7 @@ def aligned(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def pack_arrays(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
+def pack_arrays(meta: Json, arrays: dict[str, np.ndarray]) -> bytes:
     """Arrays and a JSON header as one .npz."""
     buffer = BytesIO()
     header = np.frombuffer(json.dumps(meta).encode(), np.uint8)
@@ -53,6 +56,6 @@ def unpack_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def flat_weights(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The weights of a model's file as one vector; version 0.1 wrote them like that."""
+    """The weights in a model's file as one vector, which is how version 0.1 wrote them."""
     names = meta.get("parameters", ["weights"])
     return np.concatenate([np.asarray(arrays[name], np.float32).ravel() for name in names])

@@ -59,7 +59,7 @@ class Chart:
     @property
     def described(self) -> str:
         """What it shows, in a line."""
-        return f"{self.title}{': ' if self.title else ''}{self.y} by {self.x}"
+        return f"{': '.join(filter(None, (self.title, self.y)))} by {self.x}"
 
     @property
     def in_words(self) -> str:

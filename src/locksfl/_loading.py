@@ -1,4 +1,4 @@
-"""What a user's setting "package.module:name" names. No JAX."""
+"""Loads the object that a setting of the form "package.module:name" refers to. No JAX."""
 
 from __future__ import annotations
 

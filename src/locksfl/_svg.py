@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from importlib import resources
 from math import ceil, isfinite
 
 from locksfl._charts import (
@@ -23,8 +24,6 @@ from locksfl._charts import (
     y_axis,
 )
 
-LIGHT = ("#1f5fa8", "#d8475d", "#1f8038", "#a67c00", "#1487ad", "#9b2f73")  # on white: 3 to 1
-DARK = ("#7fb4ee", "#ff8a98", "#63c77a", "#e0c050", "#6ad0ee", "#e08abf")
 DASHES = ("", "8 4", "12 3 2 3", "2 3")
 MARKERS = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",  # circle
@@ -40,25 +39,8 @@ MOST_POINTS = 500  # of a line: more cannot be seen
 ACROSS = 1000  # units of the width
 HEIGHT, FOOT, ROW = 240, 42, 22  # pixels: of the area of a chart, below it, and of a legend's line
 SAMPLE = 44  # of a legend's entry, before its words
-FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',sans-serif"
-
-
-def _colours(names: Sequence[str], ink: str, soft: str, paper: str) -> str:
-    rules = [f".drawing .c{number}{{color:{name}}}" for number, name in enumerate(names)]
-    rules += [f".drawing .grey{{color:{soft}}}", f".drawing text{{fill:{ink}}}"]
-    return "".join([*rules, f".drawing .soft{{fill:{soft}}}", f".drawing .paper{{fill:{paper}}}"])
-
-
-STYLE = (
-    f".drawing{{font:13px {FONT};overflow:visible}}"
-    ".drawing .small{font-size:12px}.drawing .head{font-weight:600}"
-    ".drawing path{vector-effect:non-scaling-stroke}"
-    ".drawing .key[role]{cursor:pointer}.drawing [aria-pressed=false]{opacity:.35}"
-    + _colours(LIGHT, "#1b1f24", "#59616b", "#ffffff")
-    + "@media screen and (prefers-color-scheme:dark){"
-    + _colours(DARK, "#e4e7eb", "#a2aab4", "#14171b")
-    + "}"
-)
+COLOURS = 6  # in the style sheet
+STYLE = resources.files("locksfl").joinpath("_svg.css").read_text("utf-8")
 
 
 class _Area:
@@ -155,7 +137,7 @@ def _colour(line: Line) -> str:
     """Its class in the style sheet."""
     if line.style is None:
         return "grey"
-    return f"c{(line.style if line.colour is None else line.colour) % len(LIGHT)}"
+    return f"c{(line.style if line.colour is None else line.colour) % COLOURS}"
 
 
 def _width(line: Line) -> float:

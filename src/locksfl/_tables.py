@@ -78,7 +78,7 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Refuse what the fields make impossible together."""
+        """Refuse fields that contradict one another; a subclass says which."""
 
     def given(self) -> dict[str, Any]:
         """Returns the fields that are set, by name."""
@@ -197,7 +197,7 @@ def typed_value(hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, _TYPES[plain][0]) and isinstance(value, bool) == (plain is bool):
             if plain is list:
                 (kind,) = typing.get_args(option)
-                return [typed_value(kind, item, _named(where, item)) for item in value]
+                return [typed_value(kind, item, named(where, item)) for item in value]
             with suppress(OverflowError):  # a whole number that no float holds
                 return plain(value)
     plain = [typing.get_origin(option) or option for option in options]
@@ -206,6 +206,6 @@ def typed_value(hint: Any, value: Any, where: str) -> Any:
     raise ValueError(f"{where} = {value!r}: expected {expected}")
 
 
-def _named(where: str, item: Any) -> str:
-    """An arm is named in messages: arm.locks."""
+def named(where: str, item: Any) -> str:
+    """How messages name an item of a list: an arm by its own name, arm.locks."""
     return f"{where}.{item['name']}" if isinstance(item, dict) and "name" in item else where

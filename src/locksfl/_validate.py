@@ -14,7 +14,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")  # the values of settings that are checked together
 
 
 def positive(**settings: float) -> None:
@@ -97,14 +99,12 @@ def _is(kind: type, value: Any) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _numbers(settings: Mapping[str, object], allowed: Callable[[Any], bool], expected: str) -> None:
+def _numbers(settings: Mapping[str, T], allowed: Callable[[T], bool], expected: str) -> None:
     refuse_unless(settings, lambda value: _is(Real, value), "a number")
     refuse_unless(settings, allowed, expected)
 
 
-def refuse_unless(
-    settings: Mapping[str, object], allowed: Callable[[Any], bool], expected: str
-) -> None:
+def refuse_unless(settings: Mapping[str, T], allowed: Callable[[T], bool], expected: str) -> None:
     """Refuse settings with a value that is not allowed; `expected` ends the message."""
     for name, value in settings.items():
         if not allowed(value):

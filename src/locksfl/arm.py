@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 DEFAULT_FLOOR = 0.1
 DEFAULT_LOSS_BOUND = 2.5  # where the data are not known; a little above ln 10 (`loss_bound_of`)
 RUNG = 1.1  # two rungs of a ladder differ by this factor, or less
-MOST_ROUNDS = 10**6  # nobody waits for more, and an accountant would take minutes
+MOST_ROUNDS = 10**6  # training would take too long, and accounting takes minutes
 DERIVED: Any = None  # a default that follows from other settings
 MULTIPLIERS = ("noise_multiplier", "norm_multiplier", "clip_multiplier")
 

@@ -150,7 +150,7 @@ def test_fetch_says_what_it_did(locks, tmp_path, monkeypatch):
 
 
 def test_ctrl_c_during_an_import(locks, table, tmp_path):
-    with mock.patch("locksfl.data.folder.finish", side_effect=KeyboardInterrupt):
+    with mock.patch("locksfl.data.npy_folder.finish", side_effect=KeyboardInterrupt):
         done = locks("data", "import", table, "--client", "user_id", "--label", "y")
     assert done.code == 130
     assert "Traceback" not in done.err

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from locksfl.data import datasets, folder, ngrams, tables
+from locksfl.data import datasets, ngrams, npy_folder, tables
 from locksfl.data.importing import Request, import_table
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -75,12 +75,12 @@ def test_a_held_out_file_of_other_clients(records, tmp_path):
     train = write(tmp_path / "train.csv", records)
     other = {**records, "user": np.char.add("other-", records["user"])}
     place = import_table(train, tmp_path / "a", REQUEST, write(tmp_path / "test.csv", other))
-    header = folder.read_header(place)
+    header = npy_folder.read_header(place)
     sizes = (header.clients, header.samples, header.tests, header.test_clients)
     assert sizes == (50, 2000, 2000, 50)
     unnamed = {name: column for name, column in records.items() if name != "user"}
     place = import_table(train, tmp_path / "b", REQUEST, write(tmp_path / "none.csv", unnamed))
-    assert folder.read_header(place).test_clients is None
+    assert npy_folder.read_header(place).test_clients is None
     with pytest.raises(ValueError, match=r"client 'u00' is also in .*train.csv \(50 are in both"):
         import_table(train, tmp_path / "c", REQUEST, train)
     assert not (tmp_path / "c").exists()
@@ -90,7 +90,7 @@ def test_chosen_features_and_named_classes(records, tmp_path):
     names = np.array(["cat", "dog", "eel"])[records["y"]]
     path = write(tmp_path / "t.csv", {**records, "y": names})
     request = Request("user", "y", features=("b",), classes=("eel", "dog", "cat", "fox"))
-    population = folder.open_folder(import_table(path, tmp_path / "out", request))
+    population = npy_folder.open_folder(import_table(path, tmp_path / "out", request))
     assert population.features.shape[1:] == (1,)
     assert population.classes == 4
     header = json.loads((tmp_path / "out" / "header.json").read_text())
@@ -124,12 +124,12 @@ def test_images(tmp_path, kind):
             (tmp_path / f"{i}.png").write_bytes(data)
         path = write(tmp_path / "t.csv", {**columns, "image": [f"{i}.png" for i in range(12)]})
     place = import_table(path, tmp_path / "out", Request("user", "y", image="image"))
-    population = folder.open_folder(place)
+    population = npy_folder.open_folder(place)
     assert population.features.dtype == np.uint8
     assert population.scale == 1 / 255
     known = {image.tobytes() for image in pixels}
     assert {image.tobytes() for image in population.features} <= known
-    assert folder.read_header(place).kind == "image"
+    assert npy_folder.read_header(place).kind == "image"
 
 
 def test_text_with_next_characters_and_with_a_label(tmp_path):
@@ -137,12 +137,12 @@ def test_text_with_next_characters_and_with_a_label(tmp_path):
     columns = {"user": ["a", "a", "b", "c"], "line": texts, "y": [0, 1, 0, 1]}
     path = write(tmp_path / "t.parquet", columns)
     request = Request("user", text="line", test_share=0.3)
-    population = folder.open_folder(import_table(path, tmp_path / "out", request))
+    population = npy_folder.open_folder(import_table(path, tmp_path / "out", request))
     assert (population.classes, population.scale, population.clients) == (80, 1.0, 2)
     every = np.concatenate([population.labels, population.test_labels])
     assert (every >= 0).sum() == sum(len(text) - 1 for text in texts)
     labelled = Request("user", "y", text="line", test_share=0.3)
-    population = folder.open_folder(import_table(path, tmp_path / "two", labelled))
+    population = npy_folder.open_folder(import_table(path, tmp_path / "two", labelled))
     every = np.concatenate([population.features, population.test_features])
     expected = ngrams.encode(texts)
     assert every.dtype == np.float16
@@ -221,7 +221,7 @@ def test_a_damaged_row_group_is_found(records, tmp_path):
 def test_an_import_that_stops_halfway_leaves_nothing(records, tmp_path, monkeypatch):
     path = write(tmp_path / "t.csv", records)
 
-    monkeypatch.setattr(folder, "finish", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(npy_folder, "finish", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         import_table(path, tmp_path / "out", REQUEST)
     assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
@@ -236,7 +236,7 @@ def test_an_imported_folder_is_for_its_owner_alone(records, tmp_path):
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (place, *place.iterdir())}
-    names = ("header.json", *(f"{name}.npy" for name in folder.ARRAYS))
+    names = ("header.json", *(f"{name}.npy" for name in npy_folder.ARRAYS))
     assert modes == {"out": 0o700, **dict.fromkeys(names, 0o600)}
 
 
@@ -248,23 +248,23 @@ def test_damaged_folders_are_refused(records, tmp_path):
     whole = labels.read_bytes()
     labels.write_bytes(whole[:-4] + b"\x02\x00\x00\x00"[::-1])
     with pytest.raises(ValueError, match=r"labels.npy has sha256 .*, expected .*import it again"):
-        folder.open_folder(place)
+        npy_folder.open_folder(place)
     labels.write_bytes(whole[:-4])
     with pytest.raises(ValueError, match=r"labels.npy: \d+ bytes, expected \d+"):
-        folder.open_folder(place)
+        npy_folder.open_folder(place)
     labels.unlink()
     with pytest.raises(ValueError, match=r"labels.npy: no bytes, expected"):
-        folder.open_folder(place)
+        npy_folder.open_folder(place)
     (place / "header.json").write_text("{}")
     with pytest.raises(ValueError, match="not a header of a data set"):
-        folder.open_folder(place)
+        npy_folder.open_folder(place)
 
 
 MILLION = """
 import sys, resource
 import numpy as np
 from pathlib import Path
-from locksfl.data import folder
+from locksfl.data import npy_folder
 
 place = Path(sys.argv[1])
 
@@ -277,7 +277,7 @@ from locksfl.experiment.training import train
 from locksfl.experiment.config import LocalConfig
 jax.block_until_ready(jax.numpy.zeros(3) + 1)
 before = memory()
-population = folder.open_folder(place)
+population = npy_folder.open_folder(place)
 opened = memory()
 assert population.clients == 1_000_000
 done = train(population, rule="uniform", cohort=200, rounds=3, trust="none", seed=0)
@@ -289,7 +289,7 @@ print(opened - before, memory() - before)
 def make_million(place, width):
     """1,000,000 clients of 5 samples; the features are a hole in the file, so they cost no disk."""
     clients, samples = 1_000_000, 5_000_000
-    with folder.new_folder(place) as building:
+    with npy_folder.new_folder(place) as building:
 
         def new(name, shape, kind):
             return np.lib.format.open_memmap(building / f"{name}.npy", "w+", kind, shape)
@@ -300,13 +300,13 @@ def make_million(place, width):
         new("test_features", (1000, width), np.uint8).flush()
         new("test_labels", (1000,), np.int32)[:] = np.arange(1000) % 10
         files = {
-            f"{name}.npy": folder.StoredFile(
+            f"{name}.npy": npy_folder.StoredFile(
                 (building / f"{name}.npy").stat().st_size,
-                folder._sha256(building / f"{name}.npy") if name != "features" else "",
+                npy_folder._sha256(building / f"{name}.npy") if name != "features" else "",
             )
-            for name in folder.ARRAYS
+            for name in npy_folder.ARRAYS
         }
-        header = folder.Header(
+        header = npy_folder.Header(
             place.name, "table", clients, samples, 1000, 10, 1 / 255, files=files
         )
         (building / "header.json").write_bytes(msgspec.json.encode(header))

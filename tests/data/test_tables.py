@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as parquet
 import pytest
 
-from locksfl.data import columns, features, folder, ngrams, tables
+from locksfl.data import columns, ngrams, npy_folder, table_features, tables
 from locksfl.data.importing import Request, import_table, population_of
 from locksfl.data.task import CLASSES, Task
 
@@ -92,7 +92,7 @@ def put(place, name, content):
 
 
 def sums(place):
-    return {name: noted.sha256 for name, noted in folder.verify(place).files.items()}
+    return {name: noted.sha256 for name, noted in npy_folder.verify(place).files.items()}
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +157,8 @@ def objects():
 def test_tables_of_other_libraries(kind, make, tmp_path, expected):
     assert sums(import_table(make(), tmp_path / kind, REQUEST)) == expected
     population = population_of(make(), REQUEST, None, "mine", None)
-    saved = folder.open_folder(tmp_path / kind)
-    for name in folder.ARRAYS:
+    saved = npy_folder.open_folder(tmp_path / kind)
+    for name in npy_folder.ARRAYS:
         np.testing.assert_array_equal(getattr(population, name), getattr(saved, name))
     assert (population.name, population.classes) == ("mine", 3)
 
@@ -175,7 +175,7 @@ def test_leaf_is_one_client_per_user(tmp_path):
     put(tmp_path / "train", "all_data_1.json", leaf([4, 5]))
     held = put(tmp_path, "test.json", leaf([9]))
     place = import_table(tmp_path / "train", tmp_path / "out", Request(), held)
-    population = folder.open_folder(place)
+    population = npy_folder.open_folder(place)
     assert population.sizes.tolist() == [2] * 5
     assert population.features[:, 0].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert population.labels.tolist() == [0, 1] * 5
@@ -209,7 +209,7 @@ def test_numbers_and_tags(kind, tmp_path):
     assert (tagged.classes, tagged.classes_public, tagged.labels.dtype) == (2, True, np.int32)
     request = Request("user", "p", task=NUMBERS, features=("a",), test_share=0.3)
     place = import_table(data, tmp_path / "out", request)
-    numbers = folder.open_folder(place)
+    numbers = npy_folder.open_folder(place)
     expected = np.array(SCORES["p"], np.float32)[everybody][:, None]
     assert np.r_[numbers.labels, numbers.test_labels].tolist() == expected.tolist()
     assert numbers.task == NUMBERS
@@ -244,10 +244,10 @@ def wide_file(place, count):
 def test_40_000_columns(tmp_path, monkeypatch):
     """Twice as many columns are read in as many steps: none of them is looked for among all."""
     calls = []
-    real = features._all_at_once
-    monkeypatch.setattr(features, "_all_at_once", lambda c: calls.append(len(c)) or real(c))
+    real = table_features._all_at_once
+    monkeypatch.setattr(table_features, "_all_at_once", lambda c: calls.append(len(c)) or real(c))
     place = import_table(wide_file(tmp_path, 40_000), tmp_path / "out", REQUEST)
-    population = folder.open_folder(place)
+    population = npy_folder.open_folder(place)
     assert population.features.shape == (3, 40_000)
     assert (np.asarray(population.features) == 0.5).all()
     assert calls == [40_000, 40_000]  # one call a pass
@@ -337,7 +337,7 @@ def test_a_multi_label_npz_and_parts_that_differ(tmp_path):
 def test_options_of_text_files(tmp_path):
     path = put(tmp_path, "t.csv", "user^a^y\n1^2^caf\xe9\n2^3^th\xe9\n".encode("latin-1"))
     request = Request("user", "y", classes=("caf\xe9", "th\xe9"), separator="^", encoding="latin-1")
-    assert folder.open_folder(import_table(path, tmp_path / "out", request)).clients == 1
+    assert npy_folder.open_folder(import_table(path, tmp_path / "out", request)).clients == 1
     with pytest.raises(ValueError, match="--encoding: unknown encoding: latin-9000"):
         import_table(path, tmp_path / "two", Request("user", "y", encoding="latin-9000"))
     with pytest.raises(ValueError, match="--separator 'ab': expected one character"):

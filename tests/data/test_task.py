@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from locksfl import Population, Task
-from locksfl.data import folder
+from locksfl.data import npy_folder
 from locksfl.data.datasets import open_population
 from locksfl.data.describe import description, lines
 from locksfl.data.task import parse_task
@@ -144,7 +144,7 @@ def test_an_option_that_is_no_task_is_refused(text):
 def test_a_folder_keeps_the_task(tmp_path, task):
     labels = np.arange(6).reshape(6, 1) % 2
     place = saved(tmp_path / "people", made(labels, task))
-    found = folder.open_folder(place)
+    found = npy_folder.open_folder(place)
     assert found.task == task
     np.testing.assert_array_equal(found.labels, labels)
     dealt = open_population(str(place), 3, "iid", {}, 0)
@@ -158,7 +158,7 @@ def test_a_folder_of_an_earlier_version_has_classes(tmp_path):
     header = json.loads((place / "header.json").read_text())
     del header["task"]
     (place / "header.json").write_text(json.dumps(header))
-    assert folder.open_folder(place).task == Task()
+    assert npy_folder.open_folder(place).task == Task()
 
 
 def test_the_hash_of_data_moves_with_their_task():

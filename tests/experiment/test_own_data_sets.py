@@ -18,7 +18,7 @@ import pytest
 from scipy.stats import beta
 
 import locksfl
-from locksfl.data import folder
+from locksfl.data import npy_folder
 from locksfl.data.importing import Request, import_table
 
 CLIENTS, RECORDS, TESTS = 1500, 2, 3000
@@ -177,7 +177,7 @@ def test_six_kinds_of_tables_are_learnt_at_epsilon_8(kind, tmp_path):
     train = write(tmp_path, CLIENTS * RECORDS, 0)
     held = write(tmp_path, TESTS, 1)
     place = import_table(train, tmp_path / "out", Request(**options, test_public=True), held)
-    population = folder.open_folder(place)
+    population = npy_folder.open_folder(place)
     assert (population.clients, len(population.test_labels)) == (CLIENTS, TESTS)
     assert learnt(population)
     if kind == "mixed CSV":

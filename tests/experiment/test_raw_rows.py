@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,8 +12,9 @@ from pyarrow import csv
 
 import locksfl
 from locksfl._arrays import unpack_arrays
-from locksfl.data import folder, raw
+from locksfl.data import npy_folder, raw
 from locksfl.data.importing import Request, import_table
+from locksfl.data.origin import Preparation
 
 RECIPE = """
 public = "census.csv"
@@ -102,7 +104,8 @@ def test_images_and_texts_are_encoded_as_the_import_did(tmp_path):
     np.savez(tmp_path / "a.npz", user=[1, 1, 2, 2], y=[0, 1, 0, 1], pixels=pixels)
     seen = locksfl.from_table(tmp_path / "a.npz", client="user", label="y", classes=2)
     both = np.concatenate([seen.features, seen.test_features])
-    again = raw.records(tmp_path / "a.npz", json.loads(json.dumps(seen.recipe)))
+    stored = msgspec.json.decode(msgspec.json.encode(seen.recipe), type=Preparation)
+    again = raw.records(tmp_path / "a.npz", stored)
     assert again.dtype == both.dtype == np.uint8
     assert sorted(again.ravel()) == sorted(both.ravel())
     assert again.shape == (4, 3, 2)
@@ -137,8 +140,8 @@ def test_names_that_were_found_in_private_records_are_not_in_the_file(tmp_path):
 def test_a_table_of_numbers_needs_none(tmp_path):
     table = pa.table({"user": [0, 0, 1, 1], "b": [1.0, 2, 3, 4], "y": [0, 1, 0, 1]})
     place = import_table(table, tmp_path / "plain", Request("user", "y", classes=("2",)))
-    people = folder.open_folder(place)
-    assert people.recipe == {"kind": "numbers", "columns": {}, "order": ["b"]}
+    people = npy_folder.open_folder(place)
+    assert people.recipe == Preparation("numbers", {}, order=["b"])
     assert raw.records([{"b": 7, "c": "?"}], people.recipe).tolist() == [[7.0]]
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import locksfl
-from locksfl.data import folder
+from locksfl.data import npy_folder
 from locksfl.data.importing import Request, import_table
 from locksfl.data.origin import Preparation
 from locksfl.data.recipe import Recipe, Release
@@ -84,9 +84,9 @@ def test_every_other_column_by_one_table_and_the_same_again_from_the_folder(tmp_
     data = table().drop_columns(["city"])
     request = Request("user", "y", recipe={"columns": {"*": {"low": 0.0, "high": 100.0}}})
     first = import_table(data, tmp_path / "a", request)
-    assert folder.read_header(first).recipe.columns == {"age": {"low": 0.0, "high": 100.0}}
+    assert npy_folder.read_header(first).recipe.columns == {"age": {"low": 0.0, "high": 100.0}}
     again = import_table(data, tmp_path / "b", Request("user", "y", recipe=first))
-    assert folder.read_header(again).files == folder.read_header(first).files
+    assert npy_folder.read_header(again).files == npy_folder.read_header(first).files
 
 
 def test_statistics_of_a_public_table(tmp_path):
@@ -98,7 +98,7 @@ def test_statistics_of_a_public_table(tmp_path):
     made = import_table(
         table(), tmp_path / "out", Request("user", "y", recipe=tmp_path / "recipe.toml")
     )
-    recipe = folder.read_header(made).recipe.columns
+    recipe = npy_folder.read_header(made).recipe.columns
     assert recipe["age"]["mean"] == pytest.approx(20.0)
     assert recipe["age"]["std"] == pytest.approx(np.std([10, 30, 20]))
     assert recipe["city"]["categories"] == ["Bern", "Oslo", "Rome"]
@@ -130,7 +130,7 @@ def test_released_statistics_are_charged_and_near_the_truth(journal, tmp_path):
     place = import_table(
         many(), tmp_path / "out", Request("user", "y", recipe=RELEASED), release=own_data.release
     )
-    recipe = folder.read_header(place).recipe.columns["age"]
+    recipe = npy_folder.read_header(place).recipe.columns["age"]
     # the noise on each sum is about 6 (epsilon 1): of 1,800 clients, a few thousandths of a range
     assert recipe["mean"] == pytest.approx(50, abs=1.5)  # each client counts once
     assert recipe["std"] == pytest.approx(10, rel=0.3)

@@ -156,4 +156,4 @@ def test_who_watches_hears_of_every_play(whole):
         drive(CASES, Serial(formula), file, watch)
         rows = len(whole[1].splitlines())
         assert [sum(each) for each in zip(*counts, strict=True)] == [rows, rows]
-    assert set(heard) == {case.label for case in CASES.values()}
+    assert {said[:6] for said in heard} == {case.label for case in CASES.values()}

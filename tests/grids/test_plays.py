@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -61,11 +63,16 @@ def test_a_gpu_plays_many_at_once(bench, monkeypatch):
     simulator = bench.simulator(CONFIG)
     monkeypatch.setattr(simulator, "on_cpu", False)
     together = bench(PLAYS)
-    assert any(program.together > 1 for program, *_ in simulator._compiled)
+    assert any(program.at_once > 1 for program, *_ in simulator._compiled)
     for one, other in zip(alone, together, strict=True):
         assert one.scores == pytest.approx(other.scores, abs=1e-6)
         assert one.loss == pytest.approx(other.loss, rel=1e-4)
         assert one.uploads == other.uploads
+
+
+def test_in_another_process_a_bench_opens_data_of_its_own(bench):
+    bench(PLAYS[:1])
+    assert not pickle.loads(pickle.dumps(bench))._open
 
 
 def test_the_halves_are_equally_large_and_a_record_is_needed_for_each():

@@ -150,19 +150,6 @@ def test_killed_before_its_first_checkpoint_it_begins_anew(monkeypatch):
     assert len(debited()[1]) == 1
 
 
-def test_a_folder_of_another_tuning_is_left_alone_and_an_empty_one_is_used():
-    path = new_path()
-    one, two = (
-        public_task(table(people(1)), (), Axes(seeds=s), str(people(2)), ()) for s in (1, 2)
-    )
-    begin(path, one)
-    begin(path, two)  # nothing was played
-    (path / "trials.jsonl").write_text("")
-    begin(path, two)
-    with pytest.raises(ValueError, match="begun with another tuning"):
-        begin(path, one)
-
-
 def test_public_trials_are_the_same_after_a_kill_and_debit_nothing():
     journal()
     axes = Axes(clip_norm=(1.0,), reach=(0.1, 1.0), rounds=(3, 6), seeds=1)

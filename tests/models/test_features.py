@@ -12,7 +12,7 @@ from experiments.results import strokes
 from locksfl.data.population import Population
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.run import open_task
-from locksfl.models.features import (
+from locksfl.models.public_features import (
     _bank,
     read_weights,
     scatter,

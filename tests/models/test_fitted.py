@@ -16,9 +16,9 @@ from locksfl.data.origin import Encoding
 from locksfl.data.population import Population
 from locksfl.data.task import Task
 from locksfl.models.build import Model, build_model, with_task
-from locksfl.models.features import with_features
 from locksfl.models.fitted import Fitted, load, parameters
 from locksfl.models.own import make_model
+from locksfl.models.public_features import with_features
 
 MODELS = {
     "softmax": ((4, 5), {}),

@@ -14,7 +14,7 @@ import pytest
 
 from locksfl.arm import Arm
 from locksfl.privacy import Budget, epsilon_from_mu
-from locksfl.privacy.guarantee import guarantee
+from locksfl.privacy.guarantees import guarantee
 from locksfl.privacy.journal import Books, Header
 
 CLIENTS, ROUNDS, NOISE, DELTA = 3, 3, 4.0, 1e-5

@@ -24,7 +24,7 @@ from locksfl.methods.events import Filtered, terms_from_json
 from locksfl.privacy import Budget, calibrate, guarantee, old
 from locksfl.privacy import journal_file as home
 from locksfl.privacy.budget import charges, mu_squared
-from locksfl.privacy.guarantee import promised
+from locksfl.privacy.guarantees import promised
 from locksfl.privacy.journal import COLUMNS, Books, Entry, Header, checksum
 from locksfl.privacy.journal_file import Journal
 from locksfl.privacy.ledger import account_ledger, read_run

@@ -13,7 +13,7 @@ from locksfl.arm import Arm
 from locksfl.methods.events import Event, Exact, Rounds, Sampled, SampledTwice
 from locksfl.privacy import dp_sums, recompute
 from locksfl.privacy.accountant import epsilon_of
-from locksfl.privacy.guarantee import guarantee
+from locksfl.privacy.guarantees import guarantee
 from locksfl.privacy.recompute import CLOSE, Recomputed, recomputed
 from locksfl.privacy.terms import terms_of
 

@@ -17,7 +17,7 @@ from scipy import stats
 
 from checks import FALSE_ALARM, mean_is, ragged
 from locksfl.arm import Arm
-from locksfl.audit.engine import known_gradients, population
+from locksfl.audit.transcript import known_gradients, population
 from locksfl.experiment.run import restore
 from locksfl.methods.cyclic import correlated, strategy
 from locksfl.methods.samplings.turns import group_of

@@ -38,16 +38,6 @@ from scipy import special, stats
 from locksfl._arrays import Floats
 from locksfl.arm import Arm
 from locksfl.audit.claims import accountant
-from locksfl.audit.engine import (
-    Engine,
-    Expected,
-    Transcript,
-    asked_values,
-    compares_released,
-    expected_of,
-    refining,
-    residual,
-)
 from locksfl.audit.evidence import (
     Evidence,
     chi_square,
@@ -60,6 +50,16 @@ from locksfl.audit.evidence import (
 )
 from locksfl.audit.replay import replayed
 from locksfl.audit.statements import broken_statements
+from locksfl.audit.transcript import (
+    Engine,
+    Expected,
+    Transcript,
+    asked_values,
+    compares_released,
+    expected_of,
+    refining,
+    residual,
+)
 from locksfl.experiment.config import PrivacyConfig
 from locksfl.privacy import epsilon_from_mu
 from locksfl.privacy.budget import Budget

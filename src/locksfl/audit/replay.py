@@ -32,7 +32,7 @@ from jax.sharding import PartitionSpec as P
 
 from locksfl._arrays import Floats
 from locksfl.arm import Arm
-from locksfl.audit.engine import known_gradients, smaller
+from locksfl.audit.transcript import known_gradients, smaller
 from locksfl.methods.cyclic import decorrelated
 from locksfl.methods.events import Chosen, Rounds
 from locksfl.methods.releases import RELATIONS, UPDATE, Relation

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from locksfl._files import write_atomically
 from locksfl.cli.console import DataDir, Json, argument, check_picture, group, option, show
+
+if TYPE_CHECKING:
+    from locksfl.data.catalogue import Entry
 
 data_app = group("data", "List, describe, fetch and import data.")
 Set = Annotated[str, argument("A set, or an imported folder.", metavar="NAME_OR_FOLDER")]
@@ -19,6 +22,7 @@ def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
     from locksfl.data.catalogue import CATALOGUE
     from locksfl.data.datasets import present
 
+    sets = [(entry, present(entry, data_dir)) for entry in CATALOGUE.values()]
     rows = [
         {
             "name": entry.name,
@@ -28,25 +32,24 @@ def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
             "held_out": entry.test,
             "classes": entry.classes,
             "licence": entry.licence,
-            "present": present(entry, data_dir),
+            "present": here,
         }
-        for entry in CATALOGUE.values()
+        for entry, here in sets
     ]
-    show(rows, as_json, _table)
+    show(rows, as_json, lambda _: _table(sets))
 
 
-def _table(rows: list[dict[str, Any]]) -> Iterator[Any]:
+def _table(sets: list[tuple[Entry, bool]]) -> Iterator[Any]:
     """The numbers of each set in a line, and below it what it is, within any width."""
     from rich.padding import Padding
     from rich.text import Text
 
     form = "{:<16}{:>9}{:>9}{:>10}  {}"
     yield form.format("set", "clients", "samples", "held out", "here")
-    for row in rows:
-        here = "yes" if row["present"] else "no"
-        numbers = (f"{row['samples']:,}", f"{row['held_out']:,}")
-        yield form.format(row["name"], row["clients"] or "by split", *numbers, here)
-        for text in (row["about"], f"licence: {row['licence']}"):
+    for entry, here in sets:
+        numbers = (f"{entry.train:,}", f"{entry.test:,}", "yes" if here else "no")
+        yield form.format(entry.name, entry.clients or "by split", *numbers)
+        for text in (entry.about, f"licence: {entry.licence}"):
             yield Padding(Text(text), (0, 0, 0, 4), expand=False)
 
 

@@ -118,7 +118,7 @@ def how_many_rounds(
     """How many rounds: T = d^2 log(T)^2, and the corrected bound at its best step."""
     settings = {n: value for n, value in locals().items() if n not in ("rounds", "as_json")}
     from locksfl.methods import PRIVATE
-    from locksfl.paper.theory.rounds import MOST_ROUNDS, SHARE, Regime, advice, printed_rounds
+    from locksfl.paper.theory.round_count import MOST_ROUNDS, SHARE, Regime, advice, printed_rounds
 
     regime = Regime(**settings)
     by_trust = {trust: advice(regime, trust, rounds) for trust in PRIVATE}

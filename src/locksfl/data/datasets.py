@@ -5,7 +5,7 @@
     mnist-writers, shakespeare, a folder     come with their own users: the split "natural"
 
 Named sets are in data_dir/NAME (see catalogue.py). Files are checked before use, because results
-are compared on these numbers. A folder is made by `locks data import` (see folder.py).
+are compared on these numbers. A folder is made by `locks data import` (see npy_folder.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locksfl import _validate
-from locksfl.data import folder, splits
+from locksfl.data import npy_folder, splits
 from locksfl.data.catalogue import CATALOGUE, NAMES, Entry, File
 from locksfl.data.population import Population
 from locksfl.data.shakespeare import read_roles
@@ -126,7 +126,7 @@ def open_population(
     if name in NAMES:
         data: Dataset | Population = load(name, data_dir)
     else:
-        data = folder.open_folder(find_folder(name, data_dir))
+        data = npy_folder.open_folder(find_folder(name, data_dir))
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, _SPLIT_STREAM])))
     options = dict(split_options)
     if split_kind == "dirichlet" and min_samples is not None:
@@ -159,7 +159,7 @@ def natural_population(name: str, data_dir: Directory = None) -> Population:
         data_dir: where the data are; without it, the environment variable LOCKS_DATA.
     """
     if name not in NAMES:
-        return folder.open_folder(find_folder(name, data_dir))
+        return npy_folder.open_folder(find_folder(name, data_dir))
     if not has_users(name):
         raise ValueError(
             f"data.split.kind = 'natural': {name} does not say who owns its records; expected "
@@ -172,7 +172,7 @@ def natural_population(name: str, data_dir: Directory = None) -> Population:
 def held_out_population(name: str, data_dir: Directory = None) -> Population:
     """The held-out records of a set with users: all that a federation's server needs of it."""
     if name not in NAMES:
-        return folder.open_part(find_folder(name, data_dir), held_out=True)
+        return npy_folder.open_part(find_folder(name, data_dir), held_out=True)
     return natural_population(name, data_dir)
 
 
@@ -187,7 +187,7 @@ def natural_clients(name: str, data_dir: Directory = None, min_samples: int | No
         return natural_population(name, data_dir).limited(min_samples or 1).clients
     if name in NAMES:
         return CATALOGUE[name].clients or natural_population(name, data_dir).clients
-    clients = folder.read_header(find_folder(name, data_dir)).clients
+    clients = npy_folder.read_header(find_folder(name, data_dir)).clients
     if not clients:
         raise ValueError(
             f"data.clients is missing: {name} has held-out records alone; expected the number of "
@@ -200,7 +200,7 @@ def classes_of(name: str, data_dir: Directory = None) -> int:
     """The number of classes of a set, from the catalogue or a folder's header."""
     if name in NAMES:
         return CATALOGUE[name].classes
-    return folder.read_header(find_folder(name, data_dir)).classes
+    return npy_folder.read_header(find_folder(name, data_dir)).classes
 
 
 def has_users(name: str) -> bool:
@@ -212,7 +212,7 @@ def find_folder(name: str, data_dir: Directory = None) -> Path:
     """An imported folder: a path, or a name in the data directory."""
     root = _root(data_dir)
     for place in (Path(name).expanduser(), *([root / name] if root else [])):
-        if (place / folder.HEADER).is_file():
+        if (place / npy_folder.HEADER).is_file():
             return place
     raise ValueError(
         f"data.name = {name!r}: expected one of {', '.join(NAMES)}, or a folder that "
@@ -231,7 +231,7 @@ def _population(
         data.test_labels,
         clients=clients,
         name=name,
-        **{kept: getattr(data, kept) for kept in ("classes", "scale", *folder.DECLARED)},
+        **{kept: getattr(data, kept) for kept in ("classes", "scale", *npy_folder.DECLARED)},
     )
 
 

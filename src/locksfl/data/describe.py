@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locksfl._svg import svg_document
-from locksfl.data import datasets, folder
+from locksfl.data import datasets, npy_folder
 from locksfl.data.catalogue import CATALOGUE, NAMES
 from locksfl.data.origin import Preparation
 from locksfl.data.population import Population
@@ -28,7 +28,7 @@ def open_for_description(name: str, data_dir: datasets.Directory = None) -> Popu
     if not datasets.has_users(name):
         return datasets.open_population(name, 1, "iid", {}, 0, data_dir)
     if name not in NAMES:
-        folder.verify(datasets.find_folder(name, data_dir))
+        npy_folder.verify(datasets.find_folder(name, data_dir))
     return datasets.natural_population(name, data_dir)
 
 
@@ -86,7 +86,7 @@ def description(name: str, data_dir: datasets.Directory = None) -> Description:
     )
     if name in NAMES:
         return about
-    header = folder.read_header(datasets.find_folder(name, data_dir))
+    header = npy_folder.read_header(datasets.find_folder(name, data_dir))
     return msgspec.structs.replace(
         about,
         class_names=header.class_names,

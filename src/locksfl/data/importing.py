@@ -1,7 +1,7 @@
 """A user's own table as a population: one pass counts and checks, another places the rows.
 
-Memory holds one batch and a few numbers per client, never the table. All errors are found in the
-first pass, before anything is written or released.
+Memory holds one batch and a few numbers per client, never the table. The first pass raises every
+error, before anything is written or released.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locksfl import _validate
-from locksfl.data import folder, raw
+from locksfl.data import npy_folder, raw
 from locksfl.data.columns import Missing, in_order, owners
-from locksfl.data.features import Numbers, features_of
 from locksfl.data.placing import ANYBODY, Counts, Part, Reading, place
 from locksfl.data.population import Population
 from locksfl.data.recipe import Recipe, Release
 from locksfl.data.shakespeare import ALPHABET
+from locksfl.data.table_features import Numbers, features_of
 from locksfl.data.tables import KINDS, PACKED, Table, open_table
 from locksfl.data.targets import targets_of
 from locksfl.data.task import CLASSES, Task
@@ -47,7 +47,7 @@ class Request:
     test_share: float = 0.1  # of the clients, when there is no held-out file; 0, 1: none, all
     test_public: bool = False  # the owner declares the held-out file public
     recipe: Any = None  # what `Recipe.read` takes
-    separator: str | None = None  # None: found
+    separator: str | None = None  # None: the one that fits
     encoding: str | None = None  # None: as the file's first bytes say
 
     def __post_init__(self) -> None:
@@ -62,9 +62,8 @@ class Request:
         return open_table(source, self.separator, self.encoding)
 
     def of(self, table: Table, held: Table | None) -> Request:
-        """The request with the columns that LEAF's files name by themselves. Where all rows are
-        trained on, or all held out, their owners need no name: those of a device, or those with
-        which a federation's server scores its models."""
+        """The request with the columns that every LEAF file has. Owners may be left out where all
+        rows are trained on, as on a device, or all are held out, as for a federation's server."""
         client, label = self.client, self.label
         if table.leaf:
             client = client or "user"
@@ -87,7 +86,7 @@ class Request:
 
 
 def folder_for(source: Path) -> Path:
-    """Where an imported table goes unless told: beside its file, or beside its folder."""
+    """The default place of an imported table: beside its file, or beside its folder."""
     if source.is_dir():
         place = source if source.name else source.resolve()
         return place.parent / f"{place.name}-imported"
@@ -115,7 +114,7 @@ def import_table(
     if out.exists():
         raise ValueError(f"{out}: already exists; expected a new folder (--out)")
     checked = _check(source, request, test, release)
-    with folder.new_folder(out) as building:
+    with npy_folder.new_folder(out) as building:
         mapped: list[Any] = []
 
         def new(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -126,7 +125,7 @@ def import_table(
         place(checked.parts, checked.reading, new)
         for array in mapped:
             array.flush()
-        folder.finish(building, checked.header(out.name))
+        npy_folder.finish(building, checked.header(out.name))
     return out
 
 
@@ -152,13 +151,13 @@ class _Checked:
     parts: tuple[Part, Part]  # to train on, and held out
     reading: Reading  # what is read of a row
 
-    def header(self, name: str) -> folder.Header:
+    def header(self, name: str) -> npy_folder.Header:
         """The header of its folder."""
         (train, test), features, targets = self.parts, self.reading.features, self.reading.targets
         request = self.request
         chosen = (request.features, request.text, request.image)
         declared = any(each is not None for each in chosen) or not train.table.inferred
-        return folder.Header(
+        return npy_folder.Header(
             name=name,
             kind=features.kind,
             clients=len(train.counts),

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
-from numpy.typing import NDArray
 
 Cell = float | bool | str | list[str]  # a setting of a column in a recipe
 RELEASED = "released"
 
 
-@dataclass(frozen=True, eq=False)
-class Encoding:
+class Encoding(msgspec.Struct, frozen=True, eq=False, omit_defaults=True):
     """Public features that stand in place of the records (`models.public_features`)."""
 
     name: str  # "scattering" or "encoder"
     file: str | None  # of an encoder: its weights, or a function "package.module:name"
     shape: tuple[int, ...]  # of a record before
     scale: float  # what a stored record is multiplied by
-    weights: tuple[NDArray[Any], NDArray[Any]] | None = None  # W and b of such a file
+    weights: Any = None  # W and b of such a file: arrays, which no header has
 
 
 class Preparation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locksfl.data.columns import in_order, owners
-from locksfl.data.features import Features
 from locksfl.data.population import offsets_of
+from locksfl.data.table_features import Features
 from locksfl.data.tables import Table
 from locksfl.data.targets import Classes, Targets
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locksfl.data.columns import Missing
-from locksfl.data.features import Characters, Features, Images, LabelledText, Numbers
 from locksfl.data.origin import Preparation
 from locksfl.data.recipe import Recipe
+from locksfl.data.table_features import Characters, Features, Images, LabelledText, Numbers
 from locksfl.data.tables import open_table
 
 

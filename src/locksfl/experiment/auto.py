@@ -1,8 +1,8 @@
-"""`rounds = "auto"` and `cohort = "auto"`: numbers from the planner, before anything is drawn.
+"""`rounds = "auto"` and `cohort = "auto"`: the planner's numbers take the place of the word.
 
-They follow from public numbers alone (clients, parameters, epsilon, delta, rule and the [plan]
-table), and take the place of "auto" before the configuration is built: what is run, saved and
-published has numbers. The first arm decides on the rounds, which all arms share.
+They follow from public numbers alone: clients, parameters, epsilon, delta, the rule and the [plan]
+table. They are filled in before the configuration is built, so that a run, its folder and its
+bundle have numbers. All arms share the number of rounds, which the first arm decides.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from locksfl._tables import Record, build_table
+from locksfl._tables import Record, build_table, named
 from locksfl.arm import Arm
 from locksfl.experiment.arm_config import ArmConfig
 from locksfl.experiment.config import AUTO, Config, PlanConfig, numbered
@@ -19,30 +19,37 @@ from locksfl.privacy.planner import FULL, PROGRESS, Plan, Question, choose, pick
 
 
 def settled(table: Record) -> Record:
-    """The table of an experiment with a number in place of every "auto"."""
-    train, arms = dict(table.get("train", {})), [dict(arm) for arm in table.get("arm", ())]
-    config = _without_arms(table)
+    """The tables of an experiment with a number in place of every "auto"."""
+    train, config = dict(table.get("train", {})), _without_arms(table)
+    arms = [_typed(arm) for arm in table.get("arm", ())]
     if not arms:
         raise ValueError("arm is missing: expected at least one [[arm]] table")
-    for arm in arms:
-        scheme = SAMPLINGS.get(arm.get("sampling", COINS))
-        if scheme is not None and not scheme.planned:
-            setting = next(name for name in (*scheme.takes, "sampling") if name in arm)
-            raise ValueError(
-                f"arm.{arm.get('name')}.{setting} = {arm[setting]!r}: the planner knows "
-                f"cohorts of coins only; expected numbers in place of {AUTO!r}"
-            )
     limits: PlanConfig = build_table(PlanConfig, table.get("plan", {}), "plan")
     open_rounds = train.get("rounds") == AUTO
     question = _question(config, limits, "train.rounds" if open_rounds else "arm.cohort")
     if open_rounds:
-        train["rounds"] = _first(question, limits, arms[0]).arm.rounds
-    for arm in arms:
-        if arm.get("cohort") == AUTO:
-            plan = _planned(question, limits, arm, [train.get("rounds", config.train.rounds)])
-            given = {name: value for name, value in arm.items() if name != "cohort"}
-            arm |= {**_numbers(plan.arm), **given}
-    return {**table, "train": train, "arm": arms, "plan": table.get("plan", {})}
+        train["rounds"] = _first(question, limits, *arms[0]).arm.rounds
+    rounds = [train.get("rounds", config.train.rounds)]
+    known = [
+        _filled(arm, _planned(question, limits, arm, rounds).arm) if is_open else arm
+        for arm, is_open in arms
+    ]
+    return {**table, "train": train, "arm": known, "plan": table.get("plan", {})}
+
+
+def _typed(table: Record) -> tuple[ArmConfig, bool]:
+    """An [[arm]] table, and whether its cohort is left to the planner."""
+    is_open = isinstance(table, dict) and table.get("cohort") == AUTO
+    rest = {k: v for k, v in table.items() if k != "cohort"} if is_open else table
+    arm: ArmConfig = build_table(ArmConfig, rest, named("arm", table))
+    given, scheme = arm.given(), SAMPLINGS.get(arm.sampling or COINS)
+    if scheme is not None and not scheme.planned:
+        setting = next(name for name in (*scheme.takes, "sampling") if name in given)
+        raise ValueError(
+            f"arm.{arm.name}.{setting} = {given[setting]!r}: the planner knows "
+            f"cohorts of coins only; expected numbers in place of {AUTO!r}"
+        )
+    return arm, is_open
 
 
 def _without_arms(table: Record) -> Config:
@@ -83,14 +90,13 @@ def _question(config: Config, limits: PlanConfig, setting: str) -> Question:
     )
 
 
-def _first(question: Question, limits: PlanConfig, table: Record) -> Plan:
+def _first(question: Question, limits: PlanConfig, arm: ArmConfig, is_open: bool) -> Plan:
     """The plan of the arm that decides on the rounds: its cohort is open too, or given."""
-    if table.get("cohort") == AUTO:
-        return _planned(question, limits, table)
-    typed: ArmConfig = build_table(ArmConfig, table, f"arm.{table.get('name')}")
-    arm = typed.arm(question.clients, trust=question.trust, rounds=1)
+    if is_open:
+        return _planned(question, limits, arm)
+    once = arm.arm(question.clients, trust=question.trust, rounds=1)
     plans = [
-        question.rough_plan(replace(arm, rounds=rounds), question.share)
+        question.rough_plan(replace(once, rounds=rounds), question.share)
         for rounds in question.rounds_to_try()
     ]
     total = question.uploads_in_all or math.inf
@@ -104,11 +110,10 @@ def _first(question: Question, limits: PlanConfig, table: Record) -> Plan:
 
 
 def _planned(
-    question: Question, limits: PlanConfig, table: Record, rounds: list[int] | None = None
+    question: Question, limits: PlanConfig, arm: ArmConfig, rounds: list[int] | None = None
 ) -> Plan:
     """The plan of an arm whose cohort is open."""
-    where = f"arm.{table.get('name')}"
-    name = str(table.get("rule", "uniform"))
+    where, name = f"arm.{arm.name}", arm.rule or "uniform"
     rule = find_rule(name, f"{where}.rule")
     if name not in question.rules():
         raise ValueError(
@@ -121,16 +126,17 @@ def _planned(
             "cohort depends on the mean norm; expected it, over the clip norm"
         )
     try:
-        return choose(question, name, question.share, rounds, table.get("uploads"))
+        return choose(question, name, question.share, rounds, arm.uploads)
     except ValueError as error:
         raise ValueError(f"{where}.cohort = {AUTO!r}: {error}") from None
 
 
-def _numbers(arm: Arm) -> Record:
-    """The settings that take the place of "auto", rounded down: a total is kept."""
-    settings = {"cohort": math.floor(100 * arm.cohort) / 100}
-    if arm.releases_norms:
-        settings["uploads"] = math.floor(100 * arm.uploads) / 100
-    if "floor" in arm.parts.rule.takes:
-        settings["floor"] = arm.floor
-    return settings
+def _filled(arm: ArmConfig, planned: Arm) -> ArmConfig:
+    """The table with numbers in place of "auto", rounded down, so that a total is kept; what was
+    typed stays."""
+    uploads, floor = arm.uploads, arm.floor
+    if uploads is None and planned.releases_norms:
+        uploads = math.floor(100 * planned.uploads) / 100
+    if floor is None and "floor" in planned.parts.rule.takes:
+        floor = planned.floor
+    return replace(arm, cohort=math.floor(100 * planned.cohort) / 100, uploads=uploads, floor=floor)

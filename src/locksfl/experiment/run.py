@@ -37,9 +37,9 @@ from locksfl.experiment.resuming import machine_of, sealed
 from locksfl.methods import TRUSTS
 from locksfl.methods.cyclic import check_secret
 from locksfl.models.build import Model, with_task
-from locksfl.models.features import with_features
 from locksfl.models.fitted import Fitted
 from locksfl.models.own import check_model, make_model
+from locksfl.models.public_features import with_features
 from locksfl.privacy.forecast import forecast_line
 from locksfl.privacy.journal import Books, Header, experiment_id
 from locksfl.privacy.journal_file import Journal

@@ -39,10 +39,10 @@ from locksfl.simulate.sweep import Setting, play_alone, play_sweep
 class Trained(Fitted):
     """A trained model, how it came about, and what it cost.
 
-    All of it belongs to the caller, who is the server. The weights may be shown for the cost in
-    `privacy`. Accuracy and losses are exact functions of the held-out records, whom no epsilon
-    covers: show them, or choose by them, only if these records are public. In central trust the
-    history's counts are secret too; its "public" ones may be shown.
+    The caller is the server, and may see all of it. Showing the weights to others costs what
+    `privacy` says. Accuracy and losses are exact functions of the held-out records, which no
+    epsilon covers: show them, or choose models by them, only if these records are public. In
+    central trust the counts in the history are secret too; those under "public" may be shown.
     """
 
     accuracy: float | None  # on the held-out records; None where the labels are numbers

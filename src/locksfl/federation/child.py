@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, however the parent ends (cli/child.py is one)."""
+"""Child processes that end with their parent, however the parent ends (cli/as_child.py is one)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def start(
     ends with this process. Ctrl-C is for this process: it stops them."""
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "locksfl.cli.child", *command],
+            [sys.executable, "-m", "locksfl.cli.as_child", *command],
             env={**settings(home), **(environment or {}), PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=out,

@@ -6,18 +6,13 @@ the compiled programs.
 
 from __future__ import annotations
 
-import base64
 import functools
-import multiprocessing
-import os
-import signal
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,8 +34,6 @@ from locksfl.simulate.simulator import RoundLog, Simulator
 from locksfl.simulate.sweep import Setting, play_sweep
 
 MANY = 16  # for fewer plays, one more program to compile would take longer than it saves
-ENOUGH_CORES = 4  # with fewer, other processes would take them from the training
-V = TypeVar("V")
 
 
 class Bench:
@@ -53,7 +46,6 @@ class Bench:
         self._shared = shared
         self._open: dict[str, dict[Half | None, Simulator]] = {}
         self._opening = threading.Lock()
-        self._noise, self._costs = once(noise_of), once(costs_of)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process it opens data of its own."""
@@ -95,7 +87,7 @@ class Bench:
         if not arm.private or arm.noise_multiplier:
             return arm
         privacy.check_noise(arm)
-        return replace(arm, noise=self._noise(_plain(arm), privacy))
+        return replace(arm, noise=noise_of(_plain(arm), privacy))
 
     def _outcome(
         self,
@@ -111,7 +103,7 @@ class Bench:
         if play.reported:
             right, answers = right_answers(simulator, weights)
             privacy = play.config.privacy
-            costs, claimed = self._costs(_plain(arm), privacy), claimed_epsilon(arm, privacy)
+            costs, claimed = costs_of(_plain(arm), privacy), claimed_epsilon(arm, privacy)
             reported = Reported(costs, claimed, packed(right), answers)
         return Outcome(
             noise=arm.noise,
@@ -146,14 +138,14 @@ def right_answers(simulator: Simulator, weights: np.ndarray) -> tuple[np.ndarray
     return right.reshape(len(labels), -1).sum(axis=1), int((labels >= 0).sum())
 
 
-def packed(counts: np.ndarray) -> str:
-    """Small counts as text."""
-    return base64.b64encode(zlib.compress(counts.astype("<u2").tobytes(), 9)).decode()
+def packed(counts: np.ndarray) -> bytes:
+    """Small counts in few bytes."""
+    return zlib.compress(counts.astype("<u2").tobytes(), 9)
 
 
-def unpacked(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+def unpacked(content: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The inverse of `packed`."""
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<u2").astype(np.int64)
+    return np.frombuffer(zlib.decompress(content), "<u2").astype(np.int64)
 
 
 def _plain(arm: Arm) -> Arm:
@@ -162,26 +154,16 @@ def _plain(arm: Arm) -> Arm:
     return replace(arm, clip_norm=1.0, step=1.0)
 
 
+@functools.cache
 def noise_of(arm: Arm, privacy: PrivacyConfig) -> Noise:
     """The noise that privacy.epsilon asks for."""
     return calibrated(arm, privacy).noise
 
 
+@functools.cache
 def costs_of(arm: Arm, privacy: PrivacyConfig) -> tuple[Cost, ...]:
     """What the arm's rounds cost, for each observer and relation."""
     return Cost.of(statement([arm], privacy))
-
-
-def once(function: Callable[[Arm, PrivacyConfig], V]) -> Callable[[Arm, PrivacyConfig], V]:
-    """A slow function, called once for the same arguments. Beside a GPU it is called in another
-    process, if there are cores for it, so that the device does not wait."""
-    cores = os.cpu_count() or 1
-    if jax.default_backend() == "cpu" or cores < ENOUGH_CORES:
-        return functools.cache(function)
-    context = multiprocessing.get_context("spawn")  # a process that runs JAX must not fork
-    quiet = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
-    pool = ProcessPoolExecutor(cores - 2, context, signal.signal, quiet)
-    return functools.cache(lambda arm, privacy: pool.submit(function, arm, privacy).result())
 
 
 @contextmanager

@@ -50,7 +50,7 @@ class Reported(Stored, frozen=True):
 
     privacy: tuple[Cost, ...]  # of the arm's rounds
     claimed_epsilon: float | None  # what the paper's own accounting says, without a guarantee
-    right: str  # the right answers on each held-out record, packed
+    right: bytes  # the right answers on each held-out record, packed
     answers: int  # that a model gives: one for each label
 
 
@@ -98,6 +98,8 @@ Rows = dict[tuple[int, int], Row]
 
 class Executor(Protocol):
     """Plays cells somewhere, and yields what comes of each as it comes."""
+
+    cases: int | None  # of so many it takes cells at a time; None: of all
 
     def run(self, cells: Sequence[Cell]) -> Iterator[Row | Failed]:
         """In any order; a cell that fails does not stop the others."""
@@ -154,7 +156,7 @@ def drive(
     """
     rows, driven = read_rows(file), Driven[R]({}, {})
     waves = {number: _waves(number, case, rows, watch) for number, case in cases.items()}
-    while cells := _next(waves, driven):
+    while cells := _next(waves, driven, executor.cases):
         for one in executor.run(cells):
             if isinstance(one, Failed):
                 waves.pop(one.case, None)
@@ -164,7 +166,7 @@ def drive(
             if file is not None:
                 append(file, line)
             rows[one.case, one.number] = _row(line)  # as whoever goes on will read it
-            watch.say(cases[one.case].label)
+            watch.say(f"{cases[one.case].label} ({len(driven.results)} of {len(cases)} done)")
             watch.counted(0, 1)
     if file is not None:
         join([file], file)
@@ -174,7 +176,8 @@ def drive(
 def results_of(cases: Mapping[int, Case[R]], file: Path) -> dict[int, R]:
     """The results of the cases whose rows are all in the file: nothing is played."""
     rows, driven = read_rows(file), Driven[R]({}, {})
-    _next({number: _waves(number, case, rows, NOBODY) for number, case in cases.items()}, driven)
+    waves = {number: _waves(number, case, rows, NOBODY) for number, case in cases.items()}
+    _next(waves, driven, None)
     return driven.results
 
 
@@ -199,10 +202,15 @@ def read_rows(file: Path | None) -> Rows:
     return {(row.case, row.number): row for row in rows}
 
 
-def _next(waves: dict[int, Generator[list[Cell], None, R]], driven: Driven[R]) -> list[Cell]:
-    """The next cells of all cases. Those that have none left are finished, and taken out."""
-    cells = []
+def _next(
+    waves: dict[int, Generator[list[Cell], None, R]], driven: Driven[R], most: int | None
+) -> list[Cell]:
+    """The next cells of the first so many cases. Those that have none left are finished, and taken
+    out."""
+    cells: list[Cell] = []
     for number, wave in list(waves.items()):
+        if most is not None and len({cell.case for cell in cells}) == most:
+            break
         try:
             cells += next(wave)
             continue

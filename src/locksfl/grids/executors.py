@@ -23,7 +23,9 @@ Results = Iterator[Row | Failed]
 
 
 class Serial:
-    """One play after another, in this process."""
+    """One play after another, and one case after another, in this process."""
+
+    cases: int | None = 1
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -38,6 +40,8 @@ class Together:
     """On one device, a GPU: the plays of a case at once, and several cases at a time, so that one
     has the device while another compiles or draws its cohorts. Ctrl-C takes effect when the plays
     that are on the device end."""
+
+    cases: int | None = None
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -57,6 +61,8 @@ class Together:
 
 class Processes:
     """Several processes of this machine, each with data and compiled programs of its own."""
+
+    cases: int | None = None
 
     def __init__(self, work: Work, count: int) -> None:
         self._work, self._count = work, count

@@ -25,9 +25,10 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from locksfl._loading import load
+from locksfl._tables import Value
 from locksfl._validate import one_of
 from locksfl.methods import estimators, rules, samplings, trusts
 from locksfl.methods.estimators import Estimator
@@ -96,11 +97,11 @@ def _find(known: dict[str, Kind], kind: type[Kind], name: str, setting: str) -> 
     return own
 
 
-def sampling_of(settings: Mapping[str, Any]) -> Sampling:
+def sampling_of(settings: Mapping[str, Value]) -> Sampling:
     """The sampling of the settings of an arm, or of its summary: the one that is named, or to which
     one of them belongs."""
     implied = (s.name for s in SAMPLINGS.values() for n in [*s.takes][:1] if settings.get(n))
-    return SAMPLINGS[settings.get("sampling") or next(implied, COINS)]
+    return SAMPLINGS[str(settings.get("sampling") or next(implied, COINS))]
 
 
 def typed_sampling(

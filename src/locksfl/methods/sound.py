@@ -39,11 +39,13 @@ def default_estimator(rule: Rule, trust: Trust) -> str:
 
 
 def _drawbacks(estimator: Estimator, rule: Rule, trust: Trust) -> tuple[bool, bool]:
-    """The order of preference for the default: unbiased first, unless the rule is not; then one
-    bound for all, unless the rule gives probabilities that do not follow the norms: one bound would
-    be that of the least of them. Also where the rule is the optimum for clients' noise that is
-    divided by p, which is noise in units of a bound of its own. Where a cap would bias and there is
-    no noise that it keeps small, one that caps nothing."""
+    """What speaks against an estimator as the default, the more important first.
+
+    An estimator should be unbiased, unless the rule is biased itself. A cap that can bind makes an
+    estimator biased, which is worth it only where the cap keeps noise small. And it should have one
+    bound for all clients, with two exceptions: if probabilities do not follow the norms, one bound
+    would be that of the least probability; and some rules are the optimum where each client's noise
+    is in units of a bound of its own."""
     in_vain = rule.cap_can_bind and not trust.private and not estimator.own_bound
     unbiased = estimator.unbiased and not in_vain
     own_bound = rule.jointly or (rule.for_divided_noise and trust.clients_add_noise)

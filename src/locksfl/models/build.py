@@ -237,8 +237,8 @@ def _built(
     name: str, shape: tuple[int, ...], classes: int, options: tuple[tuple[str, Any], ...]
 ) -> Model:
     """One model for equal settings: a compiled round belongs to one model."""
-    plan = Blueprint(name, shape, classes, dict(options))
-    return replace(MODELS[name](shape, classes, **plan.options), blueprint=plan)
+    blueprint = Blueprint(name, shape, classes, dict(options))
+    return replace(MODELS[name](shape, classes, **blueprint.options), blueprint=blueprint)
 
 
 def _frozen(value: Any) -> Any:

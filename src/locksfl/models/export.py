@@ -75,9 +75,9 @@ class Graph:
 def onnx_bytes(fitted: Fitted) -> bytes:
     """The file's content; checked by ONNX's own checker."""
     onnx = optional("onnx", "export")
-    plan, encoding = fitted.model.blueprint, fitted.encoding
-    write = WRITERS.get(plan.name) if plan is not None else None
-    if plan is None or write is None:
+    blueprint, encoding = fitted.model.blueprint, fitted.encoding
+    write = WRITERS.get(blueprint.name) if blueprint is not None else None
+    if blueprint is None or write is None:
         raise ValueError(
             f"model.name = {fitted.model.name!r}: ONNX has no graph of it; expected one of "
             f"{', '.join(WRITERS)}"
@@ -89,26 +89,26 @@ def onnx_bytes(fitted: Fitted) -> bytes:
         )
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     graph = Graph(helper, onnx.numpy_helper)
-    shape, scale = (encoding.shape, encoding.scale) if encoding else (plan.shape, fitted.scale)
+    shape, scale = (encoding.shape, encoding.scale) if encoding else (blueprint.shape, fitted.scale)
     graph.add("Mul", np.float32(scale))
     graph.add("Flatten", axis=1)
     if encoding is not None and encoding.weights is not None:
         graph.add("MatMul", encoding.weights[0])
         graph.add("Add", encoding.weights[1])
         graph.add("Relu")
-    write(graph, fitted.model.unravel(jnp.asarray(fitted.weights)), plan)
+    write(graph, fitted.model.unravel(jnp.asarray(fitted.weights)), blueprint)
     task, output = fitted.model.task, "scores"
     if task.kind == "numbers":  # in the units of the targets
         graph.add("Mul", np.asarray(task.spread, np.float32))
         graph.add("Add", np.asarray(task.center, np.float32))
         output = "numbers"
     graph.nodes[-1].output[0] = output
-    positions = plan.shape if plan.name == "chars" else ()
+    positions = blueprint.shape if blueprint.name == "chars" else ()
     made = helper.make_graph(
         graph.nodes,
-        plan.name,
+        blueprint.name,
         [helper.make_tensor_value_info("records", kind, ["N", *shape])],
-        [helper.make_tensor_value_info(output, kind, ["N", *positions, plan.classes])],
+        [helper.make_tensor_value_info(output, kind, ["N", *positions, blueprint.classes])],
         graph.constants,
     )
     opset = [helper.make_opsetid("", OPSET)]
@@ -119,31 +119,30 @@ def onnx_bytes(fitted: Fitted) -> bytes:
     return model.SerializeToString()
 
 
-def _dense(graph: Graph, module: Any, plan: Blueprint) -> None:
-    del plan
+def _dense(graph: Graph, module: Any, _: Blueprint) -> None:
     for layer in module.layers[:-1]:
         graph.linear(layer)
         graph.add("Relu")
     graph.linear(module.layers[-1])
 
 
-def _cnn(graph: Graph, module: Any, plan: Blueprint) -> None:
-    graph.images(image_shape(plan.name, plan.shape, 0))
+def _cnn(graph: Graph, module: Any, blueprint: Blueprint) -> None:
+    graph.images(image_shape(blueprint.name, blueprint.shape, 0))
     for layer in module.convolutions:
         graph.convolution(layer)
         graph.pool()
         graph.add("Relu")
     graph.add("Transpose", perm=[0, 2, 3, 1])  # flat in the order that the dense layer knows
     graph.add("Flatten", axis=1)
-    _dense(graph, module, plan)
+    _dense(graph, module, blueprint)
 
 
-def _cifar_cnn(graph: Graph, module: Any, plan: Blueprint) -> None:
-    graph.images(image_shape(plan.name, plan.shape, 0))
+def _cifar_cnn(graph: Graph, module: Any, blueprint: Blueprint) -> None:
+    graph.images(image_shape(blueprint.name, blueprint.shape, 0))
     layers = zip(module.convolutions, module.scales, module.shifts, strict=True)
     for number, (layer, scale, shift) in enumerate(layers):
         graph.convolution(layer)
-        groups = plan.options["groups"]
+        groups = blueprint.options["groups"]
         graph.add("GroupNormalization", scale, shift, num_groups=groups, epsilon=1e-5)
         graph.add("Relu")
         if number % 2:
@@ -153,8 +152,7 @@ def _cifar_cnn(graph: Graph, module: Any, plan: Blueprint) -> None:
     graph.linear(module.last)
 
 
-def _chars(graph: Graph, module: Any, plan: Blueprint) -> None:
-    del plan
+def _chars(graph: Graph, module: Any, _: Blueprint) -> None:
     graph.add("Cast", to=6)  # int32
     graph.add("Clip", np.int32(0), np.int32(len(module.table) - 1))
     ids, graph.last = graph.last, graph.constant(module.table)

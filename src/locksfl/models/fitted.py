@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from locksfl._arrays import flat_weights, pack_arrays, unpack_arrays
@@ -35,20 +36,11 @@ from locksfl.data import raw
 from locksfl.data.origin import Encoding, Preparation
 from locksfl.data.task import CLASSES, Task
 from locksfl.models.build import Model, scores_of, with_task
-from locksfl.models.features import encoded, read_weights
 from locksfl.models.own import make_model
+from locksfl.models.public_features import encoded, read_weights
 
 FORMAT = 2  # the first one had the weights as one vector, and no shapes
 ENCODER = ("locks.encoder.W", "locks.encoder.b")
-
-
-class Features(msgspec.Struct, frozen=True):
-    """What a model's file says of the features that it was trained on; see `Encoding`."""
-
-    name: str  # of the encoding
-    file: str | None
-    shape: tuple[int, ...]  # of a record before
-    scale: float  # of a stored record
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +53,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     classes: int | None = None  # how many scores
     task: Task = CLASSES  # what the scores mean
     scale: float = 1.0  # of a stored record
-    features: Features | None = None  # None: the records themselves
+    features: Encoding | None = None  # without its weights; None: the records themselves
     recipe: Preparation | None = None  # from a raw table to records
     parameters: dict[str, tuple[int, ...]] = {}  # shapes, in the order of the vector
 
@@ -96,10 +88,10 @@ class Fitted:
             given = np.asarray(records)
         if self.encoding is not None:
             given = encoded(given, self.encoding)
-        plan = self.model.blueprint
-        if plan is not None and math.prod(given.shape[1:]) != math.prod(plan.shape):
+        blueprint = self.model.blueprint
+        if blueprint is not None and math.prod(given.shape[1:]) != math.prod(blueprint.shape):
             raise ValueError(
-                f"records of shape {given.shape[1:]}: expected {tuple(plan.shape)}, as the model "
+                f"records of shape {given.shape[1:]}: expected {blueprint.shape}, as the model "
                 "was trained on"
             )
         return np.asarray(scores_of(self.model, weights, given, self.scale))
@@ -116,17 +108,16 @@ class Fitted:
 
     def header(self) -> Mapping[str, Value]:
         """What a file says of the model, as JSON has it."""
-        plan, encoding = self.model.blueprint, self.encoding
-        features = None
-        if encoding is not None:
-            file = encoding.file and Path(encoding.file).name  # not where it lay
-            features = Features(encoding.name, file, encoding.shape, encoding.scale)
+        blueprint, features = self.model.blueprint, self.encoding
+        if features is not None:
+            file = features.file and Path(features.file).name  # not where it lay
+            features = structs.replace(features, file=file, weights=None)
         header = Header(
             format=FORMAT,
-            model=plan.name if plan else self.model.name,
-            options=plan and plan.options,
-            shape=plan and plan.shape,
-            classes=plan and plan.classes,
+            model=blueprint.name if blueprint else self.model.name,
+            options=blueprint and blueprint.options,
+            shape=blueprint and blueprint.shape,
+            classes=blueprint and blueprint.classes,
             task=self.model.task,
             scale=self.scale,
             features=features,
@@ -231,7 +222,7 @@ def _read(path: Path) -> tuple[Header, dict[str, NDArray[Any]]]:
 
 
 def _encoding(
-    path: Path, stored: Features | None, arrays: dict[str, NDArray[Any]], encoder: str | Path | None
+    path: Path, stored: Encoding | None, arrays: dict[str, NDArray[Any]], encoder: str | Path | None
 ) -> Encoding | None:
     if stored is None:
         return None
@@ -242,4 +233,4 @@ def _encoding(
         if encoder is None:
             raise ValueError(f"{path}: it has no encoder; expected load(path, encoder=FILE)")
         weights = read_weights(file, math.prod(stored.shape))
-    return Encoding(stored.name, stored.file and file, stored.shape, stored.scale, weights)
+    return structs.replace(stored, file=stored.file and file, weights=weights)

@@ -39,8 +39,8 @@ def make_model(name: str, shape: tuple[int, ...], classes: int, options: Options
     """A model by its name: one of the program's, or "package.module:function"."""
     if ":" not in name:
         return build_model(name, shape, classes, **options)
-    plan = Blueprint(name, shape, classes, options)
-    return replace(own_model(*plan), blueprint=plan)
+    blueprint = Blueprint(name, shape, classes, options)
+    return replace(own_model(*blueprint), blueprint=blueprint)
 
 
 def own_model(name: str, shape: tuple[int, ...], classes: int, options: Options) -> Model:

@@ -20,7 +20,7 @@ from locksfl.privacy.accountant import epsilon_of, epsilons_after
 from locksfl.privacy.budget import Budget
 from locksfl.privacy.calibration import calibrate, calibrate_central, calibrate_local
 from locksfl.privacy.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
-from locksfl.privacy.guarantee import (
+from locksfl.privacy.guarantees import (
     Cost,
     Counts,
     account,

@@ -46,7 +46,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
     # delta(epsilon) <= Phi(-epsilon/mu + mu/2) <= exp(-t^2/2) with t = epsilon/mu - mu/2.
     high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1e-9
-    return _from_above(excess, 0.0, high)
+    return _root(excess, 0.0, high, away=1.0)
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
@@ -63,20 +63,13 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         low /= 2
     while excess(high) > 0:
         high *= 2
-    return _largest(excess, low, high)
+    return _root(excess, low, high, away=-1.0)
 
 
-def _from_above(excess: Callable[[float], float], low: float, high: float) -> float:
-    """The root of a decreasing function, rounded to the side where it is not positive."""
+def _root(excess: Callable[[float], float], low: float, high: float, away: float) -> float:
+    """The root of a decreasing function, moved by rounding errors to the side that is safe: up
+    (`away` = 1), where the function is not positive, or down (-1), where it is not negative."""
     root = float(optimize.brentq(excess, low, high, xtol=1e-13, rtol=1e-13))
-    while excess(root) > 0:
-        root += 1e-12 * max(1.0, root)
-    return root
-
-
-def _largest(excess: Callable[[float], float], low: float, high: float) -> float:
-    """The root of a decreasing function, rounded to the side where it is not negative."""
-    root = float(optimize.brentq(excess, low, high, xtol=1e-13, rtol=1e-13))
-    while excess(root) < 0:
-        root -= 1e-12 * max(1.0, root)
+    while away * excess(root) > 0:
+        root += away * 1e-12 * max(1.0, root)
     return root

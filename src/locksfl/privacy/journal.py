@@ -42,7 +42,7 @@ from locksfl._tables import Json
 from locksfl.arm import Arm
 from locksfl.methods.releases import ACCOUNTANTS, RELATIONS, Accountant, Relation
 from locksfl.privacy import old
-from locksfl.privacy.guarantee import Counts
+from locksfl.privacy.guarantees import Counts
 from locksfl.privacy.terms import LedgerArm
 
 VERSION = 3

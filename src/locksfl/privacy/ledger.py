@@ -15,7 +15,7 @@ from pathlib import Path
 from locksfl._arrays import unpack_arrays
 from locksfl._tables import or_null
 from locksfl.privacy.budget import Budget, filtered
-from locksfl.privacy.guarantee import Cost, Counts, promised, spent
+from locksfl.privacy.guarantees import Cost, Counts, promised, spent
 from locksfl.privacy.journal import Books, same_experiment
 from locksfl.privacy.journal_file import Journal
 

@@ -18,12 +18,13 @@ Only the total is a guarantee over runs that were chosen in view of one another.
 what the filter has been charged, which never falls below the conversion of its one order; the
 composed epsilon holds if all runs were fixed beforehand.
 
-An entry holds all that a run plans to release to each observer, complete enough to be charged
-without anything else. A run that ended early, in view of what it released, has
-a second entry, and from then on the charge of the rounds that it played. That is sound for a
-filter, which sums what was released, whatever made it end; "fixed beforehand" it counts as planned.
-A copy of such a run that was still playing has released more: its charge is raised, and if others
-have used the room meanwhile, above the total. The journal says so to its reader (`promise`).
+An entry states all that a run plans to release to each observer, so that it can be charged from the
+entry alone. A run that ended early has a second entry, which lowers its charge to that of the
+rounds that it played. That is sound even if the run ended because of what it had released: the
+filter sums what was released, for whatever reason. The composed epsilon still counts the run as
+planned. If a copy of such a run was still playing, it has released more, and its charge is raised
+when it ends, even above the total if other runs have used the room. Whoever asks what the journal
+guarantees is warned of this (`promise`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from locksfl.methods.releases import PUBLIC, RELATIONS, SERVER, Observer, Relati
 from locksfl.methods.sound import trusts_with
 from locksfl.privacy import gdp, old
 from locksfl.privacy.accountant import epsilon_of, mu_squared, rdp_of
-from locksfl.privacy.guarantee import Cost, promised
+from locksfl.privacy.guarantees import Cost, promised
 from locksfl.privacy.journal import EVERYBODY, Entry, Header
 from locksfl.privacy.journal_file import Journal
 from locksfl.privacy.rdp import ORDERS, REPLACE_ORDERS

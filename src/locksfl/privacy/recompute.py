@@ -8,11 +8,12 @@ those of `privacy.accountant`, so that the two agree closely and not to the last
                2017, Proposition 11). Chosen rounds: the largest of the choices at every order
     gaussian   its exact conversion of mu, the root of the sum of (sensitivity / std)^2
 
-It cannot express two sums of one secret sample (joint-poisson-gaussian below a rate of 1), and its
-RDP is too high, or none, at the real orders below 3 on which a large epsilon rests. Then this
-program's own accountant recomputes, the result says so, and dp_accounting has bounds beside it:
-below by one of the two sums alone (or by its loss distribution), above by a mixture of Gaussians on
-a line or one Gaussian, worth more than both (or by its RDP at the orders that converge).
+dp_accounting cannot express two sums of one secret sample (joint-poisson-gaussian below a rate of
+1), and at the real orders below 3, on which a large epsilon rests, its RDP is too high or missing.
+In these cases this program's own accountant computes the epsilon, and the result says so.
+dp_accounting then gives bounds: a lower one by one of the two sums alone (or by its loss
+distribution), and an upper one by a mixture of Gaussians on a line or one Gaussian that costs more
+than both sums (or by its RDP at the orders that converge).
 
 Only Python floats enter, and never dp_accounting's relation REPLACE_ONE, which is off by 2.
 """

@@ -1,9 +1,9 @@
 """Compiled programs, kept in this process and on disk, so that a second run starts at once.
 
-The folder is the user's own cache folder, never a run folder: a program holds no data, only shapes
-and settings. `LOCKS_CACHE` names another folder, or is "off": then a process keeps none either, as
-tests need that change the code of a round. Programs that cannot be written are not kept, and that
-is not an error. A cache folder already configured in JAX is left as it is.
+On disk they are in the user's own cache folder, never in a run folder: a program holds no data,
+only shapes and settings. `LOCKS_CACHE` names another folder. If it is "off", a process keeps no
+programs either, which tests need that change the code of a round. It is no error if a program
+cannot be written. A cache folder that JAX has been configured with is left as it is.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ SHARE = 24  # bytes of memory per float held: 1/6 of memory going forward, as mu
 @dataclass(frozen=True)
 class RoundLog:
     """What was seen in one round. Norms and the cohort are secrets of the server or of the clients:
-    a secret run tells none that was not released, a simulation says what it shows."""
+    in a secret run they are left out unless they were released; a simulation has all of them."""
 
     round: int  # counted from 0
     released_norm_sum: float  # K~

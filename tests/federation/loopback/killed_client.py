@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from locksfl.cli.child import main
+from locksfl.cli.as_child import main
 from locksfl.round.noise import SystemNoise
 
 real, left = SystemNoise.steps, int(sys.argv.pop(1))

@@ -97,7 +97,7 @@ class Loopback:
             "--update": "numpy_client:update",
         }
         given = [str(part) for pair in options.items() for part in pair]
-        command = [sys.executable, "-m", "locksfl.cli.child", "client", *given]
+        command = [sys.executable, "-m", "locksfl.cli.as_child", "client", *given]
         training = {"MY_DATA": str(files.data), "PYTHONPATH": str(EXAMPLES)}
         return self._start(command, f"client-{node}.log", training)
 
@@ -135,7 +135,7 @@ class Loopback:
 
     def server(self, *options: str) -> subprocess.Popen[bytes]:
         """Start the server, on the experiment or, with --resume, on the run."""
-        command = [sys.executable, "-m", "locksfl.cli.child", "server"]
+        command = [sys.executable, "-m", "locksfl.cli.as_child", "server"]
         if "--resume" not in options:
             command.append(str(self.experiment))
         where = {"--certs": self.certs, "--keys": self.keys, "--port": self.port, "--out": self.run}

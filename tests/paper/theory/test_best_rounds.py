@@ -11,7 +11,7 @@ import pytest
 from checks import sent
 from locksfl.methods.events import Sampled
 from locksfl.paper.theory.bound import Constants, corrected, printed
-from locksfl.paper.theory.rounds import (
+from locksfl.paper.theory.round_count import (
     Regime,
     advice,
     at_printed_rounds,

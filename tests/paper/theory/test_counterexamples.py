@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from locksfl.paper.theory.bound import Constants, corrected, printed, printed_conditions
-from locksfl.paper.theory.rounds import printed_rounds
+from locksfl.paper.theory.round_count import printed_rounds
 
 
 def second_moments(c, start, growth, chance=0.0):

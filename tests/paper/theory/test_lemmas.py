@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from locksfl.paper.theory.coins import arm_for, every_outcome, population
+from locksfl.paper.theory.fixed_clients import arm_for, every_outcome, population
 from locksfl.paper.theory.lemmas import PAPER, TABLES, findings, weighted_variance
 
 FAILS = {

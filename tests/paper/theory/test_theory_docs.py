@@ -11,7 +11,7 @@ import pytest
 from locksfl.cli.theory import theory_app
 from locksfl.paper.theory.bound import printed
 from locksfl.paper.theory.check import Case, all_alike, cases
-from locksfl.paper.theory.rounds import printed_rounds
+from locksfl.paper.theory.round_count import printed_rounds
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "theory.md").read_text("utf-8")

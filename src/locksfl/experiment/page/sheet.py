@@ -31,6 +31,7 @@ COMMANDS = {  # by engine: what plays an experiment, and with what
         "With --nodes, --rounds, --trust and --epsilon as the configuration has them. ",
     ),
 }
+DRAWING = ("_charts.py", "_svg.py", "_svg.css")  # beside the rooms: what draws charts
 TO_FILL_IN = "Where the data lie is not public: set data.name to their folder. "
 AGAIN = (
     "A seed, if there was one, is not public: another run has other random numbers and other "
@@ -104,8 +105,8 @@ def generator() -> str:
     """What draws pages here: another version, or other sources of this one, draw other bytes."""
     drawing, package = sha256(), resources.files("locksfl")
     page = sorted((package / "experiment" / "page").iterdir(), key=lambda file: file.name)
-    for file in (package / "_charts.py", package / "_svg.py", *page):
-        if file.name.endswith((".py", ".html")):
+    for file in (*(package / name for name in DRAWING), *page):
+        if file.name.endswith((".py", ".html", ".css")):
             drawing.update(file.read_bytes())
     return f"locks-fl {metadata.version('locks-fl')} ({drawing.hexdigest()[:12]})"
 

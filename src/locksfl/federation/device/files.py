@@ -111,14 +111,14 @@ def built_in_update(data: Path, experiment: Path) -> LocalUpdate:
     import dataclasses
 
     from locksfl._tables import build_table
-    from locksfl.data.folder import open_part
+    from locksfl.data.npy_folder import open_part
     from locksfl.data.population import Population
     from locksfl.data.task import Task
     from locksfl.experiment.arm_config import ArmConfig
     from locksfl.experiment.config import Config, FeaturesConfig, LocalConfig, ModelConfig
     from locksfl.experiment.run import model_for
     from locksfl.federation.device.local_update import local_update
-    from locksfl.models.features import with_features
+    from locksfl.models.public_features import with_features
 
     table = read_toml(experiment, "experiment")
     parts = {"model": ModelConfig, "local": LocalConfig, "features": FeaturesConfig}

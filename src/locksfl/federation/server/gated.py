@@ -1,6 +1,6 @@
 """The process of a SuperLink: Flower's app behind the gate, on two sockets that its parent opened.
 
-python -m locksfl.cli.child superlink GATE.json --isolation process ...
+python -m locksfl.cli.as_child superlink GATE.json --isolation process ...
 
 The sockets are open before this process starts, so that a port that is taken is the parent's error,
 and nobody else can take the private one.

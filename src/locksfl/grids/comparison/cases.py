@@ -9,12 +9,12 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from locksfl._tables import build_table, or_null, toml_table
 from locksfl._validate import one_of
@@ -42,6 +42,8 @@ QUICK = (
     "two uploads, the fewest rounds, two seeds, one tuning seed, the two middle values of each "
     "tuned axis, nothing widened"
 )
+
+Where = dict[str, str | float | None]  # values of a case, by field; None: any
 
 
 class Case(NamedTuple):
@@ -216,23 +218,20 @@ class Comparison:
 
     def find(self, named: DifferenceConfig) -> tuple[Case, Case]:
         """The two cases of a named difference."""
-        where = {name: getattr(named, name) for name in ("data", "epsilon", "uploads", "rounds")}
-        other = {"uploads": named.than_uploads, "rounds": named.than_rounds}
-        than = {**where, **{name: value for name, value in other.items() if value is not None}}
+        where: Where = {name: getattr(named, name) for name in ("data", "epsilon", "rounds")}
+        where["wanted"] = named.uploads
+        other: Where = {"rounds": named.than_rounds, "wanted": named.than_uploads}
+        than = where | {name: value for name, value in other.items() if value is not None}
         return self._one(named.better, where), self._one(named.than, than)
 
-    def _one(self, method: str, where: Mapping[str, Any]) -> Case:
+    def _one(self, method: str, where: Where) -> Case:
         one_of(self.methods, **{"compare.difference": method})
-        asks_everyone = self.methods[method].rule.everyone
-
-        def fits(case: Case) -> bool:
-            mine = {**case._asdict(), "uploads": case.wanted}
-            names = [n for n in where if n != "uploads" or not asks_everyone]
-            return all(where[n] is None or where[n] == mine[n] for n in names)
-
-        matches = [case for case in self.cases if case.method == method and fits(case)]
+        given = {name: value for name, value in where.items() if value is not None}
+        if self.methods[method].rule.everyone:
+            given.pop("wanted", None)
+        mine = [case for case in self.cases if case.method == method]
+        matches = [case for case in mine if given.items() <= case._asdict().items()]
         if len(matches) != 1:
-            given = {name: value for name, value in where.items() if value is not None}
             raise ValueError(
                 f"compare.difference of {method!r} at {given}: {len(matches)} cells are that; "
                 "expected to name exactly one, by data, epsilon, uploads and rounds"

@@ -17,7 +17,7 @@ from locksfl._text import markdown_table, size_text
 from locksfl.experiment.costs import epsilons_by_observer
 from locksfl.experiment.record import Cost
 from locksfl.grids.comparison.cases import QUICK, Case
-from locksfl.grids.comparison.folder import Failure, Folder
+from locksfl.grids.comparison.folder import Folder
 from locksfl.grids.comparison.settings import FIRST_TUNING_SEED, figure_file
 from locksfl.grids.comparison.statistics import CONFIDENCE, UNPLAYED, holm, interval, paired
 from locksfl.grids.comparison.tuning import Finished, uploads_a_round
@@ -75,6 +75,17 @@ class Judged(msgspec.Struct, frozen=True):
     seeds: int | None
     p_holm: float
     stands: bool
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A case that failed when it was last played, in table.json."""
+
+    data: str
+    epsilon: float | None
+    rounds: int
+    uploads: float
+    method: str
+    error: str
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -148,7 +159,7 @@ def write_report(folder: Folder) -> Table:
         len(cases) - len(rows),
         rows,
         differences_of(folder, finished),
-        folder.failed,
+        [Failure(*case.place, error) for case, error in folder.failures.items()],
     )
     labels = list(dict.fromkeys(row.data for row in rows))
     figures = {one: figure_file(one) if len(labels) > 1 else "figure" for one in labels}

@@ -2,7 +2,6 @@
 
     comparison.toml   the file as it was given      comparison.json   the same, and the program's
     cells.jsonl       one line for every play                         version
-    failures.jsonl    one line for every case that failed, until it succeeds
     report.md, table.json, figure.svg (one for each label, if there are several)
 
 A stopped comparison loses only what was being played: the same command goes on where it stood. A
@@ -61,17 +60,6 @@ class Begun(begun.Begun, frozen=True, kw_only=True):
         return comparison.quickened() if self.quick else comparison
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """A case that failed: a line of failures.jsonl."""
-
-    data: str
-    epsilon: float | None
-    rounds: int
-    uploads: float
-    method: str
-    error: str
-
-
 class Folder:
     """What is finished of a comparison."""
 
@@ -102,7 +90,7 @@ class Folder:
     ) -> None:
         """Play what is missing of a part, one data set after another, so that one is open at a
         time. A case that fails is noted, and the others go on."""
-        self._note({})
+        self.failures.clear()
         finished = self.finished()
         missing = {i: case for i, case in self.cases(part).items() if case not in finished}
         for label in dict.fromkeys(case.data for case in missing.values()):
@@ -116,8 +104,10 @@ class Folder:
                 )
             mine = self._driven({i: case for i, case in missing.items() if case.data == label})
             with executor_for(bench, processes) as executor:
-                failures = drive.drive(mine, executor, self.rows, watch).failures
-            self._note(self.failures | {missing[i]: in_one_line(e) for i, e in failures.items()})
+                driven = drive.drive(mine, executor, self.rows, watch)
+            for number, error in driven.failures.items():
+                self.failures[missing[number]] = in_one_line(error)
+        drive.join([self.rows], self.rows)  # a command may have been stopped just before it did so
 
     def _driven(self, cases: dict[int, Case]) -> dict[int, drive.Case[Finished]]:
         """What the cases play."""
@@ -125,16 +115,6 @@ class Folder:
             number: drive.Case(case.label, partial(plays_of, self.comparison, case))
             for number, case in cases.items()
         }
-
-    def _note(self, failures: dict[Case, str]) -> None:
-        self.failures = failures
-        lines = msgspec.json.Encoder().encode_lines(self.failed)
-        write_atomically(self.path / "failures.jsonl", lines)
-
-    @property
-    def failed(self) -> list[Failure]:
-        """The failures as files have them."""
-        return [Failure(*case.place, error) for case, error in self.failures.items()]
 
 
 def merge(paths: Sequence[Path], out: Path) -> Folder:

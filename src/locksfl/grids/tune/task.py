@@ -12,7 +12,7 @@ from locksfl._validate import naming
 from locksfl.arm import Arm
 from locksfl.data.catalogue import NAMES, same_records
 from locksfl.data.datasets import find_folder, has_users
-from locksfl.data.folder import read_header
+from locksfl.data.npy_folder import read_header
 from locksfl.experiment.config import Config, DataConfig, changed, config_of, to_table
 from locksfl.grids.comparison.cases import CHOOSES_NOISE
 

@@ -11,7 +11,7 @@ noised and charged in the same way, because it can change by C at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -97,9 +97,9 @@ class Rule:
     settle_from_all(values, dials, xp): as `settle`, but the public number comes from all members'
         values at once in place of their sum (0 for an absent one). Sound where `jointly` is.
     refine(public, below, certain, dials, xp): the public number, improved by two more sums over the
-        cohort: `below`, of the probabilities that are less than 1, and `certain`, the number of
-        those that are 1. A member is in one of the two, so that its presence moves the pair by 1 at
-        most. `dials.sum_noise` is the std of the noise on each sum.
+        cohort: `below` is the sum of the probabilities that are less than 1, and `certain` counts
+        those that are 1. A member counts in one of the two only, so that its presence moves the
+        pair by 1 at most. `dials.sum_noise` is the std of the noise on each sum.
     refinements: how often it is improved where the server adds noise, which shares the charge of
         one norm sum between all sums (`Arm.sum_multiplier`).
     free_refinements: how often it is improved where sums cost nothing: without noise, or of values
@@ -134,57 +134,47 @@ class Rule:
     biased: bool = False
 
     def __post_init__(self) -> None:
+        for problem in self._problems():
+            raise ValueError(f"rule {self.name!r}: {problem}")
+
+    def _problems(self) -> Iterator[str]:
+        """Statements that contradict one another."""
         if self.score is None and self.asks is not None and self.asks is not NORM:
-            raise ValueError(
-                f"rule {self.name!r}: asks for {self.asks!r}; expected NORM, or a score"
-            )
+            yield f"asks for {self.asks!r}; expected NORM, or a score"
         if (self.score is None) != (not self.facts):
-            raise ValueError(f"rule {self.name!r}: expected a score and its facts, or neither")
+            yield "expected a score and its facts, or neither"
         if self.score is not None:
-            self._check_score()
+            yield from self._problems_of_score()
         if self.released and self.asks is None:
-            raise ValueError(f"rule {self.name!r}: releases a value that it does not ask for")
+            yield "releases a value that it does not ask for"
         for name in ("refinements", "free_refinements"):
             if ((value := getattr(self, name)) > 0) != (self.refine is not None):
-                raise ValueError(
-                    f"rule {self.name!r}: {name} = {value!r}; expected a number > 0 with `refine`, "
-                    "and 0 without"
-                )
+                yield f"{name} = {value!r}; expected a number > 0 with `refine`, and 0 without"
         ways = [self.jointly, self.settle_from_all is not None, self.refine is not None]
         if sum(ways) > 1:
-            raise ValueError(
-                f"rule {self.name!r}: expected one of jointly, settle_from_all and refine"
-            )
+            yield "expected one of jointly, settle_from_all and refine"
         if any(ways) and not self.released:
-            raise ValueError(
-                f"rule {self.name!r}: jointly, settle_from_all and refine need a value that is "
-                "released"
-            )
+            yield "jointly, settle_from_all and refine need a value that is released"
         if self.noise_follows and not (self.all_clients and self.released):
-            raise ValueError(
-                f"rule {self.name!r}: noise that follows the public number needs a value that is "
-                "released, and all_clients"
+            yield (
+                "noise that follows the public number needs a value that is released, and "
+                "all_clients"
             )
         if not 0 <= self.count_share <= 1:
-            raise ValueError(
-                f"rule {self.name!r}: count_share = {self.count_share!r}; expected a number from 0 "
-                "(no count) to 1"
-            )
+            yield f"count_share = {self.count_share!r}; expected a number from 0 (no count) to 1"
 
-    def _check_score(self) -> None:
+    def _problems_of_score(self) -> Iterator[str]:
         asks = self.asks
         if asks is None or asks is NORM or (asks.bound, asks.ball) != (NORM.bound, NORM.ball):
-            raise ValueError(
-                f"rule {self.name!r}: asks for {asks!r}; expected a domain of its own for its "
-                "score, an interval up to C"
+            yield (
+                f"asks for {asks!r}; expected a domain of its own for its score, an interval up "
+                "to C"
             )
         for name in self.facts:
             if name not in FACTS:
-                raise ValueError(
-                    f"rule {self.name!r}: fact {name!r}; expected one of {', '.join(FACTS)}"
-                )
+                yield f"fact {name!r}; expected one of {', '.join(FACTS)}"
         if not self.released:
-            raise ValueError(f"rule {self.name!r}: expected a score that is released")
+            yield "expected a score that is released"
 
     @property
     def remembers(self) -> bool:

@@ -14,11 +14,11 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import tomli_w
 
 from locksfl._files import write_atomically
-from locksfl._tables import Record
 from locksfl._validate import positive
 from locksfl.grids.drive import NOBODY, Case, Executor, Play, Plays, Watch, batches, drive
 from locksfl.grids.search import Pair, Searched, searched
@@ -37,17 +37,30 @@ def text_of(file: Path | None) -> str:
     return resources.files("locksfl.paper.reproduce").joinpath("tuned.toml").read_text("utf-8")
 
 
+class Entry(msgspec.Struct, frozen=True):
+    """What was chosen for a method of a panel: a table of tuned.toml."""
+
+    scale: str
+    version: str
+    model: str
+    epsilon: float
+    method: str
+    clip_norm: float
+    step: float
+    accuracy: float  # of the choice, over the seeds
+    at_edge_of_grid: list[str]
+
+
 def stored(scale: Scale, text: str, file: Path | str) -> Table:
     """What the text of such a file has for every method of every panel."""
     table: Table = {panel: {} for panel in panels(scale)}
     try:
-        for entry in tomllib.loads(text)["tuned"]:
-            panel = Panel(entry["version"], entry["model"], float(entry["epsilon"]))
-            if entry["scale"] == scale.name and panel in table:
-                pair = Tuned(entry["clip_norm"], entry["step"])
-                positive(**pair._asdict())
-                table[panel][entry["method"]] = pair
-    except (KeyError, ValueError, TypeError) as error:
+        for one in msgspec.convert(tomllib.loads(text)["tuned"], list[Entry]):
+            panel = Panel(one.version, one.model, one.epsilon)
+            if one.scale == scale.name and panel in table:
+                positive(clip_norm=one.clip_norm, step=one.step)
+                table[panel][one.method] = Tuned(one.clip_norm, one.step)
+    except (KeyError, ValueError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{file}: not a file that --tune wrote ({why})") from None
     for panel, method in itertools.product(table, METHODS):
@@ -71,9 +84,10 @@ def tune(path: Path, stage: Stage, executor: Executor, watch: Watch = NOBODY) ->
     for (panel, method), search in zip(every, searches, strict=True):
         clip, reach = search.best
         table.setdefault(panel, {})[method] = Tuned(clip, reach / clip)
-        entries.append(_entry(stage.scale, panel, method, search))
+        step, accuracy = round(reach / clip, 6), round(search.tried[search.best], 4)
+        entries.append(Entry(stage.scale.name, *panel, method, clip, step, accuracy, search.edge))
     text = "# Clip and step of every method, chosen without privacy: locks reproduce --tune\n\n"
-    content = text + tomli_w.dumps({"tuned": entries})
+    content = text + tomli_w.dumps({"tuned": msgspec.to_builtins(entries)})
     write_atomically(path / "tuned.toml", content.encode())
     return table
 
@@ -97,19 +111,6 @@ def _search(stage: Stage, panel: Panel, method: str) -> Plays[Searched[float]]:
 def last_tenth(curve: Sequence[float]) -> float:
     """Returns the mean accuracy over the last tenth of the rounds."""
     return float(np.mean(curve[-max(1, len(curve) // 10) :]))
-
-
-def _entry(scale: Scale, panel: Panel, method: str, search: Searched[float]) -> Record:
-    clip, reach = search.best
-    return {
-        "scale": scale.name,
-        **panel._asdict(),
-        "method": method,
-        "clip_norm": clip,
-        "step": round(reach / clip, 6),
-        "accuracy": round(search.tried[search.best], 4),
-        "at_edge_of_grid": search.edge,
-    }
 
 
 def edges(clip_norm: float, step: float) -> list[str]:

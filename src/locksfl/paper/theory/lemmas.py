@@ -20,7 +20,7 @@ import numpy as np
 
 from locksfl import _validate
 from locksfl._arrays import Floats
-from locksfl.paper.theory.coins import (
+from locksfl.paper.theory.fixed_clients import (
     FixedClients,
     Outcomes,
     arm_for,
