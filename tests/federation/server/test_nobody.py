@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 pytest.importorskip("flwr")
 
@@ -18,6 +19,7 @@ from locksfl.cli.running import NOTHING_TRAINED, run_new
 from locksfl.experiment.config import parse_config, to_table
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish_folder
+from locksfl.experiment.record import Releases, SecretRound, Tally
 from locksfl.experiment.records import untrained
 from locksfl.federation import certificates, logs
 from locksfl.federation.device import Refusal
@@ -28,9 +30,9 @@ from locksfl.federation.server.place import KeyFolder, Place
 from locksfl.federation.server.rounds import Draws, draw_round
 from locksfl.federation.server.serving import as_federation
 from locksfl.federation.wire import Answer, LostLink, Unwilling
-from locksfl.methods import TRUSTS
 from locksfl.privacy import ledger
 from locksfl.privacy.journal import experiment_id
+from made_documents import made_run
 from memory_network import MemoryNetwork
 
 CLIENTS, ROUNDS = 6, 4
@@ -268,7 +270,8 @@ def test_a_federation_that_trained_nothing_is_no_success(tmp_path, capsys, early
     def play(config, folder, *, say, **options):
         del config, say
         ready = Watched.check_willing if early else (lambda devices: None)
-        return played(folder, refusing(Refusal.BUDGET), ready, **options)
+        played(folder, refusing(Refusal.BUDGET), ready, **options)
+        return folder.run()
 
     with pytest.raises(typer.Exit) as ended:
         run_new(CONFIG, tmp_path / "run", True, play)
@@ -293,10 +296,11 @@ def test_a_federation_that_trained_nothing_is_no_success(tmp_path, capsys, early
 
 def line(norm, update, refused=None):
     def tally(asked, answered):
-        return {"asked": asked, "answered": answered, "refused": refused or {}, "rejected": 0,
-                "missing": asked - answered}  # fmt: skip
+        counts = {"rejected": 0, "missing": asked - answered}
+        return Tally(asked=asked, answered=answered, refused=refused or {}, **counts)
 
-    return {"arm": "locks", "stages": {"norm": tally(*norm), "update": tally(*update)}}
+    stages = {"norm": tally(*norm), "update": tally(*update)}
+    return SecretRound(released=Releases(), stages=stages)
 
 
 @pytest.mark.parametrize(
@@ -308,9 +312,12 @@ def line(norm, update, refused=None):
         ([line((6, 6), (0, 0))], True, False),
         ([line((6, 6), (3, 0))], True, False),
         ([line((6, 6), (3, 0)), line((6, 6), (3, 1))], False, False),
-        ([{"arm": "simulated"}], False, False),
+        ([SecretRound(released=Releases())], False, False),  # simulated
     ],
 )
 def test_whether_a_run_is_published_is_decided_by_nothing_secret(lines, local, central):
-    assert (untrained(lines, TRUSTS["local"]) is not None) == local
-    assert (untrained(lines, TRUSTS["central"]) is not None) == central
+    for kind, expected in (("local", local), ("uniform", central)):
+        run = RunFolder.open(made_run(kind)).run()
+        (arm,) = run.secret.arms
+        secret = structs.replace(run.secret, arms=(structs.replace(arm, rounds=tuple(lines)),))
+        assert (untrained(structs.replace(run, secret=secret)) is not None) == expected
