@@ -27,20 +27,21 @@ def read_document(path: Path) -> Document:
     text = _text(path)
     document = _of_page(path, text) if is_page(path) else _json(text, path)
     old = document.get("statement") if isinstance(document, dict) else None  # of a page
-    told = old if isinstance(old, dict) else document
-    if not isinstance(told, dict) or "arms" not in told:
+    statement = old if isinstance(old, dict) else document
+    if not isinstance(statement, dict) or "arms" not in statement:
         raise ValueError(f"{path}: not a statement of this program; expected a bundle or a page")
-    found = told.get("format")
-    if found is None:
+    version = statement.get("format")
+    if version is None:
         raise ValueError(
             f"{path}: a statement of version 0.1, which has no terms to recompute an epsilon from; "
             f"expected format {FORMAT} (publish the run again)"
         )
-    if found != FORMAT or told is old:
+    if version != FORMAT or statement is old:
         raise ValueError(
-            f"{path}: format {found!r}; this version reads format {FORMAT} (publish the run again)"
+            f"{path}: format {version!r}; this version reads format {FORMAT} "
+            "(publish the run again)"
         )
-    return told
+    return statement
 
 
 def read_statement(path: Path) -> Statement:
@@ -75,12 +76,12 @@ def _of_page(path: Path, text: str) -> Any:
         finder.close()
     except AssertionError as error:  # of html.parser, at marks that it does not know
         raise ValueError(f"{path}: not valid HTML ({error})") from None
-    if len(finder.found) != 1:
+    if len(finder.texts) != 1:
         raise ValueError(
-            f"{path}: {len(finder.found)} elements <script id={ELEMENT!r}>; expected a public page "
+            f"{path}: {len(finder.texts)} elements <script id={ELEMENT!r}>; expected a public page "
             "of this program, which has one"
         )
-    return _json(finder.found[0], path)
+    return _json(finder.texts[0], path)
 
 
 class _Finder(HTMLParser):
@@ -88,13 +89,13 @@ class _Finder(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.texts: list[str] = []
         self._inside = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._inside = tag == "script" and dict(attrs).get("id") == ELEMENT
         if self._inside:
-            self.found.append("")
+            self.texts.append("")
 
     def handle_endtag(self, tag: str) -> None:
         del tag
@@ -102,7 +103,7 @@ class _Finder(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._inside:
-            self.found[-1] += data
+            self.texts[-1] += data
 
 
 def _text(path: Path) -> str:
@@ -123,9 +124,9 @@ def _json(text: str, path: Path) -> Any:
         return dict(pairs)
 
     def number(word: str) -> float:
-        if not math.isfinite(found := float(word)):
+        if not math.isfinite(value := float(word)):
             raise ValueError(f"{word} is no number")
-        return found
+        return value
 
     try:
         return json.loads(text, object_pairs_hook=table, parse_float=number, parse_constant=number)

@@ -57,11 +57,11 @@ def evaluation_tables(results: list[Record]) -> list[Table]:
             table.add_row(f"{what} {i}", *(_number(r[name][i], 3) for r in results))
     if results[0]["by_client"]:
         table.add_section()
-        told = [r["by_client"] for r in results]
-        table.add_row("clients (secret)", *(str(one["clients"]) for one in told))
+        spread = [r["by_client"] for r in results]
+        table.add_row("clients (secret)", *(str(one["clients"]) for one in spread))
         for q in QUANTILES:
             word = ENDS.get(q, f"{q:.0%} below")
-            table.add_row(f"  {word}", *(_number(one[str(q)], 3) for one in told))
+            table.add_row(f"  {word}", *(_number(one[str(q)], 3) for one in spread))
     fit = (r for r in results if 1 < len(r.get("confusion") or ()) <= MOST_SHOWN)
     return [table, *map(_confusion, fit)]
 

@@ -38,22 +38,22 @@ def packed_model(
     meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], config: Config
 ) -> bytes:
     """The public file of a model with this header. An encoder's weights stay behind."""
-    told: Record = {"model": config.model.name, "data": config.data.name}
-    told["options"] = _numbers(config.model.arguments())
-    told |= _plain(meta, MODEL, ())
-    told |= {name: meta[name] for name in ("shape", "parameters")}
-    told["task"] = Task.from_dict(meta["task"]).as_dict()  # its range is public, and checked
+    header: Record = {"model": config.model.name, "data": config.data.name}
+    header["options"] = _numbers(config.model.arguments())
+    header |= _plain(meta, MODEL, ())
+    header |= {name: meta[name] for name in ("shape", "parameters")}
+    header["task"] = Task.from_dict(meta["task"]).as_dict()  # its range is public, and checked
     features = meta["features"] or {}
     records = {name: features[name] for name in ("shape", "scale") if features}
     sizes = {"shape": meta["shape"], **meta["parameters"], **records}
     if _numbers(sizes) != sizes:
         raise ValueError("damaged or not written by this program (shapes)")
     code = {"name": config.features.name, "file": config.features.file}
-    told["features"] = {**code, **records} if features else None
+    header["features"] = {**code, **records} if features else None
     weights = {name: arrays.get(name, np.zeros(0)) for name in meta["parameters"]}
     if not all(each.size and each.dtype.kind == "f" for each in weights.values()):
         raise ValueError("damaged or not written by this program (weights)")
-    return pack_arrays(told, {n: np.asarray(each, np.float32) for n, each in weights.items()})
+    return pack_arrays(header, {n: np.asarray(each, np.float32) for n, each in weights.items()})
 
 
 def _numbers(options: Mapping[str, Any]) -> Record:
@@ -70,9 +70,9 @@ def _numbers(options: Mapping[str, Any]) -> Record:
 
 def _plain(table: Mapping[str, Any], fields: Iterable[str], words: Iterable[str]) -> Record:
     """The listed fields of a JSON table: numbers, truth values, nothing, and these words."""
-    told = {name: table[name] for name in fields}
-    for name, value in told.items():
+    header = {name: table[name] for name in fields}
+    for name, value in header.items():
         known = value in words if isinstance(value, str) else value is None
         if not known and not isinstance(value, bool | int | float):
             raise ValueError(f"{name} = {value!r}: not written by this program; nothing published")
-    return told
+    return header

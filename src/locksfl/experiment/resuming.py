@@ -63,9 +63,9 @@ def machine_of(config: Config, population: Population, model: Model) -> dict[str
 def _threads() -> int:
     """Of XLA on a CPU, which divides the sums of large products among them: one for each core,
     unless NPROC says how many, and one for each device."""
-    told = os.environ.get("NPROC", "")
+    given = os.environ.get("NPROC", "")
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(int(told) if told.isdecimal() else cores, jax.local_device_count())
+    return max(int(given) if given.isdecimal() else cores, jax.local_device_count())
 
 
 def made_up_update(population: Population, model: Model, work: LocalWork) -> str:
@@ -87,16 +87,16 @@ def made_up_update(population: Population, model: Model, work: LocalWork) -> str
     visit = jax.jit(lambda w, r, c: measure(model, w, r, c, once, safe_norms))(
         weights, records, chunk
     )
-    told = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(visit))
-    return hashlib.blake2b(told, digest_size=8).hexdigest()
+    content = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(visit))
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def changes(began: dict[str, str], now: dict[str, str]) -> list[str]:
     """What differs between two machines, word by word."""
-    told = []
+    lines = []
     for name in [name for name in now if began.get(name) != now[name]]:
         was, here = (str(one.get(name, "")).split() for one in (began, now))
         gone = " ".join(word for word in was if word not in here) or "nothing"
         new = " ".join(word for word in here if word not in was) or "nothing"
-        told.append(f"{name} (was {gone}, is {new})")
-    return told
+        lines.append(f"{name} (was {gone}, is {new})")
+    return lines

@@ -35,14 +35,14 @@ def sealed(run: PublicRun, key: Ed25519PrivateKey | None = None) -> Statement:
     """The statement of a run, with its digest and, with a key, its signature. What could not be
     read again, as a text in place of a number, is refused."""
     facts = {name: getattr(run, name) for name in PublicRun.__struct_fields__}
-    signature, found = None, digest(run)
+    signature, checksum = None, digest(run)
     if key is not None:
         signature = Signature(
             algorithm=ALGORITHM,
             public_key=_raw(key.public_key()).hex(),
-            signature=key.sign(CONTEXT + found.encode()).hex(),
+            signature=key.sign(CONTEXT + checksum.encode()).hex(),
         )
-    return read(Statement, plain(Statement(**facts, digest=found, signature=signature)))
+    return read(Statement, plain(Statement(**facts, digest=checksum, signature=signature)))
 
 
 def signature_problem(statement: Statement, wanted: Ed25519PublicKey | None) -> str | None:

@@ -182,7 +182,7 @@ def _apart(paragraphs: Iterable[str]) -> list[str]:
 def _escaped(text: str) -> str:
     """A text that Markdown shows as it is, but for `**`: no HTML, no link, no `_emphasis_`."""
     marks = r"[<>&`|\[\]]|(?<!\w)_+|_+(?!\w)"
-    return re.sub(marks, lambda found: "".join(f"\\{mark}" for mark in found[0]), text)
+    return re.sub(marks, lambda run: "".join(f"\\{mark}" for mark in run[0]), text)
 
 
 def _warnings(run: PublicRun, config: Config) -> list[str]:
@@ -203,10 +203,10 @@ def _warnings(run: PublicRun, config: Config) -> list[str]:
 
 def _public_sees(run: PublicRun, config: Config) -> str:
     trust, asked = TRUSTS[config.privacy.trust], _by_asking(config)
-    told = [known + _of(names, asked) for (_, known), names in asked.items() if known]
-    if trust.amplified and told:
-        others = "; not who took part in other arms, nor how many" * (len(told) < len(asked))
-        return f"{SUMS} {' and '.join(told)}{others}"
+    known_facts = [known + _of(names, asked) for (_, known), names in asked.items() if known]
+    if trust.amplified and known_facts:
+        others = "; not who took part in other arms, nor how many" * (len(known_facts) < len(asked))
+        return f"{SUMS} {' and '.join(known_facts)}{others}"
     return CREDITED if _credited(run) else trust.sees["PUBLIC"]
 
 
@@ -269,12 +269,12 @@ def ended_early(arm: PublicArm) -> str | None:
 
 def _by_asking(config: Config) -> dict[tuple[str, str], list[str]]:
     """The names of the arms by how they choose whom to ask, and what PUBLIC sees of it."""
-    found: dict[tuple[str, str], list[str]] = {}
+    ways: dict[tuple[str, str], list[str]] = {}
     for arm in config.arms:
         everybody = arm.cohort == arm.clients and not arm.controlled
         how = EVERYBODY if everybody else (arm.scheme.asked, arm.scheme.known)
-        found.setdefault(how, []).append(arm.name)
-    return found
+        ways.setdefault(how, []).append(arm.name)
+    return ways
 
 
 def _of(names: list[str], asked: dict[tuple[str, str], list[str]]) -> str:
@@ -284,8 +284,8 @@ def _of(names: list[str], asked: dict[tuple[str, str], list[str]]) -> str:
 def _who_was_asked(config: Config) -> str:
     asked = _by_asking(config)
     client = "every client" + " whose budget allowed it" * config.privacy.filter
-    told = (how.format(client) + _of(names, asked) for (how, _), names in asked.items())
-    return f"in each, {'; '.join(told)}."
+    ways = (how.format(client) + _of(names, asked) for (how, _), names in asked.items())
+    return f"in each, {'; '.join(ways)}."
 
 
 def _in_short(run: PublicRun) -> str:
@@ -358,10 +358,10 @@ def _about_the_data(run: PublicRun, config: Config) -> list[str]:
             "**The number of classes** was counted in the data, including the held-out ones, and "
             "can be read from the model. No epsilon covers that."
         )
-    for told in run.released_statistics:
+    for how in run.released_statistics:
         said.append(
             "**Statistics of the data.** The features were scaled with means and standard "
-            f"deviations of these data, {told}. What the model reveals of them is not in the table "
+            f"deviations of these data, {how}. What the model reveals of them is not in the table "
             "above; the journal of that population has both."
         )
     if not config.privacy.tuned_without_privacy:

@@ -24,8 +24,8 @@ COLUMNS = ("arm", "round", "accuracy", "r2", "loss", "epsilon", *COUNTED)
 
 def values_of(record: Record) -> Record:
     """The COLUMNS of a record; None where a round has no such number."""
-    told = {**record, **shown(record)}
-    return {name: told.get(name) for name in COLUMNS}
+    row = {**record, **shown(record)}
+    return {name: row.get(name) for name in COLUMNS}
 
 
 def csv_writer(path: str | Path) -> Callable[[Record], None]:

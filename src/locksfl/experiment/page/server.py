@@ -158,8 +158,10 @@ def _seen(by_arm: dict[str, list[Record]], story: Story) -> list[Block]:
     norms = []
     for style, (name, lines) in enumerate(by_arm.items()):
         there = [(line["round"], line["norm_quantiles"]) for line in lines]
-        rounds = [number for number, found in there if found]
-        low, middle, high = ([found[share] for _, found in there if found] for share in BAND)
+        rounds = [number for number, quantiles in there if quantiles]
+        low, middle, high = (
+            [quantiles[share] for _, quantiles in there if quantiles] for share in BAND
+        )
         if rounds:
             norms.append(Line(name, rounds, middle, style, low=low, high=high))
     clips = {arm.plan.clip_norm for arm in story.arms if arm.points[-1].clip_norm is None}
@@ -187,13 +189,13 @@ def _seen(by_arm: dict[str, list[Record]], story: Story) -> list[Block]:
 
 
 def _field(by_arm: dict[str, list[Record]], field: str) -> list[Line]:
-    found = []
+    lines_of_arms = []
     for style, (name, lines) in enumerate(by_arm.items()):
         there = [(line["round"], line[field]) for line in lines if line.get(field) is not None]
         if there:
             rounds, values = zip(*there, strict=True)
-            found.append(Line(name, rounds, values, style))
-    return found
+            lines_of_arms.append(Line(name, rounds, values, style))
+    return lines_of_arms
 
 
 def _released(story: Story) -> list[Block]:

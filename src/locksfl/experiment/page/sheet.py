@@ -113,8 +113,8 @@ def generator() -> str:
 
 def drawn_by(page: str) -> str | None:
     """What has drawn a page, by its own word."""
-    found = re.search(r'<meta name="generator" content="([\w .,+()-]*)">', page)
-    return found and found[1]
+    match = re.search(r'<meta name="generator" content="([\w .,+()-]*)">', page)
+    return match and match[1]
 
 
 def in_script(value: Any) -> str:

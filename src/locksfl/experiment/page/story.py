@@ -89,14 +89,14 @@ class ArmStory:
     def traffic(self) -> list[Traffic]:
         """What was sent in each round, as it may be shown."""
         norms = self.plan.releases_norms or self.public.noise.norm_multiplier is not None
-        found = []
+        rows = []
         for number, one in enumerate(self.public.rounds):
             counts = self._counts(number)
             members, uploads = one.expected_cohort, one.upload_estimate
             if counts is not None:
                 members, uploads = counts.cohort, counts.uploads
-            found.append(traffic(members, uploads, norms, self.parameters))
-        return found
+            rows.append(traffic(members, uploads, norms, self.parameters))
+        return rows
 
     @property
     def total(self) -> Traffic:
