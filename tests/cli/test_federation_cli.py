@@ -11,11 +11,13 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 pytest.importorskip("flwr")
 from typer.testing import CliRunner
@@ -23,9 +25,12 @@ from typer.testing import CliRunner
 from locksfl.cli.main import app
 from locksfl.experiment.config import read_config
 from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.record import Tally
 from locksfl.federation import certificates, demo
 from locksfl.federation.device import DeviceLedger, Guard, Policy, RoundTerms, Witness
 from locksfl.federation.server.serving import as_federation
+from made_documents import made_run
+from small_runs import story
 
 POLICY = """
 epsilon = 8.0
@@ -472,19 +477,15 @@ def test_certs_are_never_written_over(tmp_path):
 def test_a_central_run_says_that_the_server_sees_raw_updates():
     from locksfl.experiment.report import notes
 
-    summary = {
-        "no_guarantee": False, "filter": False, "simulated": True, "tuned_without_privacy": False,
-        "unit": "one client", "held_out": {"public": True}, "population": None,
-        "task": "classes", "released_statistics": [],
-        "arms": [
-            {
-                "name": "x", "trust": "central", "rounds": 1, "asked_rounds": 1,
-                "answered": {"norm": 1.0, "update": 0.5}, "privacy": [{"delta": 1e-5}],
-                "metrics": dict.fromkeys(("gain_low", "gain_high", "baseline")),
-            }
-        ],
-    }  # fmt: skip
-    told = "\n".join(notes(summary))
+    seen = story(made_run("uniform"))
+    (arm,) = seen.arms
+    stages = {
+        "norm": Tally(asked=4, answered=4, rejected=0, missing=0, refused={}),
+        "update": Tally(asked=4, answered=2, rejected=0, missing=2, refused={}),
+    }
+    rounds = tuple(structs.replace(one, stages=stages) for one in arm.secret.rounds)
+    asked = replace(arm, secret=structs.replace(arm.secret, rounds=rounds))
+    told = "\n".join(notes(replace(seen, arms=[asked])))
     assert "SERVER sees raw updates" in told
     assert "50.0% of the updates" in told
 

@@ -238,7 +238,7 @@ def test_a_central_run_stops_before_its_budget_is_passed():
     (plain,) = summary(play(parse_config(QUICK, longer, 3)))["arms"]
     assert more.rounds == played + 1
     assert costs(plain["privacy"])["PUBLIC", "zero-out"] > 7.0
-    assert any("by the accountant alone" in note for note in notes(summary(run)))
+    assert any("by the accountant alone" in note for note in notes(story(run)))
     with pytest.raises(ValueError, match=r"max_epsilon = 0\.1: less than the cost of one round"):
         plan_arms(parse_config(QUICK, (*noise, "privacy.max_epsilon=0.1")))
 
