@@ -14,6 +14,7 @@ from locksfl.experiment.config import parse_config
 from locksfl.experiment.coverage import covered_text
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.publish import publish_folder
+from locksfl.experiment.record import Cost, Covers
 from locksfl.experiment.report import notes, summary_table
 from locksfl.privacy import epsilon_from_mu
 from locksfl.privacy.population import PlannedArm, PopulationJournal, Run
@@ -292,7 +293,12 @@ def test_a_copy_that_played_on_above_the_total_is_said(privacy):
 
     def said():
         with PopulationJournal.find("patients") as journal:
-            covers = {"run": "first", **journal.account()}
+            account = journal.account()
+            kept = {"share": account["share"], "spent_so_far": account["spent_so_far"], "runs": ()}
+            costs = tuple(Cost(**cost) for cost in account["composed"])
+            label = Run("first", "first", ()).label
+            named = {"run": label, "population": "patients", "total": journal.total}
+            covers = Covers(**named, **kept, composed=costs)
         return covered_text(covers), " ".join(privacy("spent", "patients").out.split()), covers
 
     assert privacy(*MADE, 4, "--trust", "local").code == 0
@@ -308,9 +314,9 @@ def test_a_copy_that_played_on_above_the_total_is_said(privacy):
     with PopulationJournal.find("patients") as journal:
         journal.settle(run("first", whole))  # the copy has ended
     *texts, covers = said()
-    assert 1.5 < covers["share"] < 1.62
+    assert 1.5 < covers.share < 1.62
     for text in texts:
-        assert f"{covers['share']:.1%}" in text
+        assert f"{covers.share:.1%}" in text
         assert "none any more, because the runs have cost more than the total: a copy" in text
         assert "never cost more" not in text
 

@@ -57,7 +57,9 @@ def as_federation(config: Config, engine: str = "flower") -> Config:
                 f"arm.{arm.name}.estimator = {arm.estimator!r}: a device runs no code that a "
                 f"server names; expected one of {', '.join(ESTIMATORS)}"
             )
-    return dataclasses.replace(config, engine=engine)
+    marked = dataclasses.replace(config, engine=engine)
+    marked.check_arms()  # some arms need clients that all answer
+    return marked
 
 
 def federation_engine(
