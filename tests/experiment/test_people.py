@@ -171,9 +171,8 @@ def test_records_of_people_are_dealt_by_their_labels_in_simulations_only():
 
 
 def test_people_and_made_up_clients_are_told_apart():
-    text, told = statement(over_people())
+    text, _ = statement(over_people())
     assert "one client with all its data; a client is one user named in the data" in text
-    assert told["unit"].endswith("one user named in the data")
     shards = "data.split={kind='shards', classes=2}"
     text, _ = statement(play(parse_config(QUICK, [shards])))  # no seed: it stays this easy
     assert "a group of records made by split 'shards', because the data do not say whose" in text

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import random
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,23 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jsonschema import Draft202012Validator
 
+from changed_records import ABSENT, changed, changes
 from locksfl.experiment.page.sheet import in_script
 from locksfl.experiment.page.sheet import public_page as page_of
 from locksfl.experiment.public import _covers as covers_of
 from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.record import Statement, plain, read, schema
 from locksfl.experiment.sealing import sealed as sealed_run
-from locksfl.experiment.verify import (
-    consistency,
-    early_faults,
-    part_faults,
-    read_document,
-    run_faults,
-    statement_of,
-    verify,
-)
-from locksfl.experiment.verify.consistency import as_document
-from locksfl.experiment.verify.epsilons import by_ledger, cost_rows
+from locksfl.experiment.verify import read_document, run_faults, statement_of, verify
 from made_documents import KINDS, made_bundle, made_run, page
 from small_runs import call_locks, new_path
 
@@ -65,15 +54,6 @@ def sealed(document):
     return plain(sealed_run(read(Statement, document)))
 
 
-def setting_faults(document):
-    """What its settings do not lead to."""
-    run, faults = statement_of(document)
-    if run is None:
-        return faults
-    early = list(consistency.claim_faults(run))
-    return early or list(consistency.setting_faults(run, as_document(run)))
-
-
 def write_page(document):
     """The page of a document, as it is drawn here."""
     return written(public_page(document))
@@ -85,23 +65,10 @@ def written(text):
     return path
 
 
-def without_seals(document):
-    """The faults that are found although a forger has computed the digest anew."""
+def forged_faults(document):
+    """The faults that are found although a forger has made the seals anew."""
     run, faults = statement_of(document)
     return faults if run is None else run_faults(run)[1]
-
-
-def first_fault(document):
-    """The first of them: what is slow is computed only if nothing else finds it."""
-    run, faults = statement_of(document)
-    if run is None or (faults := list(consistency.claim_faults(run))):
-        return faults[0]
-    tables = as_document(run)
-    rows = (fault for row in cost_rows(tables) for fault in row.faults)
-    for found in (early_faults(tables), part_faults(run, tables), rows):
-        if fault := next(iter(found), None):
-            return fault
-    return None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,7 +79,7 @@ def test_every_kind_of_arm_holds_and_the_accountant_is_named(kind):
     by = {row.by.split(" (")[0] for row in report.rows if row.found.by != "none"}
     assert by == (local or BY.get(kind, {"dp_accounting pld"}))
     document = read_document(made_bundle(kind))
-    assert without_seals(json.loads(json.dumps(document))) == []
+    assert forged_faults(json.loads(json.dumps(document))) == []
 
 
 def test_the_command_and_its_answers(capsys):
@@ -132,122 +99,24 @@ def test_what_a_ledger_had_spent_is_named_as_not_recomputed(capsys):
     assert "holds as far as it was checked: 8 epsilons" in told
 
 
-# A change of one field
+# What the whole does not lead to
 
 
-def leaves(value, path=()) -> Iterator[tuple]:
-    if isinstance(value, dict | list):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            yield from leaves(value[key], (*path, key))
-    else:
-        yield path
-
-
-def at(document, path):
-    for key in path:
-        document = document[key]
-    return document
-
-
-def changed(document, path, value):
-    """A copy with another value; None of `value` removes the field."""
-    found = copy.deepcopy(document)
-    here = at(found, path[:-1])
-    if value is REMOVED:
-        del here[path[-1]]
-    else:
-        here[path[-1]] = value
-    return found
-
-
-REMOVED = object()
-
-
-def other(value, words, chance):
-    """Another value, as near as a careless or a careful hand would have it."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return value + chance.choice([-1, 1])
-    if isinstance(value, float):
-        factor = 1 + chance.choice([-1, 1]) * chance.choice([0.001, 0.01, 0.05])
-        return value * factor or 0.01
-    if value is None:
-        return 1.0
-    return chance.choice([word for word in words if word != value])
-
-
-def one_change(document, chance):
-    """Where, and the document with one field changed or removed, or without an arm."""
-    paths = sorted(leaves(document), key=str)
-    kind = chance.random()
-    if kind < 0.05:
-        path = chance.choice([("arms", 0), ("arms", 1), ("settings", "arm", 0)])
-        return path, changed(document, path, REMOVED)
-    path = chance.choice(paths)
-    if kind < 0.2:
-        return path, changed(document, path, REMOVED)
-    words = sorted({at(document, one) for one in paths if isinstance(at(document, one), str)})
-    return path, changed(document, path, other(at(document, path), words, chance))
-
-
-@pytest.mark.parametrize("kind", ["two arms", "local, two arms"])
-def test_each_of_200_changes_of_one_field_is_found(kind):
-    """100 of each page. The digest finds them all, so that those are counted which are found by
-    recomputing and comparing alone."""
-    document, chance = read_document(made_bundle(kind)), random.Random(5)
-    whole = (made_bundle(kind) / "report.html").read_text("utf-8")
+def test_a_change_of_a_page_is_found_by_its_digest_too():
+    """In one line each, what is refused as no statement included."""
+    document = read_document(made_bundle("two arms"))
+    whole = (made_bundle("two arms") / "report.html").read_text("utf-8")
     before, after = re.split(r'(?<=id="locks-public">).*?(?=</script>)', whole, flags=re.S)
     assert verify(written(whole)).faults == []
-    unsealed = 0
-    for number in range(100):
-        path, forged = one_change(document, chance)
+    for path, _, other in list(changes(Statement, document))[::7]:
         try:
-            faults = verify(written(before + in_script(forged) + after)).faults
-        except ValueError as error:  # refused: not a statement, or of another format
+            faults = verify(
+                written(before + in_script(changed(document, path, other)) + after)
+            ).faults
+        except ValueError as error:  # of another format
             faults = [str(error)]
-        assert faults, (number, path)
+        assert faults, path
         assert all("\n" not in fault for fault in faults)
-        unsealed += any(not fault.startswith("digest") for fault in faults)
-    assert unsealed >= 70  # 84 and 73 when this was written; what stood twice stands once
-
-
-FLATTERS = {  # the direction in which a field looks better
-    **dict.fromkeys(("epsilon", "delta", "sampling_rate", "second_rate", "rounds", "cohort"), -1),
-    **dict.fromkeys(("budget_epsilon", "budget_delta"), -1),
-    **dict.fromkeys(("noise_multiplier", "norm_multiplier", "clip_multiplier", "uploaders"), 1),
-    **dict.fromkeys(("first_multiplier", "update_multiplier", "separation"), 1),
-    "planned": -1,
-    "claimed_epsilon": -1,
-}
-
-
-def flattered(document):
-    """(where, the document) with each field of privacy 5% better, seals computed anew."""
-    for path in leaves(document):
-        name, value = path[-1], at(document, path)
-        if isinstance(name, int) and path[-2] in ("ladder",):
-            name = "noise_multiplier"
-        counted = path[-2:-1] == ("counts",)  # exact, released by the clients of local trust
-        if "spent_so_far" in path and "arms" in path:
-            counted |= by_ledger(read(Statement, document).arms[path[1]].terms)
-        # more rounds than max_epsilon paid for: how many more does not matter
-        more = path == ("settings", "train", "rounds") and value > document["arms"][0]["planned"]
-        if name not in FLATTERS or value is None or isinstance(value, str) or counted or more:
-            continue
-        better = value * (1 + 0.05 * FLATTERS[name])
-        if isinstance(value, int):
-            better = value + FLATTERS[name] * max(1, round(0.05 * value))
-        yield path, changed(document, path, better)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_flatters_by_5_percent_is_found_without_the_digest(kind):
-    tried = 0
-    for path, forged in flattered(read_document(made_bundle(kind))):
-        assert first_fault(forged), path
-        tried += 1
-    assert tried >= 7
 
 
 def test_a_forger_who_changes_terms_and_epsilon_together_meets_the_settings():
@@ -257,7 +126,8 @@ def test_a_forger_who_changes_terms_and_epsilon_together_meets_the_settings():
     arm = forged["arms"][0]
     arm["terms"], arm["privacy"] = better["terms"], better["privacy"]
     forged["all_arms"] = better["privacy"]
-    assert any("terms PUBLIC" in fault for fault in without_seals(forged))
+    faults = forged_faults(forged)
+    assert any(fault.startswith("arms[arm].terms.PUBLIC[0]") for fault in faults), faults
 
 
 # Versions, and what is no page
@@ -298,7 +168,6 @@ def test_what_is_no_page_is_one_line(text, told, tmp_path):
 
 
 FIRST = ("arms", 0)
-TERM, SEEN = (("terms", who, 0, 0) for who in ("PUBLIC", "SERVER"))
 EXACT = [{"mechanism": "exact"}, 1]
 NOISE = (*FIRST, "terms", "PUBLIC", 0, 0, "noise_multiplier")
 MESSAGE = [
@@ -330,22 +199,17 @@ COVERED = {
         ("uniform", ("settings", "more"), 3, "schema: settings.more"),
         ("uniform", ("covers",), {}, "schema"),
         ("uniform", ("covers",), COVERED, "schema"),
-        ("uniform", ("arms", 0, "terms", "PUBLIC", 1), MESSAGE, "not of one trust"),
-        ("two arms", (*FIRST, "terms", "PUBLIC", 0), MESSAGE, "not of one trust"),
-        ("as printed", (*FIRST, "claimed_epsilon"), None, "schema: arms[0].claimed_epsilon"),
-        ("as printed", (*FIRST, "claimed_epsilon"), REMOVED, "claimed_epsilon: missing"),
+        ("uniform", (*FIRST, "terms", "PUBLIC"), [MESSAGE] * 2, "arms[arm].terms.PUBLIC = "),
+        ("two arms", (*FIRST, "terms", "PUBLIC", 0), MESSAGE, "arms[a].terms.PUBLIC[0][0]."),
+        ("as printed", (*FIRST, "claimed_epsilon"), None, "schema: arms[arm].claimed_epsilon"),
+        ("as printed", (*FIRST, "claimed_epsilon"), ABSENT, "claimed_epsilon: missing"),
         ("uniform", (*FIRST, "rounds", 0, "expected_cohort"), 10**400, "schema"),
-        ("uniform", ("settings", "arm", 0), {"name": "arm", "rule": []}, "configuration: "),
+        ("uniform", ("settings", "arm", 0), {"name": "arm", "rule": []}, "schema"),
         ("uniform", ("settings", "data", "clients"), "x", "schema"),
     ],
 )
 def test_what_is_malformed_is_a_line_and_no_traceback(kind, path, value, told):
-    document = copy.deepcopy(read_document(made_bundle(kind)))
-    here = at(document, path[:-1])
-    if isinstance(here, list) and len(here) == path[-1]:
-        here.append(value)
-    else:
-        document = changed(document, path, value)
+    document = changed(read_document(made_bundle(kind)), path, value)
     faults = verify(written(page(document))).faults
     assert any(told in fault for fault in faults), faults
     assert all("\n" not in fault for fault in faults)
@@ -366,7 +230,7 @@ def test_settings_that_the_statement_does_not_have(more, tmp_path):
         ("uniform", {}, None),
         ("turns", {}, "bands = 3: not without a seed"),
         ("uniform", {"diagnostics": {"every": 2}}, "diagnostics.every = 2: only of a simulation"),
-        ("uniform", {"privacy": {"population": "patients"}}, "expected the journal of"),
+        ("uniform", {"privacy": {"population": "patients"}}, "covers: missing"),
     ],
 )
 def test_a_run_that_claims_to_be_none_of_a_simulation(kind, changes, told):
@@ -374,7 +238,7 @@ def test_a_run_that_claims_to_be_none_of_a_simulation(kind, changes, told):
     document["simulated"] = False
     for table, values in changes.items():
         document["settings"].setdefault(table, {}).update(values)
-    faults = setting_faults(document)
+    faults = forged_faults(document)
     assert (faults == []) if told is None else any(told in fault for fault in faults), faults
 
 
@@ -387,22 +251,23 @@ def test_a_run_that_claims_to_be_none_of_a_simulation(kind, changes, told):
         (("features",), {"name": "encoder", "file": "/etc/x.npz"}, "expected public ones"),
         (("features",), {"name": "encoder", "file": "/etc/x"}, "'/etc/x': expected a name"),
         (("model", "options"), {"where": "/etc"}, "settings: expected public ones"),
-        (("arm", 0, "cohort"), "/etc", "settings: expected public ones"),
+        (("arm", 0, "cohort"), "/etc", "settings.arm[0].cohort"),
     ],
 )
 def test_no_path_of_a_document_is_opened(path, value, told, monkeypatch):
     monkeypatch.setattr("locksfl.data.datasets.find_folder", None)
     forged = changed(read_document(made_bundle("uniform")), ("settings", *path), value)
-    (fault,) = setting_faults(forged)
+    (fault,) = forged_faults(forged)
     assert told in fault
-    assert setting_faults(read_document(made_bundle("uniform"))) == []
+    assert forged_faults(read_document(made_bundle("uniform"))) == []
 
 
 def test_covers_of_a_simulation_is_made_up():
     forged = read_document(made_bundle("uniform"))
     total = {"epsilon": 9.0, "delta": 1e-5, "relation": "zero-out", "order": None}
     forged["covers"] = COVERED | {"total": total, "composed": forged["all_arms"]}
-    assert "covers: expected null" in setting_faults(forged)
+    (fault,) = forged_faults(forged)
+    assert re.match(r"covers = .*: the rest leads to nothing", fault)
 
 
 def test_what_leaves_of_a_journal_is_listed():
@@ -498,7 +363,7 @@ def own(kind, number=0, before=None):
 def test_code_of_the_operators_own_is_not_imported(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("locksfl.methods.load", None)
     for kind in KINDS:
-        assert setting_faults(own(kind)) == [], kind
+        assert forged_faults(own(kind)) == [], kind
     document = sealed(own("uniform"))
     (tmp_path / "x.html").write_text(public_page(document), "utf-8")
     told = call_locks(capsys, "verify", tmp_path / "x.html")
@@ -518,38 +383,29 @@ def test_what_needs_no_own_rule_is_compared_beside_one():
             line["epsilon"] = 0.0
     for cost in costs:
         cost |= {"epsilon": 0.0, "accountant": "gdp"}
-    assert without_seals(document)
+    assert forged_faults(document)
+    public, server = (("arms", 0, "terms", who) for who in ("PUBLIC", "SERVER"))
     for kind, path, value, told in (
-        (
-            "two arms",
-            ("arms", 1, "terms", "PUBLIC", 0, 0, "second_rate"),
-            0.1,
-            "arm b: terms PUBLIC",
-        ),
-        ("none", ("arms", 0, "terms", "PUBLIC"), [free], "trust 'none' leads to exact"),
-        ("uniform", ("arms", 0, "terms", "SERVER"), [free], "'central' leads to exact"),
-        ("uniform", ("arms", 0, "terms", "PUBLIC"), [free], "leads to poisson-gaussian"),
+        ("two arms", ("arms", 1, *public[2:], 0, 0, "second_rate"), 0.1, "arms[b].terms.PUBLIC[0]"),
+        ("none", public, [free], "[0][0].mechanism = 'gaussian': the rest leads to 'exact'"),
+        ("uniform", server, [free], "[0][0].mechanism = 'gaussian': the rest leads to 'exact'"),
+        ("uniform", public, [free], "= 'gaussian': the rest leads to 'poisson-gaussian'"),
+        ("local", public, [EXACT], "[0][0].mechanism = 'exact': the rest leads to 'gaussian'"),
+        ("local", (*public, 0, 0, "uploaders"), 10**8, "uploaders = 100000000: the rest leads to"),
+        ("local", (*server, 0, 0, "uploaders"), 60, "uploaders = 60: the rest leads to nothing"),
         (
             "local",
-            ("arms", 0, "terms", "PUBLIC"),
-            [[{"mechanism": "exact"}, 1]],
-            "leads to gaussian",
-        ),
-        ("local", ("arms", 0, "terms", "PUBLIC", 0, 0, "uploaders"), 10**8, "uploaders 100000000"),
-        ("local", ("arms", 0, "terms", "SERVER", 0, 0, "uploaders"), 60, "uploaders 60"),
-        (
-            "local",
-            ("arms", 0, "terms", "SERVER", 0, 0, "noise_multiplier"),
+            (*server, 0, 0, "noise_multiplier"),
             9.5,
-            "the arm's is 9.0",
+            "= 9.5: too large: the rest leads to 9",
         ),
-        ("norm", ("arms", 0, "terms", "PUBLIC", 0, 0, "first_multiplier"), 9.5, "the arm's is 4.0"),
-        ("local, filter", ("arms", 0, "terms", "SERVER", 0, 0, "budget_epsilon"), 9.5, "is 30.0"),
-        ("turns", ("arms", 0, "terms", "PUBLIC", 0, 0, "separation"), 4, "the arm's is 3"),
+        ("norm", (*public, 0, 0, "first_multiplier"), 9.5, "= 9.5: too large: the rest leads to 4"),
+        ("local, filter", (*server, 0, 0, "budget_epsilon"), 9.5, "= 9.5: too small: the rest"),
+        ("turns", (*public, 0, 0, "separation"), 4, "separation = 4: the rest leads to 3"),
         ("uniform", ("settings", "privacy", "filter"), True, "privacy.filter = true"),
     ):
-        forged = changed(own(kind), path, value)
-        assert any(told in fault for fault in setting_faults(forged)), (kind, path)
+        faults = forged_faults(changed(own(kind), path, value))
+        assert any(told in fault for fault in faults), (kind, path, faults)
 
 
 def test_the_text_of_a_bundle_with_own_code_is_compared(tmp_path):
@@ -600,7 +456,7 @@ def test_signatures(keys, capsys):
     forged = changed(
         document, ("arms", 0, "rounds", 0, "scores", "loss"), 1.5
     )  # nothing else says so
-    assert without_seals(forged) == []
+    assert forged_faults(forged) == []
     assert verify(write_page(sealed(forged))).faults == []  # without the signature, a new digest
     kept = sealed(forged)
     kept["signature"] = document["signature"]

@@ -31,6 +31,7 @@ from locksfl.privacy.population import Total
 
 FORMAT: Literal[3] = 3  # of a statement; those of 0.1 had no format and no terms
 MULTIPLIERS = (1e-6, 1e9)  # beyond these an accountant's arithmetic fails
+CALLED = ("name", "run", "observer", "relation")  # what tells the elements of a list apart
 
 Name = Annotated[str, Meta(pattern=r"^[\w.-]{1,100}(?![\s\S])")]  # it may name a file
 RunName = Annotated[
@@ -435,25 +436,33 @@ def read(kind: type[Some], table: Any) -> Some:
         record = msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
         raise ValueError(str(error).replace("`$.", "`").replace("`$`", "the document")) from None
-    if where := next(_differences(plain(record), table), None):
+    for where, *_ in differences(plain(record), table):
         raise ValueError(f"{where}: not as this program writes it")
     return record
 
 
-def _differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
-    """Where two JSON values differ; 1, 1.0 and true are three values."""
+def differences(one: Any, other: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two JSON values differ, and what stands there in each; None is also what does not
+    stand there at all. 1, 1.0 and true are three values."""
     if isinstance(one, dict) and isinstance(other, dict):
         for name in {**one, **other}:
             inner = f"{where}.{name}".lstrip(".")
             if name in one and name in other:
-                yield from _differences(one[name], other[name], inner)
+                yield from differences(one[name], other[name], inner)
             else:
-                yield inner
+                yield inner, one.get(name), other.get(name)
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for number, pair in enumerate(zip(one, other, strict=True)):
-            yield from _differences(*pair, f"{where}[{number}]")
+            yield from differences(*pair, f"{where}[{_called(pair[0], number)}]")
     elif type(one) is not type(other) or one != other:
-        yield where
+        yield where, one, other
+
+
+def _called(element: Any, number: int) -> str:
+    """What an element of a list is known by: the name of an arm or of a run, the observer and the
+    relation of a cost; else its number, from 0."""
+    names = [element[key] for key in CALLED if key in element] if isinstance(element, dict) else ()
+    return ", ".join(map(str, names)) or str(number)
 
 
 def schema() -> dict[str, Any]:

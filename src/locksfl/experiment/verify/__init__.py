@@ -2,45 +2,38 @@
 
     schema        it is a `record.Statement`, as this program would write it
     seals         the digest is its own; the signature, if there is one, is that of its key
-    settings      planned anew, they have the terms of the statement
-    epsilons      each one, also of all arms together and after every round, follows from the terms
-    rounds        as many as were planned or played, with counts that the settings allow
-    files         what people read is made of what was checked; models have their checksums
+    run           settings, noise and events build again what follows from them (`rebuilt`), the
+                  second opinion its epsilons (`epsilons`), and the run what its journal can have
+                  said of it (`journal`); all of it is compared
+    views         what people read is made again (`views`); models have their checksums
 
 None of this shows that the training was done as the settings say: docs/verify.md.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import structs
+
 from locksfl.experiment.documents import (
-    CONFIG,
     PAGE,
     STATEMENT,
-    TEXT,
     Document,
     folder_of,
     is_page,
     read_document,
 )
 from locksfl.experiment.own_code import own_names
-from locksfl.experiment.page.sheet import drawn_by, generator, public_page
-from locksfl.experiment.publish import settings_text
-from locksfl.experiment.record import PublicRun, Statement, read
-from locksfl.experiment.sealing import (
-    digest,
-    fingerprint,
-    read_public_key,
-    signature_problem,
-)
-from locksfl.experiment.statement import statement_text
-from locksfl.experiment.verify import consistency
-from locksfl.experiment.verify.consistency import as_document
-from locksfl.experiment.verify.epsilons import Row, by_ledger, cost_rows, curve_faults, shape_faults
+from locksfl.experiment.record import PublicRun, Statement, differences, plain, read
+from locksfl.experiment.sealing import digest, fingerprint, read_public_key, signature_problem
+from locksfl.experiment.verify.epsilons import Row, by_ledger, priced
+from locksfl.experiment.verify.journal import rebuilt_covers
+from locksfl.experiment.verify.rebuilt import rebuilt
+from locksfl.experiment.verify.views import drawn_elsewhere, view_faults
 
 TAKEN = (
     "taken as stated, since nothing in a bundle can contradict it: that the training was done as "
@@ -83,12 +76,12 @@ def verify(path: Path, key: Path | None = None) -> Report:
     rows, found = run_faults(statement)
     faults += found
     if not faults:  # else what is shown is wrong anyway
-        if is_page(path) and (other := _drawn_elsewhere(path)):
+        if is_page(path) and (other := drawn_elsewhere(path)):
             raise ValueError(
                 f"{path}: {other}: what it shows cannot be compared; expected the same versions, "
                 f"or the bundle's {STATEMENT}"
             )
-        faults = list(_file_faults(path, statement))
+        faults = list(view_faults(path, statement))
     notes = list(_notes(path, statement, wanted is not None))
     return Report(rows, faults, notes, list(_unchecked(path, statement)))
 
@@ -103,72 +96,28 @@ def statement_of(document: Document) -> tuple[Statement | None, list[str]]:
 
 
 def run_faults(run: PublicRun) -> tuple[list[Row], list[str]]:
-    """Everything that a run shows by itself, without seals."""
+    """Everything that a run shows by itself, without seals: where it differs from the run that its
+    own settings, noise and events lead to."""
+    rows: list[Row] = []
     try:
-        if early := list(consistency.claim_faults(run)):
-            return [], early
-        document = as_document(run)
-        if early := list(early_faults(document)):
-            return [], early
-        rows = list(cost_rows(document))
-        faults = (*(fault for row in rows for fault in row.faults), *part_faults(run, document))
-        return rows, list(faults)
+        expected, rows = priced(rebuilt(run))
+        expected = structs.replace(expected, covers=rebuilt_covers(expected))
+        return rows, [_worded(*each) for each in differences(plain(run), plain(expected))]
     except BROKEN as error:
-        told = " ".join(str(error).split())[:200]
-        return [], [f"cannot be checked ({type(error).__name__}: {told})"]
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        return rows, [f"no run could be so: {kind}{' '.join(str(error).split())[:300]}"]
 
 
-def early_faults(document: Document) -> Iterator[str]:
-    """What has to be right for the rest, which goes through arms and terms side by side."""
-    yield from shape_faults(document)
-    yield from consistency.term_faults(document)
-
-
-def part_faults(run: PublicRun, document: Document) -> Iterator[str]:
-    """What does not fit together, quick checks first."""
-    yield from consistency.setting_faults(run, document)
-    yield from consistency.round_faults(run, document)
-    yield from curve_faults(document)
-
-
-def _file_faults(path: Path, statement: Statement) -> Iterator[str]:
-    """What people read, made anew; and the models."""
-    if is_page(path):
-        yield from _page_faults(path, statement)
-        return
-    folder = folder_of(path)
-    models = {arm.file: arm.model for arm in statement.arms}
-    known = {STATEMENT, CONFIG, TEXT, PAGE, *models}
-    for file in sorted(folder.iterdir()):
-        if file.name not in known:
-            yield f"{file.name}: no file of a bundle; nothing was checked of it"
-    for name, expected in models.items():
-        file = folder / name
-        if not file.is_file():
-            yield f"{name}: missing"
-        elif hashlib.sha256(file.read_bytes()).hexdigest() != expected:
-            yield f"{name}: another file than the one that was published"
-    if (folder / PAGE).is_file():
-        yield from _page_faults(folder / PAGE, statement)
-    else:
-        yield f"{PAGE}: missing"
-    for name, text in ((CONFIG, settings_text(statement)), (TEXT, statement_text(statement))):
-        if not (folder / name).is_file() or (folder / name).read_text("utf-8") != text:
-            yield f"{name}: not the text of {STATEMENT}"
-
-
-def _page_faults(path: Path, statement: Statement) -> Iterator[str]:
-    """A page is a function of its statement, to the byte, for one version of what draws it."""
-    if not _drawn_elsewhere(path) and path.read_text("utf-8") != public_page(statement):
-        yield f"{path.name}: shows something else than its data"
-
-
-def _drawn_elsewhere(page: Path) -> str | None:
-    """By what, if it was not what draws pages here; else None."""
-    other = drawn_by(page.read_text("utf-8"))
-    if other == generator():
-        return None
-    return f"drawn by {other or 'an unknown program'}, and here is {generator()}"
+def _worded(where: str, stated: object, expected: object) -> str:
+    """A difference in a line. An epsilon that is null is infinite; other nulls are not there."""
+    nothing = "infinite" if where.endswith("epsilon") else "nothing"
+    one, other = (nothing if value is None else repr(value)[:200] for value in (stated, expected))
+    size = ""
+    if isinstance(stated, float) and isinstance(expected, float):
+        size = f"too {'small' if stated < expected else 'large'}: "
+        if not math.isclose(stated, expected, rel_tol=1e-5):
+            one, other = f"{stated:.6g}", f"{expected:.6g}"
+    return f"{where} = {one}: {size}the rest leads to {other}"
 
 
 def _notes(path: Path, statement: Statement, demanded: bool) -> Iterator[str]:
@@ -177,9 +126,7 @@ def _notes(path: Path, statement: Statement, demanded: bool) -> Iterator[str]:
     if signature is None:
         yield "not signed: the digest finds accidents, and a forger computes it anew"
     else:
-        anybody = (
-            "" if demanded else "; anybody can make a key: ask the operator for theirs (--key)"
-        )
+        anybody = "; anybody can make a key: ask the operator for theirs (--key)" * (not demanded)
         yield f"signed with the key {fingerprint(signature.public_key)}{anybody}"
     yield TAKEN
     if is_page(path):
@@ -206,5 +153,5 @@ def _unchecked(path: Path, statement: Statement) -> Iterator[str]:
                 "only at most the guarantee"
             )
     page = folder_of(path) / PAGE
-    if not is_page(path) and page.is_file() and (other := _drawn_elsewhere(page)):
+    if not is_page(path) and page.is_file() and (other := drawn_elsewhere(page)):
         yield f"{PAGE}: {other}: what it shows was NOT COMPARED with its data"

@@ -1,33 +1,42 @@
-"""Every epsilon of a statement, recomputed from its public terms (`privacy.recompute`)."""
+"""Every epsilon of a run beside that of the second opinion (`privacy.recompute`) on its terms."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import UnionType
 
-from locksfl._tables import Record, or_infinite
+from msgspec import structs
+
+from locksfl._tables import or_infinite, or_null
+from locksfl.arm import Arm
+from locksfl.experiment.config import PrivacyConfig
 from locksfl.experiment.costs import CURVE_POINTS
-from locksfl.experiment.documents import Document
-from locksfl.methods.events import Exact, Rounds, Seen, Sent, Terms, for_rounds, terms_from_json
-from locksfl.methods.releases import OBSERVERS, RELATIONS, Accountant
+from locksfl.experiment.own_code import described
+from locksfl.experiment.record import Cost, PublicArm, PublicRound, PublicRun
+from locksfl.methods.events import Exact, Rounds, Sampled, Seen, Sent, Terms, for_rounds
+from locksfl.methods.releases import OBSERVERS, RELATIONS, Observer, Relation
 from locksfl.privacy.accountant import able_to_charge
 from locksfl.privacy.recompute import Recomputed, recomputed
 
 ALL_ARMS = "all arms together"
+PAIRS: list[tuple[Observer, Relation]] = list(product(OBSERVERS, RELATIONS))
+ABOVE_ASKED = 1 + 1e-6  # how far an epsilon may be above the one that was asked for
 
 
 @dataclass(frozen=True)
 class Row:
-    """One printed epsilon beside the recomputed one; math.inf is infinite."""
+    """One printed epsilon beside the recomputed one; math.inf is infinite. `expected`: the cost as
+    it has to be printed."""
 
     arm: str
-    observer: str
-    relation: str
+    observer: Observer
+    relation: Relation
     printed: float
     found: Recomputed
-    faults: tuple[str, ...]
+    expected: Cost
 
     @property
     def by(self) -> str:
@@ -43,27 +52,40 @@ class Row:
         return f"{self.found.by} (dp_accounting: {told})"
 
 
-def cost_rows(document: Document) -> Iterator[Row]:
-    """A row for every epsilon of the arms, of all arms together, and of arms that ended early."""
-    statement, asked = document["statement"], document["config"]["privacy"]
-    arms = statement["arms"]
-    every = {arm["name"]: terms_in(arm) for arm in arms}
-    told = [(arm["name"], arm["privacy"], [every[arm["name"]]]) for arm in arms]
-    told.append((ALL_ARMS, statement["all_arms_composed"], list(every.values())))
-    for arm in arms:
-        if "spent_so_far" in arm and not by_ledger(terms_in(arm)):
-            played = for_rounds(every[arm["name"]], arm["played_rounds"])
-            name = f"{arm['name']}, rounds played"
-            told.append((name, arm["spent_so_far"], [played]))
-    for name, costs, terms in told:
-        for cost in costs:
-            seen = [rounds for one in terms for rounds in one[cost["observer"]]]
-            yield _row(name, cost, seen, asked)
+def priced(run: PublicRun) -> tuple[PublicRun, list[Row]]:
+    """A run with its epsilons where the second opinion agrees with them, else with that; and a row
+    for each epsilon of an arm, of an arm that ended early, and of all arms together."""
+    privacy, rows, arms = run.settings.privacy, [], []
+
+    def costs(name: str, stated: Sequence[Cost], *terms: Terms) -> tuple[Cost, ...]:
+        found = [
+            _row(name, cost, who, relation, [one for each in terms for one in each[who]], privacy)
+            for (who, relation), cost in zip(PAIRS, stated, strict=True)
+        ]
+        rows.extend(found)
+        return tuple(row.expected for row in found)
+
+    for arm, plan in zip(run.arms, described(run).arms, strict=True):
+        guarantee = costs(arm.name, arm.privacy, arm.terms)
+        if (spent := arm.spent_so_far) and not by_ledger(arm.terms):
+            played = for_rounds(arm.terms, arm.played)
+            spent = costs(f"{arm.name}, rounds played", spent, played)
+        arms.append(
+            structs.replace(
+                arm,
+                privacy=tuple(_as_asked(cost, arm, privacy) for cost in guarantee),
+                rounds=tuple(_curve(arm, privacy)),
+                claimed_epsilon=_claimed(arm, plan, privacy),
+                spent_so_far=spent and tuple(map(_at_most, spent, guarantee)),
+            )
+        )
+    all_arms = costs(ALL_ARMS, run.all_arms, *(arm.terms for arm in arms))
+    return structs.replace(run, arms=tuple(arms), all_arms=all_arms), rows
 
 
-def terms_in(arm: Record) -> Terms:
-    """The terms of an arm of a statement."""
-    return terms_from_json(arm["terms"])
+def agreed(found: Recomputed, stated: float | None) -> float | None:
+    """An epsilon if the second opinion agrees with it, else that; None is infinite."""
+    return or_null(found.epsilon) if found.problem(or_infinite(stated)) else stated
 
 
 def by_ledger(terms: Terms) -> bool:
@@ -72,71 +94,64 @@ def by_ledger(terms: Terms) -> bool:
     return _has(terms["PUBLIC"], Sent)
 
 
-def _row(name: str, cost: Record, seen: Seen, asked: Record) -> Row:
-    printed = or_infinite(cost["epsilon"])
-    delta, accountant = asked.get("delta", 1e-5), asked.get("accountant", "pld")
-    found = recomputed(seen, delta, cost["relation"], accountant, printed)
-    where = f"{name}, {cost['observer']}, {cost['relation']}"
-    faults = []
-    if cost["delta"] != delta:
-        faults.append(f"{where}: delta {cost['delta']:g}; the configuration says {delta:g}")
-    if problem := found.problem(printed):
-        faults.append(f"{where}: epsilon {_text(printed)}: {problem}")
-    if cost["accountant"] != (expected := _accountant(seen, accountant)):
-        faults.append(f"{where}: accountant {cost['accountant']}; expected {expected}")
-    return Row(name, cost["observer"], cost["relation"], printed, found, tuple(faults))
+def _row(
+    name: str, cost: Cost, who: Observer, relation: Relation, seen: Seen, privacy: PrivacyConfig
+) -> Row:
+    printed = or_infinite(cost.epsilon)
+    found = recomputed(seen, privacy.delta, relation, privacy.accountant, printed)
+    exact = _has(seen, Exact)
+    expected = Cost(
+        observer=who,
+        relation=relation,
+        epsilon=agreed(found, cost.epsilon),
+        delta=privacy.delta,
+        accountant="none" if exact else able_to_charge(seen, privacy.accountant)[-1].name,
+    )
+    return Row(name, who, relation, printed, found, expected)
 
 
-def _accountant(seen: Seen, asked: Accountant) -> str:
-    """The accountant that a statement names: docs/accounting.md."""
-    if _has(seen, Exact):
-        return "none"
-    return able_to_charge(seen, asked)[-1].name
+def _as_asked(cost: Cost, arm: PublicArm, privacy: PrivacyConfig) -> Cost:
+    """At most the total that was asked for, against the observer whom the trust protects from."""
+    limit = privacy.epsilon or privacy.max_epsilon
+    mine = (_guarded(arm.terms), privacy.relation) == (cost.observer, cost.relation)
+    if limit is None or not mine or privacy.accounting != "sound":
+        return cost
+    return _at_most(cost, structs.replace(cost, epsilon=limit))
 
 
-def curve_faults(document: Document) -> Iterator[str]:
-    """Faults of the epsilons after each round, against the observer whom the trust protects from;
+def _at_most(cost: Cost, most: Cost) -> Cost:
+    above = or_infinite(cost.epsilon) > or_infinite(most.epsilon) * ABOVE_ASKED
+    return most if above else structs.replace(most, epsilon=cost.epsilon)
+
+
+def _claimed(arm: PublicArm, plan: Arm, privacy: PrivacyConfig) -> float | None:
+    """The epsilon that the paper's formula leads to, if that was printed."""
+    if (stated := arm.claimed_epsilon) is None:
+        return None
+    seen = [Rounds(Sampled(plan.uploads / plan.clients, arm.noise.known()), arm.planned)]
+    found = recomputed(seen, privacy.delta, "zero-out", privacy.accountant, stated)
+    limit = or_infinite(privacy.epsilon)
+    return agreed(found, stated) if stated <= limit * ABOVE_ASKED else limit
+
+
+def _curve(arm: PublicArm, privacy: PrivacyConfig) -> Iterator[PublicRound]:
+    """The rounds with the epsilons after each, against the observer whom the trust protects from;
     in central trust the values of every so many rounds are computed, and given up to there."""
-    asked = document["config"]["privacy"]
-    delta, relation = asked.get("delta", 1e-5), asked.get("relation", "zero-out")
-    accountant = asked.get("accountant", "pld")
-    for arm in document["statement"]["arms"]:
-        lines = [line for line in document["rounds"] if line["arm"] == arm["name"]]
-        terms = terms_in(arm)
-        seen = terms["PUBLIC"] if _has(terms["SERVER"], Exact) else terms["SERVER"]
-        secret = not _has(seen, Sent)
-        stride = -(-arm["rounds"] // CURVE_POINTS) if secret else 1
-        known: dict[int, Recomputed] = {}
-        for line in lines:
-            at = min(arm["rounds"], -(-line["round"] // stride) * stride)
-            printed = or_infinite(line["epsilon"])
-            if at not in known:
-                so_far = [Rounds(event, at) for event, _ in seen]
-                known[at] = recomputed(so_far, delta, relation, accountant, printed, rough=True)
-            if problem := known[at].problem(printed):
-                where = f"{arm['name']}, round {line['round']}"
-                yield f"{where}: epsilon {_text(printed)}: {problem}"
+    seen = arm.terms[_guarded(arm.terms)]
+    stride = 1 if _has(seen, Sent) else -(-arm.planned // CURVE_POINTS)
+    known: dict[int, Recomputed] = {}
+    for number, one in enumerate(arm.rounds, 1):
+        at, printed = min(arm.planned, -(-number // stride) * stride), or_infinite(one.epsilon)
+        if at not in known:
+            so_far = [Rounds(event, at) for event, _ in seen]
+            known[at] = recomputed(so_far, *privacy.accounted, printed, rough=True)
+        yield structs.replace(one, epsilon=agreed(known[at], one.epsilon))
 
 
-def shape_faults(document: Document) -> Iterator[str]:
-    """Faults of the lists of epsilons: one for each observer and relation, no more and no less."""
-    statement = document["statement"]
-    observers = [who for who in OBSERVERS if who in statement["arms"][0]["terms"]]
-    expected = [(observer, relation) for observer in observers for relation in RELATIONS]
-    lists = [(arm["name"], arm["privacy"]) for arm in statement["arms"]]
-    lists += [
-        (arm["name"], arm["spent_so_far"]) for arm in statement["arms"] if "spent_so_far" in arm
-    ]
-    if covers := statement["covers"]:
-        lists.append(("covers, composed", covers["composed"]))
-    for name, costs in (*lists, (ALL_ARMS, statement["all_arms_composed"])):
-        if [(cost["observer"], cost["relation"]) for cost in costs] != expected:
-            yield f"{name}: expected one epsilon for each observer and relation"
+def _guarded(terms: Terms) -> Observer:
+    """The observer whom the trust protects from, of those who see no exact values."""
+    return "PUBLIC" if _has(terms["SERVER"], Exact) else "SERVER"
 
 
 def _has(seen: Seen, kinds: type | UnionType) -> bool:
     return any(isinstance(event, kinds) for event, _ in seen)
-
-
-def _text(epsilon: float) -> str:
-    return "infinite" if math.isinf(epsilon) else f"{epsilon:.6g}"
