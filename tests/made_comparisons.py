@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,9 +81,10 @@ def made_up(monkeypatch: Any, best: tuple[float, float] = BEST) -> list[tuple[An
             asked.append((simulator, arm, seed))
             rule = arm.parts[0]
             uploads = SHARE * arm.cohort if rule.asks and not rule.released else arm.uploads
-            line = RoundLog(0, 1.0, 1.0, 1.0, None, None, counts=(arm.cohort, uploads))
-            rounds = [line] * (arm.rounds - 1)
-            rounds.append(replace(line, accuracy=accuracy(arm, seed, best), loss=1.0))
+            sums = [round(uploads * t) for t in range(arm.rounds + 1)]  # whole numbers
+            counts = [(round(arm.cohort), b - a) for a, b in pairwise(sums)]
+            rounds = [RoundLog(0, 1.0, 1.0, 1.0, None, None, counts=each) for each in counts]
+            rounds[-1] = replace(rounds[-1], accuracy=accuracy(arm, seed, best), loss=1.0)
             played.append(Played(rounds, np.full(21, float(seed), np.float32)))
         return played
 

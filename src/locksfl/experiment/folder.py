@@ -30,7 +30,7 @@ import numpy as np
 import tomli_w
 
 from locksfl._arrays import pack_arrays, unpack_arrays
-from locksfl._files import naming, write_atomically
+from locksfl._files import append, write_atomically
 from locksfl._tables import Record
 from locksfl.experiment.config import Config, read_config, to_table
 from locksfl.experiment.record import Run, read
@@ -162,11 +162,14 @@ class RunFolder:
 
     def lines(self, name: str) -> list[Record]:
         """The lines of rounds.jsonl or diagnostics.jsonl."""
-        return read_lines(self.path / name)
+        path = self.path / name
+        return _records(path.read_bytes(), path)
 
     def append(self, name: str, lines: Iterable[Record]) -> None:
         """Add lines; they count once a checkpoint says so."""
-        self._hashes[name].update(append_lines(self.path / name, lines))
+        content = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
+        append(self.path / name, content)
+        self._hashes[name].update(content)
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a whole file, atomically."""
@@ -249,39 +252,12 @@ def held(path: Path) -> Iterator[None]:
         yield
 
 
-def read_lines(path: Path, *, resumed: bool = False) -> list[Record]:
-    """Returns the records of a file of JSON lines.
-
-    resumed: the file is about to be continued. It may be missing, and a last line that was not
-        written whole is cut off.
-    """
-    if resumed:
-        if not path.is_file():
-            return []
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-    return _records(path.read_bytes(), path)
-
-
 def _records(content: bytes, path: Path) -> list[Record]:
+    """The records of JSON lines; the path is for a refusal."""
     try:
         return [json.loads(line) for line in content.decode().splitlines()]
     except ValueError as error:
         raise ValueError(f"{path}: damaged ({error})") from None
-
-
-def json_lines(lines: Iterable[Record]) -> bytes:
-    """One JSON line per record."""
-    return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
-
-
-def append_lines(path: Path, lines: Iterable[Record]) -> bytes:
-    """Append one JSON line per record; they are on the disk when this returns what was written."""
-    text = json_lines(lines)
-    with naming(path), path.open("ab") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    return text
 
 
 def default_path(name: str, root: Path = Path("runs")) -> Path:

@@ -123,7 +123,9 @@ def merge(paths: Sequence[Path], out: Path) -> Folder:
     try:
         first = msgspec.json.decode((paths[0] / NAMED).read_bytes(), type=Begun)
     except (OSError, ValueError):
-        raise ValueError(f"--merge: {paths[0]}: not the folder of a comparison") from None
+        raise ValueError(
+            f"--merge: {paths[0]}: not the folder of a comparison of this version"
+        ) from None
     mine = Begun(comparison=first.comparison, quick=first.quick)
     with ExitStack() as holding:
         for path in dict.fromkeys(path.resolve() for path in paths):
