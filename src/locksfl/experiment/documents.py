@@ -11,25 +11,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from locksfl._tables import Record
-from locksfl.arm import Arm
-from locksfl.experiment.arm_config import ArmConfig
-from locksfl.experiment.config import to_table
-from locksfl.experiment.own_code import described
 from locksfl.experiment.record import (
     FORMAT,
-    NumberMetrics,
-    PublicArm,
-    PublicRound,
-    PublicRun,
     Statement,
-    plain,
     read,
 )
-from locksfl.experiment.records import traffic
-from locksfl.experiment.statement import unit_text
-from locksfl.methods import TRUSTS
-from locksfl.methods.events import Correlated, terms_to_json
 
 Document = dict[str, Any]
 
@@ -149,95 +135,3 @@ def _json(text: str, path: Path) -> Any:
         return json.loads(text, object_pairs_hook=table, parse_float=number, parse_constant=number)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
-
-
-def as_document(run: PublicRun) -> Document:
-    """A public run as tables: {"statement", "config", "rounds"}."""
-    config = described(run)
-    privacy, metrics = config.privacy, [arm.metrics for arm in run.arms if arm.metrics]
-    name = "r2" if any(isinstance(one, NumberMetrics) for one in metrics) else "accuracy"
-    statement: Document = {
-        "name": config.name,
-        "simulated": run.simulated,
-        "tuned_without_privacy": privacy.tuned_without_privacy,
-        "accounting": privacy.accounting,
-        "no_guarantee": privacy.accounting != "sound",
-        "filter": privacy.filter,
-        "all_arms_composed": list(map(plain, run.all_arms)),
-        "unit": unit_text(config),
-        "held_out": {"public": run.held_out.public, "clients": run.held_out.clients},
-        "classes_public": run.classes_public,
-        "released_statistics": list(run.released_statistics),
-        "covers": None if run.covers is None else plain(run.covers),
-        "arms": [],
-        "models": {arm.file: arm.model for arm in run.arms},
-    }
-    rounds: list[Document] = []
-    for arm, table, plan in zip(run.arms, run.settings.arm, config.arms, strict=True):
-        lines = [_line(run, arm, number, plan, name) for number in range(1, arm.played + 1)]
-        statement["arms"].append(_arm(run, arm, table, plan, name) | _sums(lines))
-        rounds += lines
-    if run.covers:
-        total = run.covers.total
-        statement["covers"]["total"] |= {"observer": total.observer, "filter": total.filter}
-    return {"statement": statement, "config": to_table(run.settings), "rounds": rounds}
-
-
-def _arm(run: PublicRun, arm: PublicArm, table: ArmConfig, plan: Arm, name: str) -> Record:
-    told: Record = {
-        "name": arm.name,
-        "trust": plan.trust,
-        "clip_norm": plan.clip_norm,
-        "step": plan.step,
-    }
-    told |= {part: getattr(table, part) or getattr(plan, part) for part in ("rule", "estimator")}
-    told |= {"rounds": arm.planned, "asked_rounds": run.settings.train.rounds}
-    told |= {k: getattr(arm.noise, k) for k in ("noise_multiplier", "norm_multiplier")}
-    told["claimed_epsilon"] = arm.claimed_epsilon
-    last = arm.rounds[-1]
-    if run.evaluated:
-        told |= _scores(last, name)
-        told["metrics"] = {} if arm.metrics is None else plain(arm.metrics)
-        told["metrics"].pop("task", None)
-    if (bits := arm.noise.clip_multiplier) is not None or last.clip_norm is not None:
-        told |= {"clip_multiplier": bits, "last_clip_norm": last.clip_norm}
-    if arm.spent_so_far is not None:
-        told |= {"played_rounds": arm.played, "spent_so_far": list(map(plain, arm.spent_so_far))}
-    if arm.noise.ladder:
-        told["ladder"] = list(arm.noise.ladder)
-    for event, _ in arm.terms["PUBLIC"]:
-        if isinstance(event, Correlated):
-            told |= {k: getattr(event, k) for k in ("separation", "bands")}
-            told["strategy"] = list(event.strategy)
-    told["privacy"] = list(map(plain, arm.privacy))
-    told["terms"] = terms_to_json(arm.terms)
-    return told
-
-
-def _sums(lines: list[Record]) -> Record:
-    return {
-        "expected_cohort": sum(line["expected_cohort"] for line in lines) / len(lines),
-        "upload_estimate": max(0, sum(line["upload_estimate"] for line in lines)),
-    }
-
-
-def _scores(one: PublicRound, name: str) -> Record:
-    return {name: one.scores and one.scores.score, "loss": one.scores and one.scores.loss}
-
-
-def _line(run: PublicRun, arm: PublicArm, number: int, plan: Arm, name: str) -> Record:
-    one = arm.rounds[number - 1]
-    told: Record = {"arm": arm.name, "round": number, "epsilon": one.epsilon}
-    told |= _scores(one, name) if run.evaluated else {}
-    told |= {"expected_cohort": one.expected_cohort, "upload_estimate": one.upload_estimate}
-    if one.clip_norm is not None:
-        told["clip_norm"] = one.clip_norm
-    norms = arm.noise.norm_multiplier is not None
-    if one.counts is not None:
-        counts = one.counts
-        told |= {"cohort": counts.cohort, "uploads": counts.uploads, "exhausted": counts.exhausted}
-        told |= traffic(counts.cohort, counts.uploads, norms, run.parameters)._asdict()
-    elif TRUSTS[plan.trust].private:
-        sent = traffic(one.expected_cohort, one.upload_estimate, norms, run.parameters)
-        told["bytes_up_estimate"] = sent.bytes_up
-    return told

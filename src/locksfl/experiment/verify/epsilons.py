@@ -55,7 +55,9 @@ class Row:
 def priced(run: PublicRun) -> tuple[PublicRun, list[Row]]:
     """A run with its epsilons where the second opinion agrees with them, else with that; and a row
     for each epsilon of an arm, of an arm that ended early, and of all arms together."""
-    privacy, rows, arms = run.settings.privacy, [], []
+    privacy = run.settings.privacy
+    rows: list[Row] = []
+    arms: list[PublicArm] = []
 
     def costs(name: str, stated: Sequence[Cost], *terms: Terms) -> tuple[Cost, ...]:
         found = [
