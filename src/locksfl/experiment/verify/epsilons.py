@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import UnionType
+from typing import Any
 
 from msgspec import structs
 
@@ -101,13 +102,13 @@ def _row(
 ) -> Row:
     printed = or_infinite(cost.epsilon)
     found = recomputed(seen, privacy.delta, relation, privacy.accountant, printed)
-    exact = _has(seen, Exact)
+    by: Any = "none" if _has(seen, Exact) else able_to_charge(seen, privacy.accountant)[-1].name
     expected = Cost(
         observer=who,
         relation=relation,
         epsilon=agreed(found, cost.epsilon),
         delta=privacy.delta,
-        accountant="none" if exact else able_to_charge(seen, privacy.accountant)[-1].name,
+        accountant=by,
     )
     return Row(name, who, relation, printed, found, expected)
 
