@@ -8,10 +8,11 @@ from typing import Any
 from msgspec import structs
 
 from locksfl.experiment.config import Config
+from locksfl.experiment.documents import read_statement
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.old_runs import lines_of
 from locksfl.experiment.page.story import ArmStory, Story, of_run
-from locksfl.experiment.record import Cost, Run, plain
+from locksfl.experiment.record import Cost, PublicRound, Run, plain
 from locksfl.experiment.records import flat, traffic
 from locksfl.experiment.statement import unit_text
 
@@ -21,7 +22,15 @@ def costs_table(costs: tuple[Cost, ...]) -> list[dict[str, Any]]:
 
 
 def line_tables(run: Path) -> list[dict[str, Any]]:
-    """The lines of rounds.jsonl, each with all that it says and that follows from it."""
+    """The rounds of a run, or of a bundle, each with all that it says and that follows from it."""
+    if (run / "statement.json").is_file():
+        statement = read_statement(run)
+        blank = {"accuracy": None, "loss": None} if statement.evaluated else {}
+        return [
+            {"arm": arm.name, "round": number, **blank, **_public_round(one)}
+            for arm in statement.arms
+            for number, one in enumerate(arm.rounds, 1)
+        ]
     folder = RunFolder.open(run)
     arms, size, score = {arm.name: arm for arm in folder.config.arms}, 0, "accuracy"
     if folder.finished:
@@ -30,6 +39,14 @@ def line_tables(run: Path) -> list[dict[str, Any]]:
         score = "r2" if hasattr(told.secret.arms[0].metrics, "r2") else "accuracy"
     lines = lines_of(folder.lines("rounds.jsonl"), list(arms.values()), True)
     return [flat(line, arms[line.arm], score, size) for line in lines]
+
+
+def _public_round(one: PublicRound) -> dict[str, Any]:
+    """A public round: scores and counts only if it has them."""
+    table = plain(one)
+    scores = table.pop("scores", {})
+    renamed = {"accuracy": scores["score"], "loss": scores["loss"]} if scores else {}
+    return table | renamed | table.pop("counts", {})
 
 
 def run_table(run: Run, config: Config) -> dict[str, Any]:

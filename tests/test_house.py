@@ -140,10 +140,12 @@ def test_no_file_compares_the_names_of_methods():
 
 
 NO_NAMES = {"told", "found"}  # a name says what a value is, not that somebody said or found it
-CLEAN = (  # modules, and all below them; federation/ follows with the issue that rebuilds it
-    *(name for name in sorted(FLOOR)), "arm", "methods", "privacy", "round", "simulate",
-    "experiment.arm_config", "experiment.auto", "experiment.config", "experiment.estimator",
-    "experiment.plan", "experiment.training", "cli.plan", "cli.privacy",
+NOT_YET = (  # modules, and all below them, in which such names are left
+    "federation", "cli.federation", "cli.running", "cli.verify",
+    *(f"experiment.{name}" for name in (
+        "coverage", "diagnostics", "documents", "evaluate", "metrics", "page", "public", "records",
+        "report", "resuming", "run", "sealing", "statement", "verify", "writers",
+    )),
 )  # fmt: skip
 
 
@@ -175,12 +177,12 @@ def test_no_name_only_says_that_a_value_was_told_or_found():
     ):
         assert vague(planted), planted
     assert not vague('profound = f("what was found")')
-    prefixes = tuple(f"locksfl.{name}" for name in CLEAN)
+    later = tuple(f"locksfl.{name}" for name in NOT_YET)
     wrong = {
         module: names
         for path in FILES
-        if (module := module_of(path)) in prefixes
-        or module.startswith(tuple(f"{prefix}." for prefix in prefixes))
+        if (module := module_of(path)) not in later
+        and not module.startswith(tuple(f"{one}." for one in later))
         if (names := vague(path.read_text("utf-8")))
     }
     assert wrong == {}

@@ -1,4 +1,4 @@
-"""Charts as SVG: whole numbers of ink, ticks that are round, names that are words."""
+"""Charts as SVG: lines go where their values are, ticks are round, names are words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from locksfl._charts import Axis, Chart, Line, level, number_text, score_axis
-from locksfl._svg import MARKS, MOST_POINTS, svg_file, svg_in_page
+from locksfl._svg import COLOURS, MARKS, MOST_POINTS, STYLE, svg_file, svg_in_page
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -106,6 +106,24 @@ def test_noise_is_not_drawn_as_an_event(values):
     spread = max(values) - min(values)
     assert 0.1 <= axis.high - axis.low <= max(0.12, 1.2 * spread)
     assert axis.high < 1.02
+
+
+def test_a_first_round_far_below_the_rest_does_not_flatten_it():
+    """R² has no end below: what is under -1 is drawn at the lower end."""
+    axis = score_axis([-50.0, 0.3, 0.6], 0.1)
+    assert -1.2 < axis.low <= -1
+    assert axis.share(-50.0) == 0
+
+
+def test_lines_differ_by_colour_as_well():
+    many = [Line(str(style), (0, 1), (0, 1), style) for style in range(COLOURS)]
+    found = groups(svg_file([Chart("x", "y", many)])).values()
+    classes = {group.get("class") for (group,) in found}
+    assert classes == {f"c{number}" for number in range(COLOURS)}
+    for scheme in STYLE.split("@media"):  # light, then dark
+        shown = dict(re.findall(r"\.(c\d) \{ color: (#\w{6})", scheme))
+        assert shown.keys() == classes
+        assert len(set(shown.values())) == COLOURS
 
 
 @pytest.mark.parametrize("log", [False, True])

@@ -127,7 +127,7 @@ def test_it_calibrates(locks):
 def test_it_trains_and_reads_what_it_wrote(locks):
     done = locks("run", "--seed", "0", "--set", "train.rounds=2", "--out", "run", "--json")
     assert done.returncode == 0, done.stderr
-    assert [arm["rounds"] for arm in json.loads(done.stdout)["arms"]] == [2, 2]
+    assert [len(arm["rounds"]) for arm in json.loads(done.stdout)["public"]["arms"]] == [2, 2]
     for words in (["evaluate", "run"], ["privacy", "account", "run"], ["publish", "run", "public"]):
         done = locks(*words)
         assert (done.returncode, done.stderr) == (0, ""), words

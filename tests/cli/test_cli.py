@@ -221,7 +221,7 @@ def test_init_writes_a_file_that_run_accepts(locks, tmp_path, monkeypatch):
     }  # fmt: skip
     changes = [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
     result = locks("run", "experiment.toml", *changes, "--out", "out", "--json")
-    assert [arm["name"] for arm in json.loads(result.out)["arms"]] == ["uniform", "locks"]
+    assert [arm["name"] for arm in json.loads(result.out)["public"]["arms"]] == ["uniform", "locks"]
     assert "No such file" in refused(locks("init", "no/where.toml"))
 
 
@@ -404,8 +404,9 @@ def test_ctrl_c_in_the_middle_costs_nothing(tmp_path):
     whole = play(parse_config(QUICK, changes, 3))
     for name in ("rounds.jsonl", "diagnostics.jsonl", "model-locks.npz", "figure.svg"):
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
-    ours, theirs = json.loads(done.stdout)["arms"], summary(whole)["arms"]
-    assert [arm["accuracy"] for arm in ours] == [arm["accuracy"] for arm in theirs]
+    ours, theirs = json.loads(done.stdout)["public"]["arms"], summary(whole)["arms"]
+    scores = [arm["rounds"][-1]["scores"]["score"] for arm in ours]
+    assert scores == [arm["accuracy"] for arm in theirs]
 
 
 CTRL_C = """

@@ -84,7 +84,8 @@ def test_import_describe_and_train(locks, table, tmp_path):
     )
     done = locks("run", config, "--out", tmp_path / "run", "--seed", "0", "--json")
     assert done.code == 0, done.err
-    assert json.loads(done.out)["arms"][0]["cohort"] == 6  # 3 clients, 2 rounds
+    rounds = json.loads(done.out)["secret"]["arms"][0]["rounds"]
+    assert [one["counts"]["cohort"] for one in rounds] == [3, 3]
     assert "clients = 3" in (tmp_path / "run" / "config.toml").read_text()
     refusal = refused(locks("run", config, "--set", "data.clients=7", "--out", tmp_path / "no"))
     assert "data.clients = 7: expected 3, the users of" in refusal

@@ -17,7 +17,7 @@ from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.report import notes, summary_table
 from locksfl.privacy import epsilon_from_mu
 from locksfl.privacy.population import PlannedArm, PopulationJournal, Run
-from small_runs import CENTRAL, QUICK, costs, finished, lines, new_path, play, summary
+from small_runs import CENTRAL, QUICK, costs, finished, lines, new_path, play, story, summary
 
 UNIFORM = ("--rounds", 100, "--clients", 100, "--cohort", 20)
 NORM = (
@@ -210,8 +210,8 @@ def test_as_printed_repeats_the_mistake_and_says_so():
     for arm in told["arms"]:
         assert arm["claimed_epsilon"] == pytest.approx(8.0, rel=1e-3)
         assert costs(arm["privacy"])["SERVER", "zero-out"] > 1.5 * arm["claimed_epsilon"]
-    assert "NO GUARANTEE" in summary_table(told).title
-    assert any("no guarantee" in note for note in notes(told))
+    assert "NO GUARANTEE" in summary_table(story(run)).title
+    assert any("no guarantee" in note for note in notes(story(run)))
     assert "NO GUARANTEE" in (run / "figure.svg").read_text("utf-8")
     bundle = new_path()
     publish_folder(run, bundle)
@@ -220,7 +220,7 @@ def test_as_printed_repeats_the_mistake_and_says_so():
     assert all(arm["claimed_epsilon"] for arm in stated)
     other = summary(finished("local"))
     assert not other["no_guarantee"]
-    assert "GUARANTEE" not in summary_table(other).title
+    assert "GUARANTEE" not in summary_table(story(finished("local"))).title
 
 
 def test_a_central_run_stops_before_its_budget_is_passed():

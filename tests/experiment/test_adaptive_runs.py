@@ -93,7 +93,7 @@ def test_a_run_says_what_it_adapted_resumes_publishes_and_costs_its_claim(
     public = lines(bundle)
     assert [line["clip_norm"] for line in public] == [line["clip_norm"] for line in lines(whole)]
     for arm in json.loads((bundle / "statement.json").read_text("utf-8"))["arms"]:
-        assert arm["clip_multiplier"] == arms[arm["name"]]["clip_multiplier"]
+        assert arm["noise"]["clip_multiplier"] == arms[arm["name"]]["clip_multiplier"]
     assert "adaptive clipping: the limit on the size" in (bundle / "STATEMENT.md").read_text(
         "utf-8"
     )

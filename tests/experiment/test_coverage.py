@@ -19,6 +19,7 @@ from locksfl.experiment import run as experiment
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish_folder
+from locksfl.experiment.record import Debit
 from locksfl.experiment.report import notes
 from locksfl.experiment.verify import verify
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total, composed
@@ -160,25 +161,25 @@ def test_an_ended_run_is_settled_in_the_journal_that_it_noted():
 def check_a_settlement(root):
     make()
     config = config_of("train.stop_after=1", "train.rounds=5")
-    arms, ended = config.arms, {"rounds": 5, "played_rounds": 2}
-    coverage.debit(config, arms, "x")
+    arms, played, run = config.arms, [2] * len(config.arms), "ab" * 16
+    coverage.debit(config, arms, run)
     journals = root / "populations"
     shutil.copytree(journals, root / "old")
     noted = coverage.debit(config, arms, "y")
-    told = {"population": {"run": "x", "head": noted}, "arms": [ended] * len(arms)}
+    debit = Debit(id="patients", run=run, head=noted)
     with journal() as kept:
         planned = kept.charged
     shutil.move(journals, root / "new")
     shutil.copytree(root / "old", journals)
     with pytest.raises(ValueError, match="head was noted, or an old copy"):
-        coverage.settle(config, arms, told)
+        coverage.settle(config, arms, played, debit)
     with journal() as kept:
         assert kept.runs[0].played is None, "it was charged there all the same"
     shutil.rmtree(journals)
     shutil.move(root / "new", journals)
-    coverage.settle(config, arms, told)
+    settled = coverage.settle(config, arms, played, debit)
     with journal() as kept:
-        assert told["population"]["head"] == kept.head != noted
+        assert settled.head == kept.head != noted
         assert kept.charged == pytest.approx(planned * (0.4 + 1) / 2)
 
 

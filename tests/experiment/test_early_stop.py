@@ -13,6 +13,7 @@ from locksfl.experiment import coverage
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.publish import publish_folder
+from locksfl.experiment.record import Line, PublicRound, Releases, Scores, SecretRound, read
 from locksfl.experiment.records import stalled
 from locksfl.experiment.report import notes
 from locksfl.privacy.accountant import epsilon_of
@@ -57,17 +58,24 @@ def charged():
         return journal.charged, journal.runs
 
 
+def line_of(score):
+    scores = None if score is None else Scores(score=score, loss=None)
+    public = PublicRound(epsilon=1.0, expected_cohort=1.0, upload_estimate=1.0, scores=scores)
+    return Line(arm="a", round=1, public=public, secret=SecretRound(released=Releases()))
+
+
 def test_it_stops_at_the_evaluation_that_is_no_better():
-    found = [{"accuracy": value} for value in (0.2, None, 0.3, 0.3, None, 0.25)]
+    found = list(map(line_of, (0.2, None, 0.3, 0.3, None, 0.25)))
     assert [stalled(found[:n], 2) for n in range(1, 7)] == [False] * 5 + [True]
     assert not stalled(found, None)
-    assert not stalled([*found[:3], {"accuracy": 0.31}], 1)
+    assert not stalled([*found[:3], line_of(0.31)], 1)
 
 
 def test_the_guarantee_is_the_plans_and_the_rounds_played_are_what_was_spent():
     run = play(config_of(seed=3))
     (arm,) = summary(run)["arms"]
-    told = lines(run)
+    told = RunFolder.open(run).load_checkpoint()[2]["rounds.jsonl"]
+    told = [read(Line, one) for one in told]
     played = arm["played_rounds"]
     assert played == len(told) < PLANNED == arm["rounds"]
     assert stalled(told, 2)
@@ -97,7 +105,7 @@ def test_the_journal_is_charged_for_the_rounds_played_and_for_no_more(monkeypatc
     in_between = []
     real = coverage.settle
     monkeypatch.setattr(
-        coverage, "settle", lambda *given: (in_between.append(charged()[0]), real(*given))
+        coverage, "settle", lambda *given: (in_between.append(charged()[0]), real(*given))[1]
     )
     run = play(config)
     played = summary(run)["arms"][0]["played_rounds"]
@@ -182,7 +190,7 @@ def test_interrupted_or_not_a_run_with_a_seed_is_the_same():
     folder = RunFolder.create(new_path(), config_of(seed=3))
 
     def on_round(record):
-        if record["round"] == 4:
+        if record.round == 4:
             raise Killed
 
     with pytest.raises(Killed):

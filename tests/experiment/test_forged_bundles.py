@@ -22,7 +22,7 @@ from test_verify import forged_faults, own, public_page, sealed, statement_of, w
 
 from changed_records import ABSENT, HTML, STATISTIC, changed, changes, everywhere, place
 from locksfl._arrays import pack_arrays
-from locksfl.experiment.documents import STATEMENT, Document, read_document
+from locksfl.experiment.documents import Document, read_document
 from locksfl.experiment.record import Statement, read, schema
 from locksfl.experiment.statement import _escaped, statement_text
 from locksfl.experiment.verify import TAKEN, Report, verify

@@ -11,7 +11,6 @@ import pytest
 from browser import browser, complaints, drawn, open_page, requests
 from locksfl._charts import Chart, Line
 from locksfl.experiment.documents import read_document
-from locksfl.experiment.page import server_page
 from locksfl.experiment.page.blocks import (
     Code,
     Figure,
@@ -23,7 +22,6 @@ from locksfl.experiment.page.blocks import (
     Text,
 )
 from locksfl.experiment.page.sheet import Sheet, render
-from locksfl.experiment.page.story import read_run
 from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.record import Statement, read
 from small_runs import finished, new_path, quick
@@ -184,9 +182,7 @@ def test_a_document_from_elsewhere_names_no_program(bundle):
                 read(Statement, json.loads(text))
 
 
-def test_a_run_without_a_seed_has_a_page(driver, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(server_page(read_run(quick(seed=None))[0]), "utf-8")
-    open_page(driver, path)
+def test_a_run_without_a_seed_has_a_page(driver):
+    open_page(driver, quick(seed=None) / "report.html")
     assert min(drawn(driver)) > 1000
     assert complaints(driver) == []

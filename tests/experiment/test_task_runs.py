@@ -251,7 +251,7 @@ def test_a_run_tells_of_it():
     assert arm["asked_uploads"] == 150 * 20
     assert arm["few_uploads"] is None  # of a coin
     here = story(played("tags"))
-    asking = replace(here.arms[0].plan, rule="uniform", estimator="paper", uploads=150)
+    asking = replace(here.arms[0].plan, rule="uniform", estimator="literal", uploads=150)
     few = replace(here, arms=[replace(here.arms[0], plan=asking)])
     (more,) = set(notes(few)) - set(notes(here))
     assert more == f"coin: {few.arms[0].few_uploads}" != "coin: None"

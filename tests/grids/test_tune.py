@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tomllib
 from dataclasses import replace
@@ -30,7 +29,7 @@ from locksfl.privacy.accountant import epsilon_of
 from locksfl.privacy.population import VARIABLE, PopulationJournal, Total
 from locksfl.privacy.rdp import ORDERS, composed_rdp
 from made_tunings import COHORT, DELTA, EPSILON, PEOPLE, ROUNDS, people, text
-from small_runs import new_path, shared
+from small_runs import new_path, shared, summary
 
 ORDER = 3.0
 
@@ -86,7 +85,7 @@ def test_private_trials_cost_what_their_rounds_cost_and_no_more_than_was_said():
     task = private_task(table(people(1)), (), Axes(reach=(0.1, 1.0, 10.0)))
     path = new_path()
     found = played(task, path)
-    arms = json.loads((path / "run" / "summary.json").read_text())["arms"]
+    arms = summary(path / "run")["arms"]
     assert [arm["step"] for arm in arms] == [0.1, 1.0, 10.0]
     assert len({arm["noise_multiplier"] for arm in arms}) == 1
     event = Sampled(COHORT / PEOPLE, arms[0]["noise_multiplier"])

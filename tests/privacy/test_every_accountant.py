@@ -14,6 +14,7 @@ from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.costs import epsilons_by_observer
 from locksfl.experiment.publish import publish_folder
+from locksfl.experiment.record import Cost as StatedCost
 from locksfl.experiment.verify import verify
 from locksfl.methods import TRUSTS, releases
 from locksfl.methods.events import Chosen, Rounds, Sampled, Turns
@@ -132,6 +133,6 @@ def test_a_third_observer_is_one_line(monkeypatch):
     so_far = spent([Counts(planned, 4, nobody, nobody, nobody)], 1e-5, "rdp")
     assert [cost.observer for cost in so_far] == [cost.observer for cost in costs]
     assert list(by_observer(costs, "zero-out")) == ["server", "public", "auditor"]
-    assert len(epsilons_by_observer([cost.as_dict() for cost in costs])) == len(OBSERVERS)
+    assert len(epsilons_by_observer(StatedCost.of(costs))) == len(OBSERVERS)
     with pytest.raises(ValueError, match="expected what each of SERVER, PUBLIC, AUDITOR sees"):
         dataclasses.replace(planned, terms={"AUDITOR": planned.terms["AUDITOR"]})

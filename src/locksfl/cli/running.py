@@ -150,7 +150,13 @@ def show_run(
             if not resume:
                 folder.clear()
             run = (play or run_experiment)(
-                config, folder, prepared=prepared, resume=resume, on_round=on_round, say=say
+                config,
+                folder,
+                prepared=prepared,
+                resume=resume,
+                on_round=on_round,
+                on_past=on_round,
+                say=say,
             )
         except LostLink as error:
             raise ValueError(f"{error}; {stopped()}") from None

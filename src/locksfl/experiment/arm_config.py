@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from locksfl._tables import Settings, hints_of, refuse_unknown
+from locksfl._tables import Settings, hints_of, refuse_unknown, typed_value
 from locksfl._validate import positive
 from locksfl.arm import MULTIPLIERS, Arm
 from locksfl.methods import find_rule, typed_sampling
@@ -81,7 +81,8 @@ class ArmConfig(Settings, where="arm", public=True):
             given["weights"] = list(map(float, self.weights))
         kept = ("separation", "bands")
         whole = (name for name, v in given.items() if isinstance(v, int) and name not in kept)
-        return given | {name: float(given[name]) for name in whole}
+        where = f"arm.{self.name}"  # a whole number may be one that no float holds
+        return given | {n: typed_value(float, given[n], f"{where}.{n}") for n in whole}
 
 
 SETTINGS = {name: hint for name, hint in hints_of(ArmConfig).items() if name != "denominator"}

@@ -11,11 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from locksfl.experiment.record import (
-    FORMAT,
-    Statement,
-    read,
-)
+from locksfl.experiment.record import FORMAT, Statement, read
 
 Document = dict[str, Any]
 

@@ -174,17 +174,18 @@ def run_experiment(
     prepared: Prepared | None = None,
     resume: bool = False,
     on_round: Callable[[Line], None] = lambda line: None,
+    on_past: Callable[[Line], None] = lambda line: None,
     say: Callable[[str], None] = lambda text: None,
     engine: Callable[[Population, Model, list[Arm]], Engine] | None = None,
 ) -> Run:
     """Train every arm and fill the folder; the run. Without an `engine`: the simulator. Of a run
-    that is resumed, `on_round` hears of the rounds that were played before, too."""
+    that is resumed, `on_past` hears of the rounds that were played before."""
     if resume:
         say("opening the data")
         population, model = open_task(config)
         progress = Progress.load(folder, config, population, model)
         for line in progress.lines:
-            on_round(line)
+            on_past(line)
     else:
         prepared = prepared or prepare(config, say)
         population, model = prepared.population, prepared.model

@@ -50,6 +50,7 @@ from locksfl.methods.releases import (
     RELATIONS,
     UPDATE,
     Accountant,
+    ChargedBy,
     Relation,
     as_count,
     as_float,
@@ -71,7 +72,7 @@ class Charged(NamedTuple):
 class EventAccountant(NamedTuple):
     """The kinds of events that one accountant charges, and how it does."""
 
-    name: str
+    name: ChargedBy
     kinds: UnionType
     epsilon: Callable[[Seen, float, Relation], float]
 

@@ -114,7 +114,8 @@ def _understated(books: Books, number: int) -> Iterator[str]:
 def _of_round(books: Books, line: Mapping[str, Any]) -> Iterator[str]:
     """The last time that a round was played is the one in rounds.jsonl: whoever was asked before
     a kill is not asked again, and remains charged."""
-    number, norm, update = line["round"], line["stages"]["norm"], line["stages"]["update"]
+    number, stages = line["round"], line["secret"]["stages"]
+    norm, update = stages["norm"], stages["update"]
     entries = [entry for entry in books.server if entry.round == number]
     begun = max((i for i, e in enumerate(entries) if e.kind == "reserve"), default=0)
     asked = {int(client) for client in entries[begun].clients} if entries else set()
@@ -125,7 +126,7 @@ def _of_round(books: Books, line: Mapping[str, Any]) -> Iterator[str]:
     if len(asked) != norm["asked"] or asked != charged | refunded:
         yield f"{norm['asked']} were asked; reserved: {asked}, resolved: {charged | refunded}"
     if len(missing) != norm["missing"] + update["missing"]:
-        yield f"missing in devices.json: {missing}, in the line {line['stages']}"
+        yield f"missing in devices.json: {missing}, in the line {stages}"
     # who was drawn has answered in the norm stage; who was missing in it was not drawn: refunded
     heard = charged | (refunded - missing)
     if len(heard) != norm["asked"] - norm["missing"]:

@@ -76,7 +76,7 @@ def test_one_leaves_one_joins_and_one_has_a_new_key(tmp_path):
 
         stolen = loop.client(1)  # back, with its old key for the rest of this run
         assert server.wait(240) == 0, loop.log("server.log")
-        norms = [line["stages"]["norm"] for line in lines(loop)]
+        norms = [line["secret"]["stages"]["norm"] for line in lines(loop)]
         assert [tally["answered"] for tally in norms] == [3, 3, 2, 2]
         assert [tally["missing"] for tally in norms] == [0, 0, 1, 1]
         gone = [device["gone"] for device in status(RunFolder.open(loop.run))["devices"]]
@@ -98,7 +98,7 @@ def test_one_leaves_one_joins_and_one_has_a_new_key(tmp_path):
         loop.client(1, new)
         loop.client(3)
         assert server.wait(240) == 0, loop.log("server.log")
-        answered = [line["stages"]["update"]["answered"] for line in lines(loop)]
+        answered = [line["secret"]["stages"]["update"]["answered"] for line in lines(loop)]
         assert answered == [3] * SECOND
     for stayed in loop.devices[:2]:
         assert played(stayed) == [whole(FIRST), whole(SECOND)]

@@ -57,7 +57,7 @@ def test_four_nodes_three_rounds_and_one_is_killed(tmp_path):
         rounds = lines(loop)
         summary = RunFolder.open(loop.run).summary()
     assert loop.log("client-0.log").count(rejected) == 1  # the unregistered key: one line
-    tallies = [line["stages"]["update"] for line in rounds]
+    tallies = [line["secret"]["stages"]["update"] for line in rounds]
     assert [line["round"] for line in rounds] == [1, 2, 3]
     # asked again when it is back, it says that its update was paid for, and is not released twice
     assert (tallies[0]["asked"], tallies[0]["answered"]) == (4, 3)
@@ -92,7 +92,7 @@ def test_a_killed_server_is_resumed(tmp_path):
         assert resumed.wait(240) == 0, loop.log("server.log")
         rounds = lines(loop)
         assert [line["round"] for line in rounds] == [1, 2, 3]
-        answered = [line["stages"]["update"]["answered"] for line in rounds]
+        answered = [line["secret"]["stages"]["update"]["answered"] for line in rounds]
         assert answered[0] == answered[2] == 3  # the nodes came back to the new server
     for files in loop.devices:
         runs = {run for run, _, _ in entries(files.ledger)}
@@ -116,7 +116,8 @@ def test_a_stock_supernode_can_take_part(tmp_path):
             os.killpg(stock.pid, signal.SIGKILL)  # it, and what it started
             stock.wait()
         (line,) = lines(loop)
-    assert {stage: t["answered"] for stage, t in line["stages"].items()} == {"norm": 2, "update": 2}
+    stages = line["secret"]["stages"]
+    assert {stage: t["answered"] for stage, t in stages.items()} == {"norm": 2, "update": 2}
     assert [kind for _, _, kind in entries(loop.devices[1].ledger)] == ["reserve", "commit"]
     assert_within_budget(loop)
 

@@ -21,7 +21,8 @@ def tallies(loop):
     """Of each round played: how many answered its norms."""
     path = loop.run / "rounds.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line)["stages"]["norm"]["answered"] for line in lines if line.endswith("}")]
+    rounds = [json.loads(line)["secret"] for line in lines if line.endswith("}")]
+    return [one["stages"]["norm"]["answered"] for one in rounds]
 
 
 def test_with_nobody_there_no_round_is_played(tmp_path):

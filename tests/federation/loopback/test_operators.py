@@ -85,7 +85,7 @@ def later_round(loop, answered):
     """Wait for a round that began after now, with so many answers."""
     begun = len(rounds(loop)) + 1
     loop.until("a later round", lambda: len(rounds(loop)) > begun)
-    assert rounds(loop)[-1]["stages"]["update"]["answered"] == answered
+    assert rounds(loop)[-1]["secret"]["stages"]["update"]["answered"] == answered
 
 
 def strangers_are_refused(loop):
@@ -142,7 +142,7 @@ def test_strangers_keys_and_ends(tmp_path):
         loop.until("a rejection", lambda: rejected in loop.log("client-1.log"))
         assert revoked.poll() is None  # it waits: its key may come back
         later_round(loop, answered=1)  # sooner than the deadline: nobody waits for it
-        assert rounds(loop)[-1]["stages"]["norm"]["missing"] == 1
+        assert rounds(loop)[-1]["secret"]["stages"]["norm"]["missing"] == 1
         assert post(loop, "/v1/fleet/pull-messages", None, signed(tmp_path / "stranger.key")) == 503
         staying, away = status(RunFolder.open(loop.run))["devices"]
         assert staying["missing"] == []

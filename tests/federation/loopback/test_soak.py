@@ -123,7 +123,7 @@ def no_errors(books):
     """Faults of processes are no faults of messages: nothing is damaged, no ledger unreadable, and
     nobody is taken for a liar."""
     for line in books.lines:
-        for tally in line["stages"].values():
+        for tally in line["secret"]["stages"].values():
             assert tally["rejected"] == 0, line
             assert set(tally["refused"]) <= {"REPEATED", "LOST", "BUDGET", "ORDER"}, line
             assert "flagged" not in tally, line
@@ -176,7 +176,7 @@ def summary(soak, books):
     """For a note."""
     stages = Counter()
     for line in books.lines:
-        for stage, tally in line["stages"].items():
+        for stage, tally in line["secret"]["stages"].items():
             counts = {name: tally[name] for name in ("asked", "answered", "missing")}
             for name, count in {**counts, **tally["refused"]}.items():
                 stages[f"{stage} {name}"] += count
@@ -278,7 +278,7 @@ def small_books():
         {"norm": stage(1, 1), "update": stage(1, 0, 1)},
         {"norm": stage(2, 2), "update": stage(1, 0, LOST=1)},
     ]
-    lines = [{"round": n + 1, "stages": each} for n, each in enumerate(stages)]
+    lines = [{"round": n + 1, "secret": {"stages": each}} for n, each in enumerate(stages)]
     return Books(3, server, devices, lines, [set(), {2}])
 
 

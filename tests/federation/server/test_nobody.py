@@ -282,8 +282,8 @@ def test_a_federation_that_trained_nothing_is_no_success(tmp_path, capsys, early
     assert last == (
         "locks: arm locks: no device sent an update in 4 rounds (BUDGET 24): nothing was trained"
     )
-    told = json.loads(printed.out)["arms"][0]["few_uploads"]
-    assert told == (
+    assert json.loads(printed.out)["secret"]["arms"][0]["name"] == "locks"
+    assert small_runs.summary(tmp_path / "run")["arms"][0]["few_uploads"] == (
         "about 0% of the 12 uploads asked for came: most of the 24 questions failed (BUDGET 24)."
     )
     with pytest.raises(ValueError, match=r"run: arm locks: no device sent an update in 4 rounds"):

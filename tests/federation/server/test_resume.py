@@ -310,7 +310,8 @@ def test_trust_none_is_refused():
 
 
 def test_the_run_says_which_engine_played_it(whole):
-    assert json.loads((whole[0].path / "summary.json").read_text())["engine"] == "flower"
+    told = json.loads((whole[0].path / "summary.json").read_text())
+    assert told["public"]["settings"]["engine"] == "flower"
     assert whole[0].config.engine == "flower"
 
 

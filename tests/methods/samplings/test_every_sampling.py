@@ -26,7 +26,7 @@ from locksfl.privacy.terms import terms_of, with_strategy
 from locksfl.round.draws import cohort_of
 from locksfl.round.randomness import Randomness
 from replay_cases import arm_of
-from small_runs import call_locks, lines, play, stopped_after, summary
+from small_runs import call_locks, lines, play, stopped_after, story
 
 EPSILON, DELTA = 6.0, 1e-5
 EVERY = pytest.mark.parametrize("name", SAMPLINGS)
@@ -111,8 +111,8 @@ def test_a_run_goes_on_as_if_it_had_not_stopped_and_its_bundle_holds(name, capsy
     whole, again, bundle = tmp_path / "whole", tmp_path / "again", tmp_path / "bundle"
     call_locks(capsys, "run", tmp_path / "run.toml", "--out", whole)
     arm = arm_with(name)
-    if story := arm.scheme.story(summary(whole)["arms"][0]):
-        assert f"arm: {story}" in notes(summary(whole))
+    if said := arm.scheme.story(arm):
+        assert f"arm: {said}" in notes(story(whole))
     with stopped_after(again, 3):
         call_locks(capsys, "run", tmp_path / "run.toml", "--out", again, code=130)
     call_locks(capsys, "run", "--resume", "--out", again)
@@ -133,19 +133,20 @@ def test_a_run_goes_on_as_if_it_had_not_stopped_and_its_bundle_holds(name, capsy
     assert arm.scheme.reservation in statement
     for fault, change in FORGED.items():
         forged = copy.deepcopy(read_document(bundle))
-        if change(forged["arms"][0]["terms"]["PUBLIC"][0][0]):
+        if change(forged["arms"][0]):
             run, faults = statement_of(forged)
             assert faults or run_faults(run)[1], fault
 
 
-def less_noise(event):
-    event["noise_multiplier"] *= 1.05
+def less_noise(arm):
+    arm["terms"]["PUBLIC"][0][0]["noise_multiplier"] *= 1.05
     return True
 
 
-def more_matrix(event):
-    if there := bool(event.get("strategy")):
-        event["strategy"] = [1.0, *event["strategy"][1:]]
+def more_matrix(arm):
+    ((term, _),) = arm["terms"]["PUBLIC"]
+    if there := bool(term.get("strategy")):
+        term["strategy"] = [1.0, *term["strategy"][1:]]
     return there
 
 

@@ -100,6 +100,7 @@ def serve(
     prepared: Prepared | None = None,
     resume: bool = False,
     on_round: OnRound = lambda line: None,
+    on_past: OnRound = lambda line: None,
     say: Say = lambda text: None,
     started: Callable[[], None] = lambda: None,
 ) -> Run:
@@ -123,18 +124,16 @@ def serve(
         return {i: "left" if key in left else "revoked" for i, key in enumerate(keys) if i in away}
 
     devices: Watched
-    without, playing = 0, False  # rounds in a row; whether devices are asked by now
+    without = 0  # rounds in a row
 
     def tell(line: Line) -> None:
         nonlocal without
-        on_round(line)
-        if not playing:  # a round of before, which this run goes on from
-            return
         logs.say(round_line(line, config.train.rounds), **plain(line))
         released = any(tally.answered for tally in line.secret.stages.values())
         without = 0 if released else without + 1
         if without == IN_VAIN:
             log.warning("nothing was released in %d rounds: see locks federation status", without)
+        on_round(line)
 
     with logging_to(place.log_format, home / "server.log"), _kept_if_begun(folder, home):
         keys = place.members(config.data.clients, home / "members.json")
@@ -154,8 +153,7 @@ def serve(
                     )
 
                 def watched(size: int) -> Watched:
-                    nonlocal devices, playing
-                    playing = True
+                    nonlocal devices
                     mail, names = Mail(link.call, run, size), list(keys.values())
                     local = TRUSTS[config.privacy.trust].guards_server
                     patience = Patience(place.quorum, link.seen if local else None)
@@ -180,6 +178,7 @@ def serve(
                     prepared=prepared,
                     resume=resume,
                     on_round=tell,
+                    on_past=on_past,
                     say=say,
                     engine=engine,
                 )

@@ -247,6 +247,7 @@ def _privately(
             prepared=prepared,
             resume=prepared is None,
             on_round=lambda line: watch.counted(0, 1),
+            on_past=lambda line: watch.counted(0, 1),
             say=watch.say,
         )
     )
