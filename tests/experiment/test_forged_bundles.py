@@ -22,10 +22,10 @@ from test_verify import forged_faults, own, public_page, sealed, statement_of, w
 
 from changed_records import ABSENT, HTML, STATISTIC, changed, changes, everywhere, place
 from locksfl._arrays import pack_arrays
-from locksfl.experiment.documents import STATEMENT, Document, read_document
+from locksfl.experiment.documents import Document, read_document
 from locksfl.experiment.record import Statement, read, schema
 from locksfl.experiment.statement import _escaped, statement_text
-from locksfl.experiment.verify import Report, verify
+from locksfl.experiment.verify import TAKEN, Report, verify
 from locksfl.privacy.population import Run, Total, best_order
 from made_documents import KINDS, METRICS, MODEL, made_bundle, page
 from small_runs import call_locks, new_path
@@ -133,15 +133,13 @@ def test_each_leaf_is_contradicted_or_named_as_taken(kind):
     assert found.keys() <= set().union(*STATED.values())
     assert len(found) > 15
     for words, places in STATED.items():
-        if shown := sorted(places & found.keys() - {"settings.arm.*.name", "arms.*.name"}):
+        if words not in f"{TAKEN} holds" and (shown := sorted(places & found.keys())):
             report = rewritten(found[shown[0]], folder)
-            size = shown[0] == "parameters"
-            assert [f for f in report.faults if f"{STATEMENT} says" not in f or not size] == []
-            said = " ".join(["holds", *report.notes, *report.unchecked])
-            assert words in said, (shown[0], said)
+            assert report.faults == []
+            assert words in " ".join([*report.notes, *report.unchecked])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"uniform", "local", "stopped early"}))
 def test_no_number_of_privacy_changes_by_itself(kind):
     """Of every kind of arm: noise, terms, rounds, epsilons, and what was asked for, 5% below what
     they are or 10% above."""

@@ -18,7 +18,6 @@ from jsonschema import Draft202012Validator
 from changed_records import ABSENT, changed, changes
 from locksfl.experiment.page.sheet import in_script
 from locksfl.experiment.page.sheet import public_page as page_of
-from locksfl.experiment.public import _covers as covers_of
 from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.record import Statement, plain, read, schema
 from locksfl.experiment.sealing import sealed as sealed_run
@@ -268,22 +267,6 @@ def test_covers_of_a_simulation_is_made_up():
     forged["covers"] = COVERED | {"total": total, "composed": forged["all_arms"]}
     (fault,) = forged_faults(forged)
     assert re.match(r"covers = .*: the rest leads to nothing", fault)
-
-
-def test_what_leaves_of_a_journal_is_listed():
-    cost = read_document(made_bundle("uniform"))["all_arms"]
-    total = {"epsilon": 9.0, "delta": 1e-5, "relation": "zero-out", "order": 3.0}
-    run = {"run": "first 0a0a0a0a", "epsilon": 1.0, "share": 0.5}
-    known = COVERED | {"total": total, "composed": cost, "runs": [run]}
-    secret = {"time": 1790000000, "clients": 60, "arms": ["a"], "played": [3]}
-    more = known | {"runs": [run | secret], "head": "0a", "total": total | {"filter": "f"}}
-    found = covers_of(more)
-    assert plain(found) == known
-    assert covers_of(None) is None
-    for text, holds in (("charged to 'clinic'", True), ("by Dr. Jones", False)):
-        document = read_document(made_bundle("uniform"))
-        document["released_statistics"] = [f"released with epsilon 1, {text}"]
-        assert (statement_of(document)[0] is not None) == holds
 
 
 def test_a_page_that_shows_something_else_than_its_data():

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import UnionType
+from typing import Any
 
 from msgspec import structs
 
@@ -55,7 +56,9 @@ class Row:
 def priced(run: PublicRun) -> tuple[PublicRun, list[Row]]:
     """A run with its epsilons where the second opinion agrees with them, else with that; and a row
     for each epsilon of an arm, of an arm that ended early, and of all arms together."""
-    privacy, rows, arms = run.settings.privacy, [], []
+    privacy = run.settings.privacy
+    rows: list[Row] = []
+    arms: list[PublicArm] = []
 
     def costs(name: str, stated: Sequence[Cost], *terms: Terms) -> tuple[Cost, ...]:
         found = [
@@ -99,13 +102,13 @@ def _row(
 ) -> Row:
     printed = or_infinite(cost.epsilon)
     found = recomputed(seen, privacy.delta, relation, privacy.accountant, printed)
-    exact = _has(seen, Exact)
+    by: Any = "none" if _has(seen, Exact) else able_to_charge(seen, privacy.accountant)[-1].name
     expected = Cost(
         observer=who,
         relation=relation,
         epsilon=agreed(found, cost.epsilon),
         delta=privacy.delta,
-        accountant="none" if exact else able_to_charge(seen, privacy.accountant)[-1].name,
+        accountant=by,
     )
     return Row(name, who, relation, printed, found, expected)
 

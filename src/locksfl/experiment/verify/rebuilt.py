@@ -41,7 +41,8 @@ def rebuilt(run: PublicRun) -> PublicRun:
     with a ValueError, and so is a run without what has to be there."""
     config = described(run)
     config.check_arms()
-    arms, plans = [], []
+    arms: list[PublicArm] = []
+    plans: list[Arm] = []
     for stated, table, arm in zip(run.arms, run.settings.arm, config.arms, strict=True):
         noise = _noise(stated.noise, table, arm)
         plans.append(_plan(config, stated, table, arm, noise))
