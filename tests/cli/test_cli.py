@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cli_results import refused
 from locksfl.audit.attacks import Finding
 from locksfl.audit.properties import Check
 from locksfl.audit.suite import Report
@@ -45,16 +46,6 @@ def file(tmp_path):
     path = tmp_path / "quick.toml"
     path.write_text(QUICK)
     return path
-
-
-def refused(result):
-    """The one line of a refusal."""
-    assert result.code == 2
-    assert result.err.startswith("locks: ")
-    assert result.err.count("\n") == 1
-    assert result.err.endswith("\n")
-    assert "Traceback" not in result.out
-    return result.err.strip()
 
 
 LIGHT = """

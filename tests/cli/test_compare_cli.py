@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cli_results import refused
 from locksfl.grids import bench
 from made_comparisons import SILENT, made_up
 
@@ -16,13 +17,6 @@ def file(tmp_path, monkeypatch):
     path = tmp_path / "made.toml"
     path.write_text(SILENT)
     return path
-
-
-def refused(result):
-    assert result.code == 2
-    assert result.err.startswith("locks: ")
-    assert result.err.count("\n") == 1
-    return result.err
 
 
 def test_it_is_stopped_and_goes_on_with_the_same_command(locks, file, tmp_path, monkeypatch):

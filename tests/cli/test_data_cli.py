@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from cli_results import refused
 from locksfl.data import datasets
 from locksfl.data.catalogue import CATALOGUE, NAMES
 
@@ -19,14 +20,6 @@ def table(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text(CSV)
     return path
-
-
-def refused(result):
-    assert result.code == 2
-    assert result.err.startswith("locks: ")
-    assert result.err.count("\n") == 1
-    assert "Traceback" not in result.out
-    return result.err.strip()
 
 
 def imported(locks, table, *options):

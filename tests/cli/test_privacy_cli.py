@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from cli_results import answer
 from locksfl.arm import Arm
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.coverage import covered_text
@@ -31,11 +32,6 @@ NORM = (
 def privacy(locks):
     """`locks privacy ...` in this process."""
     return partial(locks, "privacy")
-
-
-def answer(result):
-    assert result.code == 0, result.err
-    return json.loads(result.out)
 
 
 @pytest.mark.parametrize("flags", [UNIFORM, NORM], ids=["uniform", "norm"])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
 
 import pytest
 
+import cli_results
+from cli_results import answer
 from locksfl.experiment.publish import publish_folder
 from locksfl.paper.as_printed import composed, composed_as_printed
+from locksfl.paper.theory import estimate
 from locksfl.privacy import delta_from_mu
 from small_runs import copied, new_path, quick
 
@@ -22,17 +24,9 @@ def theory(locks):
     return partial(locks, "theory")
 
 
-def answer(result):
-    assert result.code == 0, result.err
-    return json.loads(result.out)
-
-
-def refusal(result):
-    assert result.code == 2
+def refused(result):
     assert result.out == ""
-    (line,) = result.err.strip().splitlines()
-    assert line.startswith("locks: ")
-    return line
+    return cli_results.refused(result)
 
 
 def test_the_papers_multipliers_come_out_of_the_reconstructed_settings(theory):
@@ -94,12 +88,12 @@ def test_the_bound_along_a_path(theory):
     assert told["form"] == "path"
     assert told["total"] == told["terms"]["start"] > 0
     assert "on the path" in theory(*given, 0.5).out
-    assert "--path-variance = -1.0: expected a number >= 0" in refusal(theory(*given, -1))
+    assert "--path-variance = -1.0: expected a number >= 0" in refused(theory(*given, -1))
 
 
 def test_a_refused_bound_says_which_step_and_which_b_work(theory):
     """The printed step works as typed, and 1% more does not; so do the uploads."""
-    line = refusal(theory(*BOUND, "--step", 0.4, "--uploads", 0.3))
+    line = refused(theory(*BOUND, "--step", 0.4, "--uploads", 0.3))
     assert "alpha_kappa = -" in line
     step = float(re.search(r"eta_b at most (\S+) works", line)[1])
     uploads = float(re.search(r"or b from (\S+) on", line)[1])
@@ -111,7 +105,7 @@ def test_a_refused_bound_says_which_step_and_which_b_work(theory):
 
 def test_an_infeasible_program_says_so(theory):
     wanted = ("optimal", "--norms", "1,2,3", "--uploads", 2, "--smoothness", 0.5)
-    line = refusal(theory(*wanted, "--step", 3))
+    line = refused(theory(*wanted, "--step", 3))
     assert "sum 1/p_i = 1 n, expected at most b n" in line
     step = float(re.search(r"eta_b at most (\S+) works", line)[1])
     assert answer(theory(*wanted, "--step", step, "--json"))["printed"]["p"] == 1.0
@@ -142,7 +136,7 @@ def test_an_infeasible_program_says_so(theory):
     ],
 )
 def test_bad_input_is_one_line(theory, arguments, said):
-    assert said in refusal(theory(*arguments))
+    assert said in refused(theory(*arguments))
 
 
 def test_rounds_as_printed_and_for_both_trusts(theory):
@@ -174,9 +168,16 @@ def test_lemmas_print_what_the_paper_claims_and_what_one_would_want(theory):
     assert "b/n, because sum p_i = 1" in shown
 
 
-def test_a_run_folder_is_estimated_and_its_picture_stays_private(theory):
+def test_a_run_folder_is_estimated_and_its_picture_stays_private(theory, monkeypatch):
     """theory.svg goes into the run folder, which is the server's; no bundle takes it along."""
-    run = copied(quick())
+    run, studied, real = copied(quick()), [], estimate.study
+
+    def study(*given, **options):
+        """Once, for the text and for JSON."""
+        studied[:] = studied or [real(*given, **options)]
+        return studied[0]
+
+    monkeypatch.setattr("locksfl.paper.theory.estimate.study", study)
     result = theory("estimate", run, "--looks", 1)
     assert result.code == 0, result.err
     assert "released to nobody" in result.out
@@ -189,10 +190,10 @@ def test_a_run_folder_is_estimated_and_its_picture_stays_private(theory):
     bundle = new_path()
     publish_folder(run, bundle)
     assert "theory.svg" not in {path.name for path in bundle.rglob("*")}
-    assert "no --set or --seed" in refusal(theory("estimate", run, "--seed", 3))
+    assert "no --set or --seed" in refused(theory("estimate", run, "--seed", 3))
 
 
 def test_a_run_of_secret_randomness_cannot_be_played_again(theory):
-    line = refusal(theory("estimate", quick(seed=None)))
+    line = refused(theory("estimate", quick(seed=None)))
     assert "the run cannot be replayed" in line
     assert "--seed 0" in line

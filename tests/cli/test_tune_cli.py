@@ -10,6 +10,7 @@ import tomllib
 import pytest
 from rich.console import Console
 
+from cli_results import refused
 from locksfl.cli.progress import Bars
 from locksfl.experiment.config import parse_config
 from locksfl.grids import bench
@@ -29,15 +30,6 @@ def file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(text(people(1)))
     return path
-
-
-def refused(result, *said):
-    assert result.code == 2
-    assert result.err.startswith("locks: ")
-    assert result.err.count("\n") == 1
-    for words in said:
-        assert words in result.err
-    return result
 
 
 def test_its_progress_names_no_total_before_there_is_one(monkeypatch):
