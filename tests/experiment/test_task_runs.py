@@ -7,6 +7,7 @@ import io
 import json
 import tomllib
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from locksfl.cli.main import example_config
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.evaluate import evaluate_run, evaluation_tables
 from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.page import story as page_story
 from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.record import Releases, Scores, SecretRound, metrics_of
 from locksfl.experiment.records import few_uploads
@@ -251,10 +253,9 @@ def test_a_run_tells_of_it():
     assert arm["asked_uploads"] == 150 * 20
     assert arm["few_uploads"] is None  # of a coin
     here = story(played("tags"))
-    asking = replace(here.arms[0].plan, rule="uniform", estimator="literal", uploads=150)
-    few = replace(here, arms=[replace(here.arms[0], plan=asking)])
-    (more,) = set(notes(few)) - set(notes(here))
-    assert more == f"coin: {few.arms[0].few_uploads}" != "coin: None"
+    before = set(notes(here))
+    with mock.patch.object(page_story, "few_uploads", return_value="few uploads came."):
+        assert set(notes(here)) - before == {"coin: few uploads came."}
 
 
 def test_a_device_trains_on_numbers(tmp_path):

@@ -20,6 +20,7 @@ from locksfl.cli.main import app
 from locksfl.experiment.config import parse_config
 from locksfl.experiment.folder import RunFolder
 from locksfl.experiment.plan import plan_arms
+from locksfl.experiment.record import Line, PublicRound, Releases, Scores, SecretRound, Tally
 from locksfl.federation import logs
 from locksfl.federation.demo import experiment_text
 from locksfl.federation.device import DeviceLedger, Guard, Policy, Refusal, Refused
@@ -235,8 +236,15 @@ def test_logs_are_lines_with_a_time_and_a_level(tmp_path):
 
 
 def test_a_round_is_one_line_on_the_server_and_on_the_device(caplog):
-    tally = {"asked": 4, "answered": 2, "refused": {"NOISE": 1}, "rejected": 0, "missing": 1}
-    record = {"arm": "locks", "round": 3, "accuracy": 0.5, "stages": {"update": tally}}
+    tally = Tally(asked=4, answered=2, refused={"NOISE": 1}, rejected=0, missing=1)
+    record = Line(
+        arm="locks",
+        round=3,
+        public=PublicRound(epsilon=1.0, expected_cohort=4.0, upload_estimate=2.0),
+        secret=SecretRound(
+            released=Releases(), scores=Scores(score=0.5, loss=None), stages={"update": tally}
+        ),
+    )
     said = "round 3 of 9 of locks: update 2 of 4 answered, 1 refused NOISE, 1 missing; score 0.500"
     assert round_line(record, 9) == said
     caplog.set_level(logging.INFO, "locksfl.federation")
