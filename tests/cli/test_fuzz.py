@@ -193,7 +193,7 @@ def run(case: tuple[str, list[str]]) -> bool:
 
 def test_configurations(monkeypatch):
     monkeypatch.setattr(experiment, "draw_figure", lambda *_: None)  # half of the time
-    fuzz(45, experiments(), run)
+    fuzz(90, experiments(), run)
 
 
 @pytest.mark.long
@@ -304,7 +304,7 @@ def call(line: list[str]) -> bool:
 
 def test_flags():
     assert sorted(SOUND | REFUSED) == sorted(COMMANDS)
-    fuzz(110, command_lines(), call)
+    fuzz(210, command_lines(), call)
 
 
 @pytest.mark.long
@@ -402,7 +402,7 @@ def import_table(table: Table) -> bool:
 
 
 def test_tables():
-    fuzz(60, st.one_of(csv_files(), npz_files()), import_table)
+    fuzz(100, st.one_of(csv_files(), npz_files()), import_table)
 
 
 @pytest.mark.long
