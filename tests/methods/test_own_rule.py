@@ -82,10 +82,9 @@ def test_its_norms_are_charged_like_those_of_the_rule_norm():
 def test_an_experiment_runs_it_and_its_ledger_says_what_it_cost(tmp_path, trust, epsilon):
     experiment = config(trust, epsilon)
     folder = RunFolder.create(tmp_path / "run", experiment)
-    summary = run_experiment(experiment, folder)
-    (arm,) = summary["arms"]
-    assert arm["rule"] == NAME
-    assert arm["norm_multiplier"] > 0
+    run = run_experiment(experiment, folder).public
+    assert [arm.rule for arm in run.settings.arm] == [NAME]
+    assert run.arms[0].noise.norm_multiplier > 0
     observer = "public" if trust == "central" else "server"
     cost = account_ledger(read_run(folder.path)).arms[0].guarantee[observer]
     assert cost.epsilon == pytest.approx(epsilon, rel=1e-3)

@@ -55,7 +55,7 @@ def test_four_nodes_three_rounds_and_one_is_killed(tmp_path):
         assert server.wait(240) == 0, loop.log("server.log")
         assert stranger.poll() is None  # it waits: the server may yet take it
         rounds = lines(loop)
-        summary = RunFolder.open(loop.run).summary()
+        run = RunFolder.open(loop.run).run()
     assert loop.log("client-0.log").count(rejected) == 1  # the unregistered key: one line
     tallies = [line["secret"]["stages"]["update"] for line in rounds]
     assert [line["round"] for line in rounds] == [1, 2, 3]
@@ -63,7 +63,7 @@ def test_four_nodes_three_rounds_and_one_is_killed(tmp_path):
     assert (tallies[0]["asked"], tallies[0]["answered"]) == (4, 3)
     assert tallies[0]["refused"] == {"REPEATED": 1}
     assert tallies[2]["answered"] == 4  # it is back
-    assert summary["simulated"] is False
+    assert run.public.simulated is False
     for i, files in enumerate(loop.devices):
         found = entries(files.ledger)
         rounds = [number for _, number, kind in found if kind == "reserve"]
@@ -144,7 +144,7 @@ def test_the_demo_leaves_no_process_behind(tmp_path, ending):
     wait_for(lambda: not processes_with(mark))  # who is killed tells nobody: they see it
     if ending is None:
         assert "ε SERVER" in told
-        assert RunFolder.open(run).summary()["engine"] == "flower"
+        assert RunFolder.open(run).run().secret.engine == "flower"
     if ending != signal.SIGKILL:
         assert list(tmp_path.glob("locks-federation-*")) == []
 

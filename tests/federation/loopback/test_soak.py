@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,6 +35,7 @@ from soak import (
     sample,
 )
 
+from locksfl.cli.console import fields_and_properties
 from locksfl.experiment.folder import RunFolder
 from locksfl.federation.device import DeviceLedger, Policy
 from locksfl.federation.device.view import ledger_view
@@ -162,14 +163,17 @@ def server_ledger(loop, books):
     start = "from locksfl.cli.main import main; main()"
     command = [sys.executable, "-c", start, "privacy", "account", str(loop.run), "--json"]
     told = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    assert told == json.loads(json.dumps(account_ledger(found), default=asdict))
+    assert told == json.loads(json.dumps(account_ledger(found), default=fields_and_properties))
     assert told["arms"][0]["rounds_played"] == ROUNDS
-    summary = RunFolder.open(loop.run).summary()
-    for name, costs in (("guarantee", "composed"), ("spent_so_far", "spent_so_far")):
-        assert summary[f"all_arms_{costs}"], costs
-        for cost in summary[f"all_arms_{costs}"]:
-            mine = told["all_arms_composed"][name][cost["observer"].lower()]
-            assert mine["relations"][cost["relation"]] == cost["epsilon"], cost
+    run = RunFolder.open(loop.run).run()
+    for name, costs in (
+        ("guarantee", run.public.all_arms),
+        ("spent_so_far", run.secret.all_arms_spent),
+    ):
+        assert costs, name
+        for cost in costs:
+            mine = told["all_arms_composed"][name][cost.observer.lower()]
+            assert mine["relations"][cost.relation] == cost.epsilon, cost
 
 
 def summary(soak, books):
