@@ -40,6 +40,7 @@ from small_runs import (
     new_path,
     over,
     patients,
+    play,
     quick,
     summary,
 )
@@ -443,3 +444,12 @@ def test_a_failure_in_the_middle_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No such file"):
         publish_folder(run, tmp_path / "bundle")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_run_nearly_without_noise_comes_to_its_end_and_is_not_published():
+    """An accountant's arithmetic fails beyond some noise: said when it is published, not when all
+    rounds have been played."""
+    run = play(parse_config(QUICK, ("train.rounds=1", "arm.locks.noise_multiplier=1e-7"), 3))
+    assert RunFolder.open(run).finished
+    with pytest.raises(ValueError, match=r"noise_multiplier = 1e-07: expected 1e-06 to 1e\+09"):
+        publish_folder(run, new_path())

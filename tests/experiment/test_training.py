@@ -296,3 +296,10 @@ def test_the_package_offers_what_it_lists():
     assert all(getattr(locksfl, name) is not None for name in locksfl.__all__)
     with pytest.raises(AttributeError, match="trian"):
         _ = locksfl.trian
+
+
+def test_arms_that_no_experiment_may_have_are_refused(population):
+    """By the library, too, whose settings are read from no file."""
+    local = locksfl.LocalConfig(weight="size", reference_samples=10)
+    with pytest.raises(ValueError, match=r"local.weight = 'size': no effect with lengths"):
+        train(population, rule="uniform", cohort=5, rounds=1, lengths="equal", local=local)

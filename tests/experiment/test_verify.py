@@ -6,6 +6,7 @@ import copy
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from locksfl.experiment.publish import publish_folder
 from locksfl.experiment.record import Statement, plain, read, schema
 from locksfl.experiment.sealing import sealed as sealed_run
 from locksfl.experiment.verify import read_document, run_faults, statement_of, verify
+from locksfl.experiment.verify.epsilons import agreed
+from locksfl.privacy.recompute import Recomputed
 from made_documents import KINDS, made_bundle, made_run, page
 from small_runs import call_locks, new_path
 
@@ -389,6 +392,36 @@ def test_what_needs_no_own_rule_is_compared_beside_one():
     ):
         faults = forged_faults(changed(own(kind), path, value))
         assert any(told in fault for fault in faults), (kind, path, faults)
+
+
+def test_noise_that_own_code_may_hide_is_compared_with_settings_and_terms():
+    """A rung that no term has, norms that only the settings know, and rungs beside a fixed noise:
+    each was taken once."""
+    ladder = changed(own("uniform"), ("arms", 0, "noise", "ladder"), [0.01, 1.3])
+    assert any("the settings fix the noise" in fault for fault in forged_faults(ladder))
+    del ladder["settings"]["arm"][0]["noise_multiplier"]
+    ladder["settings"]["privacy"]["epsilon"] = 6.0
+    assert forged_faults(ladder) == [
+        "no run could be so: noise.ladder: expected terms with a choice of each rung's noise"
+    ]
+    lower = own("coin, rate control")
+    rungs = lower["arms"][0]["noise"]["ladder"]
+    rungs[0] = rungs[0] / 2
+    assert forged_faults(lower)
+    norms = changed(own("uniform"), ("settings", "arm", 0, "norm_multiplier"), 4.0)
+    assert forged_faults(norms)
+    fixed = read_document(made_bundle("dpis"))
+    fixed["settings"]["arm"][0] |= {"noise_multiplier": 123.0, "norm_multiplier": 4.0}
+    assert any("the settings fix the noise" in fault for fault in forged_faults(fixed))
+
+
+def test_an_epsilon_of_our_own_is_held_to_the_bounds_of_dp_accounting():
+    """Where our accountant is the second opinion too, it agrees with itself, right or wrong."""
+    ours = Recomputed(1.0, "locks pld", 2.0, 3.0)
+    assert agreed(ours, 1.0) == 2.0
+    assert agreed(replace(ours, epsilon=4.0), 4.0) == 3.0
+    assert agreed(replace(ours, epsilon=2.5), 2.5) == 2.5
+    assert agreed(replace(ours, epsilon=2.5), 2.0) == 2.5
 
 
 def test_the_text_of_a_bundle_with_own_code_is_compared(tmp_path):

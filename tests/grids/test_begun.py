@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 
+from locksfl.experiment.folder import held
 from locksfl.grids.begun import Begun, begin
 
 
@@ -36,6 +38,20 @@ def test_a_folder_goes_on_with_the_same_command_alone(tmp_path):
     (path / "mine.json").write_text("{")
     with pytest.raises(ValueError, match="not a folder that this command began"):
         begin(path, "mine.json", Mine(number=2), "rows")
+
+
+def test_a_folder_in_which_somebody_plays_is_not_begun_anew(tmp_path):
+    """Nothing is finished in it yet. Replaced, its file would no longer be the one that is held."""
+    path = tmp_path / "run"
+    begin(path, "mine.json", Mine(number=1), "rows")
+    busy = "another process is running it"
+    with held(path / "mine.json"):
+        with pytest.raises(ValueError, match=busy):
+            begin(path, "mine.json", Mine(number=2), "rows")
+        begin(path, "mine.json", Mine(number=1), "rows")
+        with pytest.raises(ValueError, match=busy), held(path / "mine.json"):
+            pass
+    assert json.loads((path / "mine.json").read_bytes())["number"] == 1
 
 
 def test_killed_while_it_made_its_folder_it_begins_anew(tmp_path, monkeypatch):

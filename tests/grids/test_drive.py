@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -127,6 +131,30 @@ def test_a_process_that_dies_takes_no_other_cell_with_it(whole):
     assert "its process died" in str(driven.failures[1])
     assert drive(CASES, Serial(formula), file).results == whole[0]
     assert file.read_bytes() == whole[1]
+
+
+KILLED = """
+import os, types
+from locksfl.grids.drive import Cell
+from locksfl.grids.executors import Processes
+several = Processes(list, 2)
+list(several.run([Cell(0, 0, types.SimpleNamespace(name="x"))]))
+print(*several._pool._processes, flush=True)
+os._exit(1)
+"""
+
+
+def test_processes_end_with_whoever_drives_them():
+    """However that ended: a killed driver would leave them waiting, with all their data."""
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True)
+    left = [Path("/proc", pid, "stat") for pid in done.stdout.split()]
+    assert left, done.stderr
+    for _ in range(600):
+        left = [stat for stat in left if stat.is_file() and ") Z " not in stat.read_text()]
+        if not left:
+            return
+        time.sleep(0.05)
+    raise AssertionError(left)
 
 
 def test_a_row_of_another_play_is_not_taken_for_this_one(whole):

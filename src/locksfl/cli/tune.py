@@ -75,6 +75,8 @@ def tune(
             raise ValueError(f"--public-set {public_changes[0]}: only with --public")
         if epsilon is not None:
             positive(**{"--epsilon": epsilon})
+        if processes > 1:
+            raise ValueError(f"--processes {processes}: only with --public; this is one run")
         task = private_task(table, changes or (), axes, epsilon)
     _play(task, file, out or Path("runs") / f"tune-{file.stem}", processes, as_json)
 

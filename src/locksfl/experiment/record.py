@@ -199,13 +199,9 @@ class PublicArm(Written, frozen=True, kw_only=True):
         structs.force_setattr(self, "terms", terms)
         if not whole(terms):
             raise ValueError("terms: expected what SERVER and what PUBLIC sees")
-        for event, rounds in (one for seen in terms.values() for one in seen):
+        for rounds in (one.rounds for seen in terms.values() for one in seen):
             if not 1 <= rounds <= MOST_ROUNDS:
                 raise ValueError(f"terms: {rounds} rounds; expected 1 to {MOST_ROUNDS}")
-            _check_numbers(event)
-        for value in (*vars(self.noise).values(), *self.noise.ladder):
-            if isinstance(value, float):
-                _check_multiplier("noise", value)
 
     @property
     def played(self) -> int:
@@ -319,6 +315,15 @@ class Statement(PublicRun, frozen=True, kw_only=True):
 
     digest: Sha256
     signature: Signature | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for arm in self.arms:
+            for event, _ in (one for seen in arm.terms.values() for one in seen):
+                _check_numbers(event)
+            for value in (*vars(arm.noise).values(), *arm.noise.ladder):
+                if isinstance(value, float):
+                    _check_multiplier(f"arm {arm.name}: noise", value)
 
 
 # What stays with the server

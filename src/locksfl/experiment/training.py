@@ -268,4 +268,5 @@ def _config(
     }
     table["arm"] = [{"name": "model", "rule": "norm", **settings}]  # what no other table takes
     config: Config = build_table(Config, table, "")
+    config.check_arms()
     return config

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from locksfl._files import write_atomically
-from locksfl.experiment.folder import RunFolder
+from locksfl.experiment.folder import RunFolder, held
 
 VERSION = metadata.version("locks-fl")
 LAYOUT = 2  # of a file of rows; earlier ones had no number
@@ -30,16 +30,19 @@ def begin(path: Path, name: str, mine: Begun, *rows: str) -> None:
         name: the file in it that says what it was begun with.
         mine: what this command begins it with.
         rows: the files of which one is there when something was played. A folder without them, of a
-            command that was killed or refused, is begun anew.
+            command that was killed or refused, is begun anew, unless somebody plays in it now.
     """
+    file, content = path / name, msgspec.json.encode(mine) + b"\n"
     for left in path.glob(f".{name}.????????"):  # of `write_atomically`
         left.unlink()
-    if not (path / name).is_file():
+    if not file.is_file():
         RunFolder.make(path)
+        write_atomically(file, content)
     elif any((path / one).exists() for one in rows):
-        refuse_another(f"--out {path}", path / name, mine)
-        return
-    write_atomically(path / name, msgspec.json.encode(mine) + b"\n")
+        refuse_another(f"--out {path}", file, mine)
+    elif file.read_bytes() != content:
+        with held(file):  # who plays holds this very file
+            write_atomically(file, content)
 
 
 def refuse_another(named: str, file: Path, mine: Begun) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import (
     BrokenExecutor,
@@ -85,8 +86,12 @@ class Processes:
         if self._pool is None:  # a new interpreter each: a process that runs JAX must not fork
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self._count, context, _begin, (self._work,))
-        asked = {self._pool.submit(_play_here, cell): cell for cell in cells}
-        lost = []
+        asked, lost = {}, []
+        for cell in cells:
+            try:
+                asked[self._pool.submit(_play_here, cell)] = cell
+            except BrokenExecutor:  # a process died while it had nothing to play
+                lost.append(cell)
         for one in as_completed(asked):
             try:
                 yield from one.result()
@@ -119,8 +124,16 @@ _work: Work  # of this process, if `Processes` began it
 def _begin(work: Work) -> None:
     global _work
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that drives
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_compiled()
     _work = work
+
+
+def _end_with_parent() -> None:
+    """However the driver ended: what is played would be heard by nobody."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _play_here(cell: Cell) -> list[Row | Failed]:

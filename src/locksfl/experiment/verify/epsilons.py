@@ -87,8 +87,11 @@ def priced(run: PublicRun) -> tuple[PublicRun, list[Row]]:
 
 
 def agreed(found: Recomputed, stated: float | None) -> float | None:
-    """An epsilon if the second opinion agrees with it, else that; None is infinite."""
-    return or_null(found.epsilon) if found.problem(or_infinite(stated)) else stated
+    """An epsilon if the second opinion agrees with it, else that, within dp_accounting's bounds:
+    beyond them our own accountant is wrong, too. None is infinite."""
+    if found.problem(or_infinite(stated)) is None:
+        return stated
+    return or_null(min(max(found.epsilon, found.low), found.high))
 
 
 def by_ledger(terms: Terms) -> bool:

@@ -18,6 +18,7 @@ from locksfl.experiment.config import Config, PrivacyConfig
 from locksfl.experiment.own_code import described, is_own
 from locksfl.experiment.plan import plan_arms
 from locksfl.experiment.record import PublicArm, PublicRound, PublicRun
+from locksfl.methods import find_rule
 from locksfl.methods.cyclic import check_secret
 from locksfl.methods.events import (
     Chosen,
@@ -64,15 +65,25 @@ def kept(value: Some | None, there: bool, where: str) -> Some | None:
 def _noise(stated: Noise, table: ArmConfig, arm: Arm) -> Noise:
     """What the settings fix, and for the rest that is noised the stated multipliers. Whether own
     code releases norms is not known."""
-    norms = stated.norm_multiplier is not None if is_own(table) else arm.releases_norms
+    norms = _own_norms(stated, table) if is_own(table) else arm.releases_norms
     noised = (arm.private, arm.private and norms, arm.private and arm.clip_quantile is not None)
     found = {
         name: (getattr(table, name) or getattr(stated, name)) if there else None
         for name, there in zip(MULTIPLIERS, noised, strict=True)
     }
     if stated.ladder:
+        if table.noise_multiplier is not None:
+            raise ValueError("noise.ladder: the settings fix the noise of every round")
         found["noise_multiplier"] = stated.ladder[-1]
     return Noise(**found, ladder=stated.ladder)
+
+
+def _own_norms(stated: Noise, table: ArmConfig) -> bool:
+    """Whether an arm with own code releases norms: by a rule of the program's, or because only then
+    their noise can be set, or as it is stated."""
+    known = table.rule is None or ":" not in table.rule
+    released = known and find_rule(table.rule or Arm.rule).released
+    return released or (stated.norm_multiplier, table.norm_multiplier) != (None, None)
 
 
 def _plan(config: Config, stated: PublicArm, table: ArmConfig, arm: Arm, noise: Noise) -> Arm:
@@ -117,6 +128,10 @@ def _arm(run: PublicRun, stated: PublicArm, table: ArmConfig, noise: Noise, plan
 def _own_terms(stated: PublicArm, noise: Noise, arm: Arm, privacy: PrivacyConfig) -> Terms:
     """The terms of an arm with code of the operator's own, which is never imported: those of a rule
     of the program's that has the same noise and, as it is stated, what only that code knows."""
+    if noise.ladder and not all(
+        _has_rungs(event, noise.ladder) for event, _ in stated.terms["PUBLIC"]
+    ):
+        raise ValueError("noise.ladder: expected terms with a choice of each rung's noise")
     budget = (privacy.epsilon or 0.0, privacy.delta, privacy.relation)
     like = arm.changed(
         rule="norm" if noise.norm_multiplier else "uniform",
@@ -136,6 +151,18 @@ def _own_terms(stated: PublicArm, noise: Noise, arm: Arm, privacy: PrivacyConfig
             for (event, rounds), (other, _) in pairs
         )
     return terms
+
+
+def _has_rungs(event: Event, ladder: tuple[float, ...]) -> bool:
+    """Whether every choice has at most the noise of its rung: a released count takes some."""
+    return (
+        isinstance(event, Chosen)
+        and len(event.choices) == len(ladder)
+        and all(
+            one.noise_multiplier <= rung * (1 + 1e-9)
+            for one, rung in zip(event.choices, ladder, strict=True)
+        )
+    )
 
 
 def _own_event(event: Event, stated: Event, noise: Noise, summed: int | None) -> Event:

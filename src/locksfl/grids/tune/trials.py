@@ -153,11 +153,13 @@ def _publicly(task: Task, public: Config, file: Path, watch: Watch, processes: i
         own = replace(task.config, train=_of_rounds(task.config.train, rounds))
         arms += [(here, replace(arm, clients=public.clients)) for arm in plan_arms(own)]
     watch.say("opening the public data")
+    bench = Bench()
+    bench.simulator(public)  # once: what is wrong with them is wrong for every trial
     cases = {
         number: Case(f"{arm.name}, {arm.rounds} rounds", partial(_search, here, arm, task.axes))
         for number, (here, arm) in enumerate(arms)
     }
-    with executor_for(Bench(), processes) as executor:
+    with executor_for(bench, processes) as executor:
         driven = drive(cases, executor, file, watch)
     return [trial for one in driven.whole() for trial in one.tried.values()]
 
