@@ -144,7 +144,7 @@ def test_the_demo_leaves_no_process_behind(tmp_path, ending):
     wait_for(lambda: not processes_with(mark))  # who is killed tells nobody: they see it
     if ending is None:
         assert "ε SERVER" in told
-        assert RunFolder.open(run).run().secret.engine == "flower"
+        assert RunFolder.open(run).run().public.settings.engine == "flower"
     if ending != signal.SIGKILL:
         assert list(tmp_path.glob("locks-federation-*")) == []
 
